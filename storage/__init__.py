@@ -1,0 +1,1 @@
+"""(law of the package)"""
