@@ -1,0 +1,212 @@
+"""What the world asks of one broker group, and what it answers: the inputs and results of `Group.turn`.
+
+Only frozen values. Calls arrive validated and with stored names (format §4.2); protobuf, deadlines of the transport and authentication
+stay outside. `token` is opaque to the core and unique per node process: every call is answered by exactly one `Done` with its token, except
+those marked "no answer". Times are monotonic nanoseconds (`…_ns`) of the node's clock unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
+
+Token = int
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Append these messages (all to this group's queues). Answer: `Produced`. A draft's queue is already chosen by the caller."""
+
+    token: Token
+    drafts: Sequence[Draft]
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Committed: durable on a majority. Columns are in the order of the drafts."""
+
+    first_index: int
+    term: int
+    queue_offsets: tuple[int, ...]
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """`tags` empty: everything. Otherwise the exact tags wanted (contract §5.8)."""
+
+    tags: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Lease up to `max_messages` of a topic's queues in this group; waits until `deadline_ns`. Answer: `Received` (maybe empty)."""
+
+    token: Token
+    group: str
+    topic: str
+    client_id: str
+    filter: TagFilter
+    max_messages: int
+    invisible_ms: int | None
+    """None: auto-renewed while the client is alive."""
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One message handed out. `record` is the whole message record (format §4)."""
+
+    queue: int
+    queue_offset: int
+    lease_number: int
+    attempt: int
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReceive:
+    """The caller of a Receive is gone. A lease already committed for it is made visible again at once. No answer to this; the Receive
+    itself is answered with an empty `Received`."""
+
+    receive: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A receipt handle after its MAC was checked (design §7)."""
+
+    group: str
+    topic: str
+    queue: int
+    queue_offset: int
+    lease_number: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Answer: `Acked` with one flag per handle, in order: False = the handle is unknown, expired or replaced (40013)."""
+
+    token: Token
+    handles: Sequence[Handle]
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    ok: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change the invisible duration. Answer: `Changed`."""
+
+    token: Token
+    handle: Handle
+    invisible_ms: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`lease_number` of the new lease; None when the handle was not valid (40013)."""
+
+    lease_number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsAlive:
+    """Signs of life: these client ids were heard of at `at_ns`. No answer."""
+
+    client_ids: frozenset[str]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """NotifyClientTermination: auto-renewed leases of the client become visible one second later. No answer."""
+
+    client_id: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Bring these topics and consumer groups into force through control records (design §6). Entries equal to what is in force are skipped.
+    Answer: `Configured` once all are applied. Deleted ones are listed by stored name."""
+
+    token: Token
+    topics: Sequence[TopicConfig] = ()
+    groups: Sequence[GroupConfig] = ()
+    deleted_topics: Sequence[str] = ()
+    deleted_groups: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Committed messages of one queue without a lease: from `offset` (clamped to what exists), at most `max_messages`. Any replica
+    answers. Answer: `Peeked`."""
+
+    token: Token
+    topic: str
+    queue: int
+    offset: int
+    max_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    records: tuple[bytes, ...]
+    next_offset: int
+    end_offset: int
+
+
+Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Peek
+Result = Produced | Received | Acked | Changed | Configured | Peeked
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a call was not done.
+
+    `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
+    lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log), `too-large`.
+    """
+
+    reason: str
+    leader: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    token: Token
+    outcome: Result | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What outsiders may know of a group between turns; rebuilt after each turn that changed it. Cheap, immutable, safe to share."""
+
+    leader: str | None
+    term: int
+    serving: bool
+    """True on a leader that has applied its term-start record."""
+    topics: dict[str, TopicConfig]
+    groups: dict[str, GroupConfig]
+    queue_ends: dict[str, tuple[int, ...]]
+    """Stored topic → number of committed messages per queue, client topics only."""
+    statistics: dict[str, Any]

@@ -1,0 +1,104 @@
+"""The replication port: how a broker group's machine reaches whatever keeps its log equal on several nodes.
+
+Raft (`replica.py`) is the first implementation; HA push will be the second. Here live only the protocol and its values. Everything is a
+plain synchronous call; time comes in as monotonic nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPacket:
+    """One replication message to or from a peer: a serialised `ledgermq.v1` header and the raw entry bytes that belong to it.
+
+    `payload` is empty or exactly the bytes of one Range. The transport carries both unchanged, may lose, repeat or reorder packets.
+    """
+
+    header: bytes
+    payload: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTicket:
+    """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,
+    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way."""
+
+    number: int
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOutput:
+    """What a turn of the replicator leaves for its caller.
+
+    Everything that must be durable first already is. Duties in this order: start `sync` (if any), send `packets`, then read the committed
+    entries up to `commit_index` through `read_committed` and apply them. `role`/`term`/`leader` changed when `role_changed` is set.
+    """
+
+    packets: tuple[tuple[str, PeerPacket], ...]
+    sync: SyncTicket | None
+    commit_index: int
+    role_changed: bool
+    wake_at_ns: int
+
+
+class NotLeader(Exception):
+    """A proposal reached a replica that does not lead; `leader` names who does, if known. Nothing was appended."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"not the leader (leader: {leader or 'unknown'})")
+        self.leader = leader
+
+
+class LogFull(Exception):
+    """No space for another log file. Nothing was appended; reads, elections and control records go on; writing resumes by itself."""
+
+
+class Fenced(Exception):
+    """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9). The process must exit."""
+
+
+class Replicator(Protocol):
+    """One replica of one broker group. Not thread-safe: one caller owns it."""
+
+    role: Role
+    term: int
+    leader: str | None
+    begin_index: int
+    end_index: int
+    durable_index: int
+    commit_index: int
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
+        """Take in one packet. Malformed or stale packets are dropped and counted."""
+        ...
+
+    def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
+        """The outcome of a ticket. Any error raises Fenced."""
+        ...
+
+    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+        """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One Range per log file touched.
+
+        `queue_offsets` (int64, n) come from the caller, who alone decides against the state at the log's end. `control` may use the
+        reserve of a full disk. Raises NotLeader, LogFull or Fenced, with nothing appended.
+        """
+        ...
+
+    def take(self, now_ns: int) -> ReplicaOutput:
+        """Carry out what the core decided since the last call (truncate, append, persist term and vote) and return what is left to do."""
+        ...
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        """Entries from `first_index` on (at least one), to the end of their term run, their file, or `max_bytes`, whichever comes first."""
+        ...
+
+    def status(self) -> ReplicaStatus: ...

@@ -1,0 +1,200 @@
+"""Value types that cross package borders.
+
+Only frozen data and trivial arithmetic live here. Anything that decides, keeps or acts belongs to raft/, storage/ or node/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+class TopicKind(str, Enum):
+    """Which message type a topic accepts (contract §2.1)."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+
+
+class Permission(str, Enum):
+    """What clients may do with a topic."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+    NONE = "none"
+
+    @property
+    def readable(self) -> bool:
+        return self in (Permission.READ_WRITE, Permission.READ)
+
+    @property
+    def writable(self) -> bool:
+        return self in (Permission.READ_WRITE, Permission.WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic as a broker group's log knows it (docs/format.md §11, kind `topic`).
+
+    `queues` is the number of message queues in *this* broker group; their ids are 0 … queues−1 there.
+    """
+
+    namespace: str
+    name: str
+    kind: TopicKind
+    queues: int
+    permission: Permission
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """One consumer group (docs/format.md §11, kind `group`). A group without a record has the defaults."""
+
+    namespace: str
+    name: str
+    max_attempts: int = 17
+    fifo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One message before the log gives it a place: what a unary call hands to the encoder.
+
+    `stored_topic` is namespace-encoded (format §4.2); `properties` is the encoded property string (format §4.1).
+    """
+
+    stored_topic: str
+    queue: int
+    body: bytes
+    properties: bytes
+    born_ms: int
+    tags_code: int = 0
+    channel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnsealedBatch:
+    """Whole entries whose header and server-set record fields are still zero (format §4), back to back.
+
+    `data` is writable; `starts` (int64, n) are the entries' offsets in it and `sizes` (int32, n) their lengths, header included.
+    `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n), `tags_codes` (int64, n) are
+    what the encoder knows anyway and the dispatcher would otherwise have to parse again.
+    """
+
+    data: bytearray
+    starts: I64
+    sizes: I32
+    topics: tuple[str, ...]
+    topic_of: I32
+    queues: I32
+    tags_codes: I64
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, no blank inside.
+
+    `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute position of the first; `starts`
+    and `sizes` are columns relative to `data`. `prev_chain` is the chain CRC before the first entry, `last_chain` that of the last.
+    """
+
+    first_index: int
+    last_index: int
+    term: int
+    pos: int
+    data: memoryview
+    starts: I64
+    sizes: I32
+    prev_chain: int
+    last_chain: int
+
+    def __len__(self) -> int:
+        return self.last_index - self.first_index + 1
+
+    @property
+    def end_pos(self) -> int:
+        return self.pos + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a replica is (format §9, identity.json). File sizes are part of the identity: positions depend on them."""
+
+    cluster_id: str
+    group: str
+    log_id: str
+    replica: str
+    incarnation: str
+    data_file_bytes: int
+    index_file_bytes: int
+    consume_queue_file_bytes: int
+    created_ms: int
+    format_version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """Raft state that must be on stable storage before any message that depends on it leaves (format §8)."""
+
+    term: int = 0
+    vote: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedMark:
+    """The last entry known to be on stable storage (format §7); index −1 for an empty log."""
+
+    term: int = -1
+    index: int = -1
+    end_pos: int = 0
+    chain_crc: int = 0
+
+
+class Role(str, Enum):
+    """What a replica is in its group."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEARNER = "learner"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProgress:
+    """How far one replica of a group is, as its leader sees it."""
+
+    node: str
+    role: Role
+    end_index: int | None
+    durable_index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A snapshot of one replica for status pages and metrics."""
+
+    group: str
+    node: str
+    role: Role
+    term: int
+    leader: str | None
+    begin_index: int
+    end_index: int
+    durable_index: int
+    commit_index: int
+    applied_index: int
+    peers: tuple[PeerProgress, ...] = ()
+    fenced: str | None = None
+    extra: Mapping[str, int] = field(default_factory=dict)

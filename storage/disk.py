@@ -1,0 +1,83 @@
+"""The disk port: the only way any code of LedgerMQ touches a file of a node directory.
+
+Here live the protocol and its contract; `real_disk.py` implements it over POSIX, `ledgermq.sim.disk` over forgetful pages. One
+conformance suite (`tests/disk_conformance.py`) runs on both. Nothing here knows what the bytes mean.
+
+Durability contract: bytes written with `pwrite` survive a power cut only after `sync` of that file returned; a created, renamed or
+removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive. Every failure is an `OSError`.
+After the first `OSError` from `sync` the caller must never sync again: it fences (invariant I9).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+PAGE_BYTES = 4096
+
+
+class DiskFile(Protocol):
+    """One open file of fixed length. Reads and writes are positional; there is no cursor."""
+
+    path: str
+    size: int
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        """Write all of `data` at `offset`, inside the file. Raises OSError (ENOSPC, EIO, …); a part may have been written then."""
+        ...
+
+    def sync(self) -> None:
+        """Block until every byte written before the call is on stable storage (fdatasync). Safe to call from another thread."""
+        ...
+
+    def view(self) -> memoryview:
+        """A read-only view of the whole file through a shared map; sees every later `pwrite`. For bytes this process wrote or verified."""
+        ...
+
+    def close(self) -> None:
+        """Release descriptor and map. Views handed out stay valid until they are dropped."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system as the store sees it. Paths are absolute strings."""
+
+    def open(self, path: str) -> DiskFile:
+        """An existing file, for reading and writing."""
+        ...
+
+    def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
+        """A new file of `size` zero bytes; with `allocate` real blocks are written (so that no later write can hit ENOSPC), else sparse."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names; an empty list when the directory does not exist."""
+        ...
+
+    def mkdirs(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make names created, renamed or removed in `path` durable."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content of a small file; FileNotFoundError if there is none."""
+        ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Atomically and durably replace a small file: write `path`.tmp, sync, rename, sync the directory."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
