@@ -1,0 +1,403 @@
+"""Everything a node may be told, in one frozen and validated value.
+
+Here live the configuration model, its three sources (YAML file, environment, `--set`; the later wins), and the wording of what is wrong
+with it. Units are part of the names: `…_ms` takes milliseconds or `500ms`, `10s`, `2m`; `…_bytes` takes bytes or `64KiB`, `64MiB`. Nothing
+here opens anything but the configuration and secret files, and no other module reads the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+from uuid import UUID
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from ledgermq.node.errors import ConfigError, FatalError
+
+ENV_PREFIX = "LEDGERMQ_"
+# Variables of the client commands, of the audit and of the build; they are not settings of a node.
+FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG"})
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+LEAST_SECRET_BYTES = 16
+LEAST_SECRET_BYTES_OPEN = 32
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)$")
+_SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def parse_duration_ms(value: object) -> object:
+    """Milliseconds from `500ms`, `10s`, `2m`, `1h`; a plain number is taken as it is."""
+    if isinstance(value, str):
+        match = _DURATION.match(value.strip())
+        if match is None and not value.strip().isdigit():
+            raise ValueError("expected a duration such as 500ms, 10s, 2m or 1h, or a number of milliseconds")
+        return int(value) if match is None else round(float(match[1]) * _DURATION_MS[match[2]])
+    return value
+
+
+def parse_size_bytes(value: object) -> object:
+    """Bytes from `64KiB`, `64MiB`, `1GiB`; a plain number is taken as it is."""
+    if isinstance(value, str):
+        match = _SIZE.match(value.strip())
+        if match is None and not value.strip().isdigit():
+            raise ValueError("expected a size such as 64KiB, 64MiB or 1GiB, or a number of bytes")
+        return int(value) if match is None else round(float(match[1]) * _SIZE_BYTES[match[2]])
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(parse_duration_ms), Field(ge=0, le=366 * 86_400_000)]
+Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class Section(BaseModel):
+    """What all sections share: immutable, and no key that nobody reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NodeAddress(Section):
+    """Where one node is reached by the others and by its clients."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    client_port: Port = 8081
+    peer_port: Port = 9081
+    controller_port: Port = 10081
+    http_port: Port = 11081
+
+
+class BrokerGroup(Section):
+    """One broker group as it is created: the file sizes are fixed then, because positions depend on them."""
+
+    name: Name
+    replicas: Annotated[tuple[Name, ...], Field(min_length=1)]
+    data_file_bytes: Annotated[Bytes, Field(ge=64 << 10)] = 1 << 30
+    index_file_bytes: Annotated[Bytes, Field(ge=32)] = 5 * 1024 * 1024 * 32
+    consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
+
+    @model_validator(mode="after")
+    def _check(self) -> BrokerGroup:
+        if len(set(self.replicas)) != len(self.replicas):
+            raise ValueError("replicas must not name a node twice")
+        if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
+            raise ValueError("index_file_bytes must be a multiple of 32 and consume_queue_file_bytes a multiple of 20")
+        return self
+
+
+class Cluster(Section):
+    """What makes nodes one cluster: its id, its broker groups at bootstrap, and the secret every peer must know."""
+
+    id: UUID
+    created_ms: Annotated[int, Field(gt=0)]
+    groups: Annotated[tuple[BrokerGroup, ...], Field(min_length=1)]
+    secret: SecretStr | None = None
+    secret_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        names = [group.name for group in self.groups]
+        if len(set(names)) != len(names):
+            raise ValueError("two broker groups have the same name")
+        if self.secret is not None and self.secret_file is not None:
+            raise ValueError("set secret or secret_file, not both")
+        return self
+
+
+class Raft(Section):
+    """Timing and windows of replication. An election timeout is drawn from election_min_ms … election_max_ms."""
+
+    heartbeat_ms: Annotated[Milliseconds, Field(ge=5)] = 100
+    election_min_ms: Annotated[Milliseconds, Field(ge=20)] = 400
+    election_max_ms: Annotated[Milliseconds, Field(ge=20)] = 800
+    push_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 1 << 20
+    window_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 8 << 20
+
+    @model_validator(mode="after")
+    def _check(self) -> Raft:
+        if not self.heartbeat_ms * 2 <= self.election_min_ms < self.election_max_ms:
+            raise ValueError("needed: 2 x heartbeat_ms <= election_min_ms < election_max_ms")
+        return self
+
+
+class Delivery(Section):
+    """Periods of leases and of client liveness (contract §5)."""
+
+    min_invisible_ms: Milliseconds = 1_000
+    max_invisible_ms: Milliseconds = 12 * 3_600_000
+    auto_renew_max_ms: Milliseconds = 3 * 3_600_000
+    liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 65_000
+    gone_grace_ms: Milliseconds = 1_000
+    long_poll_max_ms: Annotated[Milliseconds, Field(ge=100)] = 20_000
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 17
+
+    @model_validator(mode="after")
+    def _check(self) -> Delivery:
+        if self.min_invisible_ms > self.max_invisible_ms:
+            raise ValueError("min_invisible_ms must not exceed max_invisible_ms")
+        return self
+
+
+class Limits(Section):
+    """Upper bounds on what one caller or one peer may make a node hold."""
+
+    max_body_bytes: Annotated[Bytes, Field(ge=1, le=4 << 20)] = 4 << 20
+    max_properties_bytes: Annotated[Bytes, Field(ge=256, le=16 << 10)] = 16 << 10
+    max_user_properties: Annotated[int, Field(ge=0, le=128)] = 128
+    max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32
+    max_calls: Annotated[int, Field(ge=16)] = 20_000
+    peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
+    drain_ms: Milliseconds = 5_000
+
+
+class NodeConfig(Section):
+    """The whole configuration of one node."""
+
+    node: Name
+    data: Path
+    listen_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    cluster: Cluster
+    nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
+    raft: Raft = Raft()
+    delivery: Delivery = Delivery()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _check(self) -> NodeConfig:
+        if self.node not in self.nodes:
+            raise ValueError(f"nodes has no entry for this node, {self.node!r}; known: {', '.join(sorted(self.nodes))}")
+        for group in self.cluster.groups:
+            for replica in group.replicas:
+                if replica not in self.nodes:
+                    raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, which nodes does not list")
+        taken: dict[tuple[str, int], str] = {}
+        for name, address in self.nodes.items():
+            for kind in ("client_port", "peer_port", "controller_port", "http_port"):
+                where = (address.host, getattr(address, kind))
+                if where in taken:
+                    raise ValueError(f"nodes.{name}.{kind} uses {where[0]}:{where[1]}, as does nodes.{taken[where]}")
+                taken[where] = f"{name}.{kind}"
+        return self
+
+    @property
+    def address(self) -> NodeAddress:
+        """Where this node itself is reached."""
+        return self.nodes[self.node]
+
+    @property
+    def hosted_groups(self) -> tuple[BrokerGroup, ...]:
+        """The broker groups of which this node keeps a replica."""
+        return tuple(group for group in self.cluster.groups if self.node in group.replicas)
+
+    @property
+    def cluster_id(self) -> str:
+        return str(self.cluster.id)
+
+    def secret(self) -> bytes:
+        """The cluster secret; stops the node (exit 77) when there is none, or too short a one for the address."""
+        secret = self._read_secret()
+        if len(secret) < LEAST_SECRET_BYTES:
+            raise FatalError(77, f"the cluster secret has {len(secret)} bytes", "make a longer one: openssl rand -hex 32")
+        if len(secret) < LEAST_SECRET_BYTES_OPEN and not is_loopback(self.listen_host):
+            what = f"listen_host {self.listen_host} is reachable from other machines and the cluster secret has only {len(secret)} bytes"
+            raise FatalError(77, what, f"use a secret of at least {LEAST_SECRET_BYTES_OPEN} bytes or listen on 127.0.0.1")
+        return secret
+
+    def _read_secret(self) -> bytes:
+        if self.cluster.secret is not None:
+            return self.cluster.secret.get_secret_value().encode()
+        if self.cluster.secret_file is None:
+            raise FatalError(77, "no cluster secret is configured", "set cluster.secret_file or the variable LEDGERMQ_CLUSTER__SECRET")
+        path = self.cluster.secret_file
+        try:
+            if path.stat().st_mode & 0o007:
+                raise FatalError(77, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
+            return path.read_bytes().strip()
+        except OSError as error:
+            raise FatalError(77, f"the secret file {path} cannot be read ({error.strerror})", "check cluster.secret_file") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> NodeConfig:
+    """The configuration from file, environment and `--set`; raises ConfigError with every fault found."""
+    tree = _read_file(path) if path is not None else {}
+    variables = os.environ if environment is None else environment
+    for name, value in sorted(variables.items()):
+        if name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX) not in FOREIGN_ENV:
+            _assign(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), _scalar(value), f"the variable {name}")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {setting!r} is not KEY=VALUE", "write for instance --set delivery.liveness_ms=5s")
+        _assign(tree, key.split("."), _scalar(value), f"--set {key}")
+    return validate(tree)
+
+
+def validate(tree: Mapping[str, Any]) -> NodeConfig:
+    """The configuration from a plain mapping; raises ConfigError with every fault found."""
+    try:
+        return NodeConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(tree, item) for item in error.errors()), "see: ledgermq config example") from None
+
+
+def masked(config: NodeConfig) -> dict[str, Any]:
+    """Plain values for showing; a secret is replaced by stars."""
+    shown: dict[str, Any] = config.model_dump(mode="json")
+    if config.cluster.secret is not None:
+        shown["cluster"]["secret"] = "********"
+    return shown
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the configuration file {path} cannot be read ({reason})", "give the path of a YAML file") from error
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML ({' '.join(str(error).split())})", "see: ledgermq config example") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds a {type(tree).__name__}, not keys and values", "see: ledgermq config example")
+    return tree
+
+
+def _scalar(text: str) -> Any:
+    """A value given as text: YAML for lists, maps, numbers and booleans, otherwise the text itself."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _assign(tree: dict[str, Any], path: Sequence[str], value: Any, origin: str) -> None:
+    place = tree
+    for part in path[:-1]:
+        below = place.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{origin}: {part!r} has no keys below it", "see: ledgermq config example")
+        place = below
+    place[path[-1]] = value
+
+
+def _explain(tree: Mapping[str, Any], item: Any) -> str:
+    """One fault in words: the key, the value it has, what would be accepted."""
+    location = tuple(part for part in item["loc"] if part != "[key]")
+    key = ".".join(str(part) for part in location) or "configuration"
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), known, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"accepted here: {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}"
+    if kind == "missing":
+        return f"the key {key!r} is missing"
+    if kind == "value_error":
+        text = str(context["error"])
+        return f"{key}: {text}" if isinstance(item["input"], dict | BaseModel) else f"{key} = {item['input']!r}: {text}"
+    value = "********" if location and location[-1] == "secret" else repr(item["input"])
+    return f"{key} = {value}: {_accepted(kind, context, item['msg'])}"
+
+
+def _accepted(kind: str, context: Mapping[str, Any], message: str) -> str:
+    phrases = {
+        "literal_error": "expected one of {expected}",
+        "string_pattern_mismatch": "expected letters, digits, '_' and '-', at most 63, beginning with a letter or digit",
+        "greater_than_equal": "expected at least {ge}",
+        "less_than_equal": "expected at most {le}",
+        "greater_than": "expected more than {gt}",
+        "int_parsing": "expected a whole number",
+        "int_type": "expected a whole number",
+        "int_from_float": "expected a whole number",
+        "uuid_parsing": "expected a UUID such as 6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
+        "string_type": "expected a text",
+        "too_short": "expected at least {min_length} entry",
+        "dict_type": "expected keys and values",
+        "tuple_type": "expected a list",
+        "model_type": "expected keys and values",
+        "model_attributes_type": "expected keys and values",
+    }
+    if kind not in phrases:
+        return message[0].lower() + message[1:]
+    return phrases[kind].format_map(dict(context))
+
+
+def _known_keys(location: Iterable[Any]) -> list[str]:
+    """The keys accepted at a place, found by walking the model along the location."""
+    model: Any = NodeConfig
+    for part in location:
+        if isinstance(part, int):
+            continue
+        model = _below(model.model_fields[part].annotation if _is_section(model) and part in model.model_fields else model)
+    return sorted(model.model_fields) if _is_section(model) else []
+
+
+def _below(annotation: Any) -> Any:
+    """The section a field leads to, through lists, maps and unions."""
+    if _is_section(annotation):
+        return annotation
+    if get_origin(annotation) is not None:
+        for argument in get_args(annotation):
+            found = _below(argument)
+            if _is_section(found):
+                return found
+    return annotation
+
+
+def _is_section(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, Section)
+
+
+EXAMPLE = """\
+# A node of a three-node cluster. Every key may also be given as LEDGERMQ_<KEY> (levels joined by __, e.g.
+# LEDGERMQ_DELIVERY__LIVENESS_MS=30s) or as --set key=value (e.g. --set delivery.liveness_ms=30s); the latter wins.
+node: n1                       # this node; must be one of `nodes`
+data: ./ledgermq-data/n1       # its directory; created when missing
+listen_host: 127.0.0.1         # 0.0.0.0 to be reachable from other machines
+log_level: info                # debug, info, warning, error
+cluster:
+  id: 6f9619ff-8b86-4d01-b42d-00cf4fc964ff   # the same on all nodes; mint one with: uuidgen
+  created_ms: 1767225600000                  # the same on all nodes
+  secret_file: ./ledgermq-data/secret        # the same content on all nodes, mode 0600; openssl rand -hex 32
+  groups:                                    # broker groups as they are created
+    - name: g1
+      replicas: [n1, n2, n3]
+      data_file_bytes: 1GiB                  # fixed when the group is created
+nodes:                         # where every node is reached
+  n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
+  n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
+  n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
+raft:
+  heartbeat_ms: 100ms
+  election_min_ms: 400ms       # an election timeout is drawn between the two
+  election_max_ms: 800ms
+delivery:
+  min_invisible_ms: 1s         # shortest lease a client may ask for
+  liveness_ms: 65s             # a client silent for longer loses its automatically renewed leases
+  long_poll_max_ms: 20s
+limits:
+  max_body_bytes: 4MiB
+"""

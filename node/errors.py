@@ -1,0 +1,30 @@
+"""The two ways a node stops on its own account, each with an exit code of the command line and a sentence that says what to do."""
+
+from __future__ import annotations
+
+EXIT_BUG = 70
+EXIT_DATA = 71
+EXIT_PORT = 72
+EXIT_SYNC = 73
+EXIT_SPACE = 74
+EXIT_DAMAGED = 75
+EXIT_PLATFORM = 76
+EXIT_SECRET = 77
+EXIT_MAP = 78
+
+
+class FatalError(Exception):
+    """The node cannot start or go on. `exit_code` is one of 70–78; `what` and `remedy` become one sentence for the operator."""
+
+    def __init__(self, exit_code: int, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.exit_code = exit_code
+        self.what = what
+        self.remedy = remedy
+
+
+class ConfigError(FatalError):
+    """The configuration is wrong (exit 64)."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(64, what, remedy)

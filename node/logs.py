@@ -1,0 +1,54 @@
+"""Structured logs: one JSON object a line on stderr, nothing else.
+
+Every line has `ts` (UTC), `level`, `event` and named fields; an exception becomes the field `exception`, never lines of its own. Under
+`ledgermq up` the supervisor sends the stream to `node.log`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _ThroughStructlog(logging.Handler):
+    """Sends records of libraries (grpc, aiohttp, asyncio, pysyncobj) through the same renderer."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger().bind(logger=record.name)
+        logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
+
+
+def configure(level: str, node: str) -> None:
+    """Set up logging for this process."""
+
+    def named(_: Any, __: str, fields: EventDict) -> EventDict:
+        fields["node"] = node
+        return fields
+
+    structlog.configure(
+        processors=[
+            named,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(sort_keys=False, ensure_ascii=False),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ThroughStructlog()]
+    root.setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+def get_logger(**fields: Any) -> FilteringBoundLogger:
+    """A logger with fixed fields."""
+    logger: FilteringBoundLogger = structlog.get_logger(**fields)
+    return logger

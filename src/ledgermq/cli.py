@@ -1,0 +1,139 @@
+"""The `ledgermq` command: composes the commands of all packages, and turns every failure into one line and an exit status.
+
+Here live only the table of commands and the rules that hold for all of them. A command's package is imported when the command runs, so
+that `ledgermq status` never loads Spark. Exit statuses: 64 for usage, 70 for a bug, 130 for Ctrl-C; commands raise the others through
+`click.exceptions.Exit`, `SystemExit` or an exception with the attributes `exit_code`, `what` and `remedy`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from ledgermq import __version__
+
+EXIT_USAGE = 64
+EXIT_BUG = 70
+EXIT_INTERRUPT = 130
+
+# name → where the click command is, and its line in the overview (kept here so that `--help` imports nothing).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("ledgermq.node.commands:up", "Start a cluster on this machine, in the foreground."),
+    "serve": ("ledgermq.node.commands:serve", "Run one node."),
+    "config": ("ledgermq.node.commands:config", "Check, show or explain a node's configuration."),
+    "status": ("ledgermq.client.commands:status", "Nodes, broker groups and topics of a cluster."),
+    "topic": ("ledgermq.client.commands:topic", "Create, list, describe, update and delete topics."),
+    "group": ("ledgermq.client.commands:group", "Create, list, describe and delete consumer groups."),
+    "send": ("ledgermq.client.commands:send", "Send messages."),
+    "consume": ("ledgermq.client.commands:consume", "Receive and acknowledge messages."),
+    "peek": ("ledgermq.client.commands:peek", "Look at messages without a consumer group."),
+    "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
+    "sim": ("ledgermq.sim.commands:sim", "Run the whole cluster on virtual time from a seed."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
+            remedy = f"did you mean {near[0]!r}?" if near else "see: ledgermq --help"
+            raise click.UsageError(f"there is no command {args[0]!r}; {remedy}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, message="ledgermq %(version)s")
+def cli() -> None:
+    """A replicated message log and queue that can prove its replicas equal.
+
+    \b
+    Examples:
+      ledgermq up                                   three nodes on this machine
+      ledgermq topic create orders
+      ledgermq send --topic orders --body hello
+      ledgermq consume --topic orders --group g --until-empty 2s
+      ledgermq audit ledgermq-data/n1 ledgermq-data/n2 ledgermq-data/n3
+
+    \b
+    Shell completion (bash):
+      eval "$(_LEDGERMQ_COMPLETE=bash_source ledgermq)"
+    """
+
+
+def say_error(message: str) -> None:
+    """The last line on stderr of every failure: `error: WHAT; DO THIS`, whatever line breaks the message had."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status; nothing escapes as a traceback."""
+    try:
+        outcome = cli.main(args=None if args is None else list(args), prog_name="ledgermq", standalone_mode=False)
+        return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        say_error("no command was given; choose one of the above")
+        return EXIT_USAGE
+    except click.UsageError as error:
+        text = error.format_message()
+        command = error.ctx.command_path if error.ctx else "ledgermq"
+        say_error(text if ";" in text else f"{text.rstrip('.')}; see: {command} --help")
+        return EXIT_USAGE
+    except click.ClickException as error:
+        say_error(error.format_message())
+        return EXIT_USAGE if error.exit_code in (1, 2) else error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say_error("interrupted; run the command again")
+        return EXIT_INTERRUPT
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else EXIT_BUG
+    except BrokenPipeError:
+        # The reader of stdout went away (`| head`): nothing is wrong; keep the interpreter from complaining about the flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # the outermost frame: whatever arrives here is a bug or carries its own exit status
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    code, what, remedy = (getattr(error, name, None) for name in ("exit_code", "what", "remedy"))
+    if isinstance(code, int) and what and remedy:
+        say_error(f"{what}; {remedy}")
+        return code
+    with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
+        traceback.print_exception(error, file=report)
+    reason = str(error) or "no further reason"
+    say_error(f"internal error, {type(error).__name__}: {reason}; this is a bug, please report it together with {report.name}")
+    return EXIT_BUG
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    if sys.platform != "linux":
+        say_error(f"LedgerMQ runs on Linux only, not on {sys.platform}; use the container images")
+        sys.exit(76)
+    sys.exit(run())
