@@ -1,0 +1,46 @@
+# Every target sets itself up; PYTHON=… chooses the interpreter for the virtual environment.
+MESSAGES ?= 20000
+VENV := .venv/bin
+export PYTHON
+
+.PHONY: help demo test test-all soak bench lint proto lock clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=20000)
+	@bash deploy/setup-venv.sh demo
+	@$(VENV)/python -m examples.flights --messages $(MESSAGES)
+
+test: ## the fast tests
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
+
+test-all: ## all but soak: also real processes, the official client, Spark, containers
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
+	@$(VENV)/python -m pytest -q -m "slow and not soak"
+
+soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m pytest -q -m soak --timeout 3600
+
+bench: ## benchmarks; results as JSON under bench/results/
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m bench
+
+lint: ## style, strict types, architecture rules
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/ruff check .
+	@$(VENV)/mypy -p ledgermq
+	@$(VENV)/python -m pytest -q tests/test_tidy.py
+
+proto: ## regenerate the code of proto/*.proto
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src src/ledgermq/proto/*.proto
+
+lock: ## rewrite requirements/*.txt (needs uv in .venv)
+	@bash deploy/lock.sh
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/ledgermq.egg-info

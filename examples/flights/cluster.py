@@ -1,0 +1,132 @@
+"""The demo's nodes: started with `ledgermq up`, one of them killed and started again, all of them stopped. Nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NODES = 3
+LEDGERMQ = [sys.executable, "-m", "ledgermq"]
+
+
+class DemoFailure(Exception):
+    """The demo cannot go on; the text becomes the reason in its last line."""
+
+
+def free_base_port() -> int:
+    """A base port P such that P, P+1000, P+2000 and P+3000 and their neighbours are free (the ports of `ledgermq up`)."""
+    for base in range(18081, 28081, 50):
+        probes = [socket.socket() for _ in range(4 * NODES)]
+        try:
+            for probe, port in zip(probes, (base + 1000 * kind + node for kind in range(4) for node in range(NODES)), strict=True):
+                probe.bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+    raise DemoFailure("no free ports between 18081 and 31100")
+
+
+class Nodes:
+    """Three nodes on loopback under one work directory."""
+
+    def __init__(self, work: Path) -> None:
+        self.data = work / "data"
+        self.base_port = free_base_port()
+        self.endpoints = ";".join(f"127.0.0.1:{self.base_port + k}" for k in range(NODES))
+        self._log = (work / "up.log").open("ab")
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, ready: Callable[[], None]) -> None:
+        """Returns when `up` says that every node is ready and every group has a leader."""
+        up = subprocess.Popen(
+            [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)],
+            stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
+        )
+        self._processes.append(up)
+        assert up.stdout is not None
+        for line in up.stdout:
+            if line.startswith(b"ready: endpoints="):
+                ready()
+                return
+        raise DemoFailure(f"the cluster did not start (exit status {up.wait()}); see up.log and data/n*/node.log")
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """One `ledgermq` command against this cluster: exit status and stdout."""
+        environment = {**os.environ, "LEDGERMQ_ENDPOINTS": self.endpoints}
+        done = subprocess.run([*LEDGERMQ, *arguments], capture_output=True, text=True, env=environment, timeout=120)
+        return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        status, text = self.run(*arguments, "--json")
+        if status != 0:
+            raise DemoFailure(f"ledgermq {' '.join(arguments)}: {text.strip().splitlines()[-1] if text.strip() else status}")
+        return json.loads(text)
+
+    def leader(self) -> tuple[str, str]:
+        """(node, broker group) of the first group's leader."""
+        group = self.json("status", "--wait", "10s")["groups"][0]
+        return group["leader"], group["group"]
+
+    def kill(self, node: str, group: str) -> None:
+        """SIGKILL one node; its process id stands in the group's abort file (RocketMQ's convention)."""
+        os.kill(int((self.data / node / group / "abort").read_text().strip()), signal.SIGKILL)
+
+    def restart(self, node: str) -> None:
+        configuration = self.data / node / "node.yaml"
+        command = [*LEDGERMQ, "serve", "--config", str(configuration)]
+        self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
+
+    def stop(self) -> list[int]:
+        """SIGTERM to everything started here, the last resort after 30 s; returns the exit statuses."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        statuses = []
+        for process in self._processes:
+            try:
+                statuses.append(process.wait(timeout=30))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                statuses.append(process.wait())
+        return statuses
+
+
+class Traffic:
+    """One process of the official client; its JSON lines go to `record`."""
+
+    def __init__(self, role: str, endpoints: str, messages: int, work: Path, record: Callable[[dict[str, Any]], None]) -> None:
+        self._errors = (work / f"{role}.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "examples.flights.traffic", role, "--endpoints", endpoints, "--messages", str(messages)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+            env={**os.environ, "HOME": str(work)},
+        )
+        self._reader = threading.Thread(target=self._read, args=(record,), daemon=True)
+        self._reader.start()
+
+    def _read(self, record: Callable[[dict[str, Any]], None]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            record(json.loads(line))
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        self._reader.join(timeout=5)

@@ -1,0 +1,207 @@
+"""The unmodified official RocketMQ Python client in its own process: `python -m examples.flights.traffic ROLE …`.
+
+Every fact goes to stdout as one JSON line and is judged elsewhere; this module decides nothing. Times are CLOCK_MONOTONIC seconds,
+which all processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+
+from examples.flights.data import Flight, flights
+
+NORMAL_TOPIC = "flights"
+FIFO_TOPIC = "flights-by-plane"
+WINDOW = 64
+FIFO_MESSAGES = 1000
+INVISIBLE_S = 15
+RECEIVE_THREADS = 4
+_out = threading.Lock()
+
+
+def emit(**fact: Any) -> None:
+    """One JSON line on stdout; whole lines only, whatever thread writes."""
+    line = json.dumps(fact, separators=(",", ":")) + "\n"
+    with _out:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def configuration(endpoints: str) -> ClientConfiguration:
+    return ClientConfiguration(endpoints, Credentials(), "", 3)
+
+
+class Sender:
+    """Keeps at most WINDOW sends in flight; a send that raises is sent again, and within one lane order is kept by one send at a time."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._slots = threading.Semaphore(WINDOW)
+        self._open = 0
+        self._idle = threading.Condition()
+
+    def submit(self, flight: Flight, topic: str, then: Callable[[], None] = lambda: None) -> None:
+        """Send one flight; `then` runs after its acknowledgement. Blocks while the window is full."""
+        with self._idle:
+            self._open += 1
+        self._slots.acquire()
+        self._attempt(flight, topic, then)
+
+    def _attempt(self, flight: Flight, topic: str, then: Callable[[], None]) -> None:
+        message = Message()
+        message.topic, message.body, message.tag = topic, flight.body, flight.carrier
+        message.keys = flight.origin
+        message.keys = flight.destination
+        message.add_property("flight", str(flight.number))
+        if topic == FIFO_TOPIC:
+            message.message_group = flight.tail_number
+        started = time.monotonic()
+        try:
+            future = self._producer.send_async(message)
+        except Exception as error:  # the client raises plain Exception when its route is not there; the demo sends again
+            self._again(flight, topic, then, error)
+            return
+        future.add_done_callback(lambda done: self._finished(done, flight, topic, then, started))
+
+    def _finished(self, done: Future[Any], flight: Flight, topic: str, then: Callable[[], None], started: float) -> None:
+        error = done.exception()
+        if error is not None:
+            self._again(flight, topic, then, error)
+            return
+        receipt = done.result()
+        emit(fact="ack", id=receipt.message_id, digest=digest(flight.body), number=flight.number, topic=topic,
+             group=flight.tail_number if topic == FIFO_TOPIC else None, started=started, acked=time.monotonic())
+        self._slots.release()
+        then()
+        with self._idle:
+            self._open -= 1
+            self._idle.notify_all()
+
+    def _again(self, flight: Flight, topic: str, then: Callable[[], None], error: BaseException) -> None:
+        emit(fact="resend", number=flight.number, topic=topic, error=f"{type(error).__name__}: {error}"[:200])
+        threading.Timer(0.1, self._attempt, (flight, topic, then)).start()
+
+    def wait(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: self._open == 0)
+
+
+class Lanes:
+    """One lane per tail number: its flights leave one at a time, in order, so that send order is well defined."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._waiting: dict[str, deque[Flight]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, flight: Flight) -> None:
+        assert flight.tail_number is not None
+        with self._lock:
+            lane = self._waiting.setdefault(flight.tail_number, deque())
+            lane.append(flight)
+            first = len(lane) == 1
+        if first:
+            self._send(flight)
+
+    def _send(self, flight: Flight) -> None:
+        self._sender.submit(flight, FIFO_TOPIC, lambda: self._sent(flight))
+
+    def _sent(self, flight: Flight) -> None:
+        assert flight.tail_number is not None
+        with self._lock:
+            lane = self._waiting[flight.tail_number]
+            lane.popleft()
+            following = lane[0] if lane else None
+        if following is not None:
+            # A callback runs on the client's own loop, where waiting for a free slot would stop the client.
+            threading.Thread(target=self._send, args=(following,), daemon=True).start()
+
+    def wait(self) -> None:
+        """Until every lane is empty; flights still queued count as open."""
+        while True:
+            self._sender.wait()
+            with self._lock:
+                if not any(self._waiting.values()):
+                    return
+            time.sleep(0.01)
+
+
+def produce(endpoints: str, count: int) -> None:
+    """All flights to the normal topic; the first ones with a tail number also to the FIFO topic."""
+    producer = Producer(configuration(endpoints), (NORMAL_TOPIC, FIFO_TOPIC))
+    producer.startup()
+    sender = Sender(producer)
+    lanes = Lanes(sender)
+    fifo_left = FIFO_MESSAGES
+    for flight in flights(count):
+        sender.submit(flight, NORMAL_TOPIC)
+        if flight.tail_number is not None and fifo_left:
+            fifo_left -= 1
+            lanes.add(flight)
+    lanes.wait()
+    emit(fact="sent-all")
+    producer.shutdown()
+
+
+def consume(endpoints: str) -> None:
+    """Receive and acknowledge both topics until stdin closes."""
+    stop = threading.Event()
+    workers = []
+    for topic, threads in ((NORMAL_TOPIC, RECEIVE_THREADS), (FIFO_TOPIC, 1)):
+        consumer = SimpleConsumer(configuration(endpoints), f"demo-{topic}", {topic: FilterExpression()}, await_duration=2)
+        consumer.startup()
+        workers += [threading.Thread(target=receive_loop, args=(consumer, topic, stop), daemon=True) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    sys.stdin.read()
+    stop.set()
+    for worker in workers:
+        worker.join(timeout=10)
+
+
+def receive_loop(consumer: SimpleConsumer, topic: str, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            messages = consumer.receive(32, INVISIBLE_S)
+        except Exception as error:  # whatever the client raises while a node is down, the next receive tries again
+            emit(fact="receive-error", error=f"{type(error).__name__}: {error}"[:200])
+            stop.wait(0.2)
+            continue
+        for message in messages or ():
+            emit(fact="got", id=message.message_id, digest=digest(message.body), topic=topic, group=message.message_group,
+                 attempt=message.delivery_attempt, number=int(message.properties["flight"]))
+            try:
+                consumer.ack(message)
+            except Exception as error:  # the lease runs out and the message comes again: a duplicate, never a loss
+                emit(fact="ack-error", error=f"{type(error).__name__}: {error}"[:200])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=["produce", "consume"])
+    parser.add_argument("--endpoints", required=True)
+    parser.add_argument("--messages", type=int, default=20000)
+    options = parser.parse_args()
+    if options.role == "produce":
+        produce(options.endpoints, options.messages)
+    else:
+        consume(options.endpoints)
+
+
+if __name__ == "__main__":
+    main()

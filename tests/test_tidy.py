@@ -1,0 +1,185 @@
+"""Architecture rules as a test: import arrows, no cycles, banned calls, module laws (design §2).
+
+The tables below are the rules; a new package or exception is a line here, with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("proto", "raft", "storage", "node", "client", "audit", "sim")
+
+# Which of our packages a package may import; the longest matching prefix of a module decides.
+MAY_IMPORT: dict[str, set[str]] = {
+    "proto": {"proto"},
+    "raft": {"raft", "proto"},
+    "storage": {"storage", "proto"},
+    "node.core": {"node.core", "raft", "storage", "proto"},
+    "node": {"node", "raft", "storage", "proto"},
+    "client": {"client", "proto"},
+    "audit": {"audit", "client", "proto"},
+    "sim": {"sim", "raft", "storage", "proto", "node.core", "audit.history"},
+}
+
+# The auditor witnesses: it must never decode with the writer's layout code.
+FORBIDDEN_OURS: dict[str, set[str]] = {
+    "audit": {"proto.layout", "proto.layout_columns", "proto.properties", "proto.control"},
+}
+
+PURE = {"asyncio", "time", "random", "os", "mmap", "socket", "threading", "logging", "grpc"}
+BANNED_STDLIB: dict[str, set[str]] = {
+    "proto": PURE - {"grpc"},
+    "raft": PURE,
+    "node.core": {"asyncio", "grpc", "threading", "time", "random", "mmap", "socket", "concurrent"},
+    "storage": {"asyncio", "grpc", "random", "socket"},
+    "node": {"mmap"},
+    "client": {"mmap"},
+    "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},
+    "audit": {"asyncio", "threading"},
+}
+CLI_LIBRARY = "click"
+BANNED_CALLS = {"eval": "parse the value", "exec": "write the code down", "input": "use the CLI library in a commands.py"}
+BANNED_IMPORTS = {"pickle": "invariant I12: JSON or protobuf"}
+# The controller's library speaks pickle behind an authenticated channel; this package guards it (design §6, I12).
+PICKLE_GUARDS: set[str] = {"node.controller"}
+
+
+def tracked(pattern: str) -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return sorted(p for p in (ROOT / line for line in listing.stdout.splitlines()) if p.is_file())
+
+
+def modules() -> Iterator[tuple[str, Path, ast.Module]]:
+    for path in tracked("*.py"):
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] in PACKAGES and "_pb2" not in path.name:
+            parts = relative.with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            yield name, path, ast.parse(path.read_text())
+
+
+ALL = list(modules())
+NAMES = [name for name, _, _ in ALL]
+
+
+def rule_for(name: str, table: dict[str, set[str]]) -> set[str] | None:
+    best = max((p for p in table if name == p or name.startswith(p + ".")), key=len, default=None)
+    return None if best is None else table[best]
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            yield node.module or "", node.lineno
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def within(name: str, prefixes: set[str]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in prefixes)
+
+
+@pytest.mark.parametrize(("name", "path", "tree"), ALL, ids=NAMES)
+def test_import_arrows(name: str, path: Path, tree: ast.Module) -> None:
+    """Packages import only what the design allows, the auditor never the writer's decoder, and nobody a bare folder name."""
+    allowed = rule_for(name, MAY_IMPORT)
+    assert allowed is not None, f"{name}: no rule; add its package to MAY_IMPORT"
+    forbidden = rule_for(name, FORBIDDEN_OURS) or set()
+    banned = rule_for(name, BANNED_STDLIB) or set()
+    for target, line in imports(tree):
+        where = f"{path.relative_to(ROOT)}:{line}"
+        head = target.split(".")[0]
+        assert head not in PACKAGES, f"{where}: import ledgermq.{target}, not {target}"
+        assert head not in banned, f"{where}: {name} may not import {head}"
+        assert head != CLI_LIBRARY or path.name == "commands.py", f"{where}: {CLI_LIBRARY} belongs to commands.py"
+        if head in BANNED_IMPORTS and not within(name, PICKLE_GUARDS):
+            raise AssertionError(f"{where}: {head} is banned: {BANNED_IMPORTS[head]}")
+        if head == "ledgermq" and target.count("."):
+            ours = target.removeprefix("ledgermq.")
+            if ours == "__version__" or target == "ledgermq.__version__":
+                continue
+            assert within(ours, allowed), f"{where}: {name} may not import {ours} (design §2)"
+            assert not within(ours, forbidden), f"{where}: {name} must not use {ours}"
+
+
+def test_no_import_cycles() -> None:
+    """No cycle among our modules, function-level imports included."""
+    known = set(NAMES)
+    graph: dict[str, set[str]] = {}
+    for name, _, tree in ALL:
+        targets = {t.removeprefix("ledgermq.") for t, _ in imports(tree) if t.startswith("ledgermq.")}
+        graph[name] = {t for t in targets if t in known and t != name and not name.startswith(t + ".")}
+    state: dict[str, int] = {}
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        state[module] = 1
+        for target in sorted(graph[module]):
+            assert state.get(target) != 1, "import cycle: " + " -> ".join((*trail, module, target))
+            if target not in state:
+                visit(target, (*trail, module))
+        state[module] = 2
+
+    for module in NAMES:
+        if module not in state:
+            visit(module, ())
+
+
+@pytest.mark.parametrize(("name", "path", "tree"), ALL, ids=NAMES)
+def test_module_opens_with_its_law(name: str, path: Path, tree: ast.Module) -> None:
+    """Every module says what lives in it."""
+    law = ast.get_docstring(tree)
+    assert law and len(law) >= 40, f"{path.relative_to(ROOT)}: open with the module's law (what lives here, what must never)"
+
+
+@pytest.mark.parametrize(("name", "path", "tree"), ALL, ids=NAMES)
+def test_banned_calls_and_swallowed_errors(name: str, path: Path, tree: ast.Module) -> None:
+    """No banned builtin, and no bare `except:`, anywhere in the product."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
+            raise AssertionError(f"{path.relative_to(ROOT)}:{node.lineno}: {node.func.id}() is banned: {BANNED_CALLS[node.func.id]}")
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{path.relative_to(ROOT)}:{node.lineno}: name the exceptions you handle"
+
+
+def test_nothing_left_open() -> None:
+    """No reminder of unfinished work lands, and no trace of the machine a line was written on."""
+    words = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "XX" + "X ")
+    for path in [*tracked("*.py"), *tracked("*.sh"), *tracked("*.md"), *tracked("Makefile")]:
+        if "_pb2" in path.name:
+            continue
+        text = path.read_text()
+        for word in words:
+            assert word not in text, f"{path.relative_to(ROOT)}: {word}"
+
+
+def test_links_match_the_folders() -> None:
+    """src/ledgermq/ holds one link per package and nothing that shadows one."""
+    for package in PACKAGES:
+        link = ROOT / "src" / "ledgermq" / package
+        assert link.is_symlink() and link.resolve() == ROOT / package
+
+
+def test_lengths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Long functions and modules are listed as places to look; the guide is not a law, so only a module of 1,000 lines fails."""
+    for _name, path, tree in ALL:
+        lines = len(path.read_text().splitlines())
+        if lines > 400:
+            print(f"{path.relative_to(ROOT)}: {lines} lines")
+        assert lines <= 1000, f"{path.relative_to(ROOT)}: {lines} lines are more than one idea"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = (node.end_lineno or node.lineno) - node.lineno
+                if body > 60:
+                    print(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} {body} lines")
