@@ -1,0 +1,358 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Status(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Name(_message.Message):
+    __slots__ = ("namespace", "name")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ClusterStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterStatusResponse(_message.Message):
+    __slots__ = ("status", "cluster_id", "health", "nodes", "groups", "topics")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    cluster_id: str
+    health: str
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
+    groups: _containers.RepeatedCompositeFieldContainer[BrokerGroupInfo]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class NodeInfo(_message.Message):
+    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    endpoint: str
+    up: bool
+    version: str
+    disk_used_bytes: int
+    disk_free_bytes: int
+    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+
+class BrokerGroupInfo(_message.Message):
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    leader: str
+    term: int
+    commit_index: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaInfo]
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ...) -> None: ...
+
+class ReplicaInfo(_message.Message):
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    END_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    role: str
+    end_index: int
+    durable_index: int
+    commit_index: int
+    lag_entries: int
+    fenced: str
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ...) -> None: ...
+
+class TopicInfo(_message.Message):
+    __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_LIST_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    kind: str
+    queues: int
+    permission: str
+    messages: int
+    queue_list: _containers.RepeatedCompositeFieldContainer[QueueInfo]
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ...) -> None: ...
+
+class QueueInfo(_message.Message):
+    __slots__ = ("queue", "broker_group", "group_queue", "min_offset", "max_offset")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    broker_group: str
+    group_queue: int
+    min_offset: int
+    max_offset: int
+    def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("topic", "kind", "queues", "permission")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    kind: str
+    queues: int
+    permission: str
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ...) -> None: ...
+
+class CreateTopicResponse(_message.Message):
+    __slots__ = ("status", "topic", "created")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    topic: TopicInfo
+    created: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class UpdateTopicRequest(_message.Message):
+    __slots__ = ("topic", "queues", "permission")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    queues: int
+    permission: str
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ...) -> None: ...
+
+class UpdateTopicResponse(_message.Message):
+    __slots__ = ("status", "topic")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    topic: TopicInfo
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("status", "topics")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class DescribeTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class DescribeTopicResponse(_message.Message):
+    __slots__ = ("status", "topic")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    topic: TopicInfo
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class ConsumerGroupInfo(_message.Message):
+    __slots__ = ("group", "max_attempts", "fifo", "configured", "clients", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    max_attempts: int
+    fifo: bool
+    configured: bool
+    clients: int
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueueInfo]
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ..., configured: _Optional[bool] = ..., clients: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueueInfo, _Mapping]]] = ...) -> None: ...
+
+class GroupQueueInfo(_message.Message):
+    __slots__ = ("topic", "broker_group", "group_queue", "cursor", "leased", "lag", "max_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    broker_group: str
+    group_queue: int
+    cursor: int
+    leased: int
+    lag: int
+    max_offset: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ..., leased: _Optional[int] = ..., lag: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+
+class CreateGroupRequest(_message.Message):
+    __slots__ = ("group", "max_attempts", "fifo")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    max_attempts: int
+    fifo: bool
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ...) -> None: ...
+
+class CreateGroupResponse(_message.Message):
+    __slots__ = ("status", "group", "created")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    group: ConsumerGroupInfo
+    created: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., group: _Optional[_Union[ConsumerGroupInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("status", "groups")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroupInfo]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[ConsumerGroupInfo, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("status", "group")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    group: ConsumerGroupInfo
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., group: _Optional[_Union[ConsumerGroupInfo, _Mapping]] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class PeekRequest(_message.Message):
+    __slots__ = ("topic", "queue", "offset", "store_ms", "earliest", "latest", "max")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    queue: int
+    offset: int
+    store_ms: int
+    earliest: bool
+    latest: bool
+    max: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., store_ms: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., max: _Optional[int] = ...) -> None: ...
+
+class PeekResponse(_message.Message):
+    __slots__ = ("status", "messages")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    messages: _containers.RepeatedCompositeFieldContainer[PeekedMessage]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[PeekedMessage, _Mapping]]] = ...) -> None: ...
+
+class PeekedMessage(_message.Message):
+    __slots__ = ("message_id", "topic", "queue", "offset", "tag", "keys", "message_group", "properties", "body", "attempt", "born_ms", "store_ms", "broker_group", "group_queue", "body_encoding")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    BORN_MS_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BODY_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    topic: Name
+    queue: int
+    offset: int
+    tag: str
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    message_group: str
+    properties: _containers.ScalarMap[str, str]
+    body: bytes
+    attempt: int
+    born_ms: int
+    store_ms: int
+    broker_group: str
+    group_queue: int
+    body_encoding: str
+    def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., message_group: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., attempt: _Optional[int] = ..., born_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., body_encoding: _Optional[str] = ...) -> None: ...

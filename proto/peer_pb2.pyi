@@ -1,0 +1,185 @@
+from ledgermq.proto import admin_pb2 as _admin_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PeerFrame(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[PeerMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[PeerMessage, _Mapping]]] = ...) -> None: ...
+
+class PeerMessage(_message.Message):
+    __slots__ = ("challenge", "hello", "hello_reply", "replication", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply")
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_CALL_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_RESULT_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_SIGNS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_GONE_FIELD_NUMBER: _ClassVar[int]
+    NODE_STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NODE_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    challenge: Challenge
+    hello: Hello
+    hello_reply: HelloReply
+    replication: Replication
+    forward_call: ForwardCall
+    forward_result: ForwardResult
+    forward_cancel: ForwardCancel
+    client_signs: ClientSigns
+    client_gone: ClientGone
+    node_status_request: NodeStatusRequest
+    node_status_reply: NodeStatusReply
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., replication: _Optional[_Union[Replication, _Mapping]] = ..., forward_call: _Optional[_Union[ForwardCall, _Mapping]] = ..., forward_result: _Optional[_Union[ForwardResult, _Mapping]] = ..., forward_cancel: _Optional[_Union[ForwardCancel, _Mapping]] = ..., client_signs: _Optional[_Union[ClientSigns, _Mapping]] = ..., client_gone: _Optional[_Union[ClientGone, _Mapping]] = ..., node_status_request: _Optional[_Union[NodeStatusRequest, _Mapping]] = ..., node_status_reply: _Optional[_Union[NodeStatusReply, _Mapping]] = ...) -> None: ...
+
+class Challenge(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node: str
+    boot_id: str
+    mac: bytes
+    groups: _containers.RepeatedCompositeFieldContainer[GroupIdentity]
+    nonce: bytes
+    version: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ...) -> None: ...
+
+class GroupIdentity(_message.Message):
+    __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    log_id: str
+    replica: str
+    incarnation: str
+    data_file_bytes: int
+    format_version: int
+    def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node: str
+    boot_id: str
+    mac: bytes
+    groups: _containers.RepeatedCompositeFieldContainer[GroupIdentity]
+    version: str
+    refusal: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class Replication(_message.Message):
+    __slots__ = ("group", "header", "payload")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    header: bytes
+    payload: bytes
+    def __init__(self, group: _Optional[str] = ..., header: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class ForwardCall(_message.Message):
+    __slots__ = ("sequence", "group", "method", "metadata", "request", "deadline_ms")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    group: str
+    method: str
+    metadata: _containers.ScalarMap[str, str]
+    request: bytes
+    deadline_ms: int
+    def __init__(self, sequence: _Optional[int] = ..., group: _Optional[str] = ..., method: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., request: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class ForwardResult(_message.Message):
+    __slots__ = ("sequence", "responses", "not_leader", "leader", "refusal", "grpc_code", "grpc_message")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    NOT_LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    GRPC_CODE_FIELD_NUMBER: _ClassVar[int]
+    GRPC_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    responses: _containers.RepeatedScalarFieldContainer[bytes]
+    not_leader: bool
+    leader: str
+    refusal: str
+    grpc_code: int
+    grpc_message: str
+    def __init__(self, sequence: _Optional[int] = ..., responses: _Optional[_Iterable[bytes]] = ..., not_leader: _Optional[bool] = ..., leader: _Optional[str] = ..., refusal: _Optional[str] = ..., grpc_code: _Optional[int] = ..., grpc_message: _Optional[str] = ...) -> None: ...
+
+class ForwardCancel(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class ClientSigns(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_id: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ClientGone(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    def __init__(self, client_id: _Optional[str] = ...) -> None: ...
+
+class NodeStatusRequest(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class NodeStatusReply(_message.Message):
+    __slots__ = ("sequence", "node", "groups", "topics")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    node: _admin_pb2.NodeInfo
+    groups: _containers.RepeatedCompositeFieldContainer[_admin_pb2.BrokerGroupInfo]
+    topics: _containers.RepeatedCompositeFieldContainer[_admin_pb2.TopicInfo]
+    def __init__(self, sequence: _Optional[int] = ..., node: _Optional[_Union[_admin_pb2.NodeInfo, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_admin_pb2.BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[_admin_pb2.TopicInfo, _Mapping]]] = ...) -> None: ...
