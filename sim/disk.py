@@ -1,0 +1,328 @@
+"""The forgetful disk: the disk port in memory, with what a power cut, a failed sync and a full disk do to it.
+
+Here lives only the storage medium. Its law: after `power_cut` every byte that was synced is there, and of the bytes that were not, any
+subset of 512-byte sectors survives, chosen by the given source of chance; of the names created, renamed or removed in a directory since its
+last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing: the page cache outlives the process.
+
+A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
+cache goes on returning them (design §3, "after a failed fsync").
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ledgermq.storage.disk import PAGE_BYTES, Buffer
+
+SECTOR_BYTES = 512
+
+
+class Chance(Protocol):
+    """The part of `random.Random` the disk uses."""
+
+    def random(self) -> float: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class Inode:
+    """Content of one file: what readers see, and the synced content of every page that differs from the medium."""
+
+    __slots__ = ("allocated", "before", "data", "lost")
+
+    def __init__(self, size: int, allocated: bool) -> None:
+        self.data = bytearray(size)
+        self.before: dict[int, bytes] = {}
+        """page number -> what the medium holds, for pages written since the last sync"""
+        self.lost: dict[int, bytes] = {}
+        """page number -> what the medium holds, for pages a failed sync left behind; later syncs skip them"""
+        self.allocated: set[int] | None = None if allocated else set()
+
+    def pages(self, offset: int, length: int) -> range:
+        return range(offset // PAGE_BYTES, (offset + length + PAGE_BYTES - 1) // PAGE_BYTES)
+
+    def page(self, number: int) -> bytes:
+        return bytes(self.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES])
+
+    def remember(self, offset: int, length: int) -> None:
+        for number in self.pages(offset, length):
+            if number in self.lost:
+                self.before.setdefault(number, self.lost.pop(number))
+            elif number not in self.before:
+                self.before[number] = self.page(number)
+
+
+@dataclass
+class Directory:
+    """Names of one directory: as processes see them, as the medium has them, and the changes between the two in order."""
+
+    names: dict[str, Inode] = field(default_factory=dict)
+    durable: dict[str, Inode] = field(default_factory=dict)
+    pending: list[dict[str, Inode | None]] = field(default_factory=list)
+
+    def change(self, names: dict[str, Inode | None]) -> None:
+        """One atomic change: each name now stands for this inode, or for none."""
+        self.pending.append(names)
+        apply_change(self.names, names)
+
+    def settle(self, count: int) -> None:
+        for names in self.pending[:count]:
+            apply_change(self.durable, names)
+        self.pending.clear()
+
+
+def apply_change(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
+    for name, inode in change.items():
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
+
+
+class ForgetfulFile:
+    """One open file; see `ledgermq.storage.disk.DiskFile`."""
+
+    def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self.path = path
+        self.size = len(inode.data)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._disk.check_alive()
+        return bytes(self._inode.data[offset : offset + length])
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._disk.check_alive()
+        length = len(data)
+        if offset < 0 or offset + length > self.size:
+            raise OSError(errno.EFBIG, f"write outside of the file: {offset}+{length} of {self.size}", self.path)
+        self._disk.charge(self._inode, offset, length, self.path)
+        self._inode.remember(offset, length)
+        self._inode.data[offset : offset + length] = data
+
+    def sync(self) -> None:
+        self._disk.sync_inode(self._inode, self.path)
+
+    def view(self) -> memoryview:
+        return memoryview(self._inode.data).toreadonly()
+
+    def close(self) -> None:
+        """Nothing to release: the medium is memory."""
+
+
+class ForgetfulDisk:
+    """A file system in memory; see `ledgermq.storage.disk.Disk`.
+
+    `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync takes effect and may raise OSError to
+    make it fail; `trace(path)` after it took effect.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        self._directories: dict[str, Directory] = {"/": Directory()}
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.on_sync: Callable[[str], None] | None = None
+        self.trace: Callable[[str], None] | None = None
+        self._generation_open = True
+
+    # -- the port -----------------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str) -> ForgetfulFile:
+        self.check_alive()
+        return ForgetfulFile(self, path, self._inode(path))
+
+    def create(self, path: str, size: int, *, allocate: bool) -> ForgetfulFile:
+        self.check_alive()
+        directory, name = self._parent(path)
+        if name in directory.names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if allocate:
+            self._take(size, path)
+        inode = Inode(size, allocate)
+        directory.change({name: inode})
+        return ForgetfulFile(self, path, inode)
+
+    def exists(self, path: str) -> bool:
+        self.check_alive()
+        if path in self._directories:
+            return True
+        parent, name = os.path.split(path)
+        return parent in self._directories and name in self._directories[parent].names
+
+    def file_size(self, path: str) -> int:
+        return len(self._inode(path).data)
+
+    def listdir(self, path: str) -> list[str]:
+        self.check_alive()
+        if path not in self._directories:
+            return []
+        prefix = path.rstrip("/") + "/"
+        below = {p[len(prefix) :].split("/")[0] for p in self._directories if p.startswith(prefix)}
+        return sorted(below | set(self._directories[path].names))
+
+    def mkdirs(self, path: str) -> None:
+        """Directories are durable at once: what the store keeps safe is files, and it creates directories before any of them."""
+        self.check_alive()
+        while path not in self._directories:
+            self._directories[path] = Directory()
+            path = os.path.dirname(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check_alive()
+        inode = self._inode(old)
+        source, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        if source is not target:
+            raise OSError(errno.EXDEV, "the store renames within one directory only", new)
+        source.change({new_name: inode, old_name: None})
+
+    def unlink(self, path: str) -> None:
+        inode = self._inode(path)
+        directory, name = self._parent(path)
+        directory.change({name: None})
+        self.used_bytes -= len(inode.data) if inode.allocated is None else len(inode.allocated) * PAGE_BYTES
+
+    def sync_dir(self, path: str) -> None:
+        self.check_alive()
+        if self.on_sync is not None:
+            self.on_sync(path)
+        directory = self._directories[path]
+        directory.settle(len(directory.pending))
+        if self.trace is not None:
+            self.trace(path)
+
+    def read_file(self, path: str) -> bytes:
+        self.check_alive()
+        return bytes(self._inode(path).data)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        if self.exists(temporary):
+            self.unlink(temporary)
+        file = self.create(temporary, len(data), allocate=False)
+        file.pwrite(0, data)
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 50 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+
+    # -- what happens to media ----------------------------------------------------------------------------------------------------
+
+    def process_crash(self) -> None:
+        """SIGKILL: open files are gone with the process, every byte and name stays in the cache."""
+
+    def power_cut(self, chance: Chance) -> None:
+        """Lose what was not synced: each sector of each unsynced page survives or not, each directory keeps a prefix of its changes."""
+        for path in sorted(self._directories):
+            directory = self._directories[path]
+            directory.settle(chance.randrange(len(directory.pending) + 1))
+            directory.names = dict(directory.durable)
+        for inode in self._inodes():
+            fate = chance.random()
+            for number, old in sorted({**inode.lost, **inode.before}.items()):
+                if number in inode.lost or fate < 0.25:
+                    self._restore(inode, number, old, keep=None)
+                elif fate < 0.5:
+                    continue
+                elif chance.random() < 0.5:
+                    self._restore(inode, number, old, keep=chance)
+            inode.before.clear()
+            inode.lost.clear()
+
+    def flip(self, path: str, offset: int, mask: int = 1) -> None:
+        """Bit rot: change a byte in cache and on the medium alike."""
+        inode = self._inode(path)
+        inode.data[offset] ^= mask
+        for pages in (inode.before, inode.lost):
+            old = pages.get(offset // PAGE_BYTES)
+            if old is not None:
+                changed = bytearray(old)
+                changed[offset % PAGE_BYTES] ^= mask
+                pages[offset // PAGE_BYTES] = bytes(changed)
+
+    def unsynced_pages(self, path: str) -> list[int]:
+        """Page numbers of a file that a power cut may lose."""
+        inode = self._inode(path)
+        return sorted({**inode.lost, **inode.before})
+
+    def files(self) -> list[str]:
+        return sorted(f"{path.rstrip('/')}/{name}" for path, directory in self._directories.items() for name in directory.names)
+
+    # -- inside -------------------------------------------------------------------------------------------------------------------
+
+    def check_alive(self) -> None:
+        if not self._generation_open:
+            raise OSError(errno.EIO, "this disk was taken away")
+
+    def detach(self) -> None:
+        """From now on every access fails: what a crashed node's leftover objects must see."""
+        self._generation_open = False
+
+    def successor(self) -> ForgetfulDisk:
+        """The same medium for the node's next life; this object is detached."""
+        fresh = ForgetfulDisk(capacity_bytes=self.capacity_bytes)
+        fresh._directories = self._directories
+        fresh.used_bytes = self.used_bytes
+        self.detach()
+        return fresh
+
+    def sync_inode(self, inode: Inode, path: str) -> None:
+        self.check_alive()
+        if self.on_sync is not None:
+            try:
+                self.on_sync(path)
+            except OSError:
+                inode.lost.update(inode.before)
+                inode.before.clear()
+                raise
+        inode.before.clear()
+        if self.trace is not None:
+            self.trace(path)
+
+    def charge(self, inode: Inode, offset: int, length: int, path: str) -> None:
+        """Account for pages of a sparse file that get their first bytes."""
+        if inode.allocated is None:
+            return
+        fresh = [number for number in inode.pages(offset, length) if number not in inode.allocated]
+        self._take(len(fresh) * PAGE_BYTES, path)
+        inode.allocated.update(fresh)
+
+    def _take(self, size: int, path: str) -> None:
+        if self.capacity_bytes is not None and self.used_bytes + size > self.capacity_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self.used_bytes += size
+
+    def _restore(self, inode: Inode, number: int, old: bytes, keep: Chance | None) -> None:
+        """Put the medium's content back, sector by sector; with `keep`, some sectors of the new content survive."""
+        for sector in range(0, len(old), SECTOR_BYTES):
+            if keep is not None and keep.random() < 0.5:
+                continue
+            start = number * PAGE_BYTES + sector
+            inode.data[start : start + SECTOR_BYTES] = old[sector : sector + SECTOR_BYTES]
+
+    def _inodes(self) -> list[Inode]:
+        seen: dict[int, Inode] = {}
+        for path in sorted(self._directories):
+            for _, inode in sorted(self._directories[path].names.items()):
+                seen.setdefault(id(inode), inode)
+        return list(seen.values())
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        parent, name = os.path.split(path)
+        if parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._directories[parent], name
+
+    def _inode(self, path: str) -> Inode:
+        self.check_alive()
+        directory, name = self._parent(path)
+        if name not in directory.names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return directory.names[name]
