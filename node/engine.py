@@ -1,0 +1,361 @@
+"""The one thread that owns every broker group of this node.
+
+Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
+takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
+further thread per group, so that the next batch is collected while the last one is being synced; its outcome is an input like any other.
+Nothing here decides anything about logs, roles or deliveries, and nothing here knows gRPC.
+
+Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
+group could leave (invariant I9), and is expected not to return control to the groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ledgermq.node import metrics
+from ledgermq.node.core.calls import Call, Done, GroupView, Refused, Result, Token
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.errors import EXIT_BUG, EXIT_SYNC, FatalError
+from ledgermq.proto.types import ReplicaStatus
+
+T = TypeVar("T")
+Outcome = Result | Refused
+
+# A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
+INPUTS_PER_TURN = 2048
+# How long a thread may hold the interpreter while another waits for it: the engine and the loop hand over often (default 5 ms).
+SWITCH_INTERVAL_S = 0.001
+
+
+class TurnOutput(Protocol):
+    """What a group leaves after a turn (`ledgermq.node.core.group`)."""
+
+    @property
+    def done(self) -> Sequence[Done]: ...
+    @property
+    def packets(self) -> Sequence[tuple[str, PeerPacket]]: ...
+    @property
+    def sync(self) -> SyncTicket | None: ...
+    @property
+    def wake_at_ns(self) -> int: ...
+    @property
+    def view(self) -> GroupView | None: ...
+
+
+class GroupLike(Protocol):
+    """One broker group as the engine sees it."""
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput: ...
+
+    def status(self) -> ReplicaStatus: ...
+
+    def close(self) -> None:
+        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no ticket under way."""
+        ...
+
+
+@dataclass(slots=True)
+class _Inputs:
+    calls: list[Call] = field(default_factory=list)
+    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
+    synced: list[tuple[SyncTicket, OSError | None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    items: Sequence[tuple[str, Call]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packets:
+    items: Sequence[tuple[str, str, PeerPacket]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Synced:
+    group: str
+    ticket: SyncTicket
+    error: OSError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    work: Callable[[], None]
+
+
+class _Stop:
+    pass
+
+
+class _Syncer:
+    """The sync thread of one group: runs tickets one after the other and reports each outcome to the inbox."""
+
+    def __init__(self, group: str, inbox: queue.SimpleQueue[Any]) -> None:
+        self._group = group
+        self._inbox = inbox
+        self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
+        self.under_way = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, ticket: SyncTicket) -> None:
+        self.under_way += 1
+        self._tickets.put(ticket)
+
+    def stop(self) -> None:
+        self._tickets.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        duration = metrics.SYNC_SECONDS.labels(self._group)
+        while (ticket := self._tickets.get()) is not None:
+            error: OSError | None = None
+            began = time.perf_counter()
+            try:
+                ticket.run()
+            except OSError as failure:
+                error = failure
+            duration.observe(time.perf_counter() - began)
+            self._inbox.put(_Synced(self._group, ticket, error))
+
+
+class Engine:
+    """Owns the groups. Public methods are for the loop's thread unless they say otherwise."""
+
+    def __init__(
+        self,
+        groups: Mapping[str, GroupLike],
+        *,
+        send_packets: Callable[[str, Sequence[tuple[str, PeerPacket]]], None],
+        on_fatal: Callable[[FatalError], None],
+        max_calls: int = 20_000,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._groups = dict(groups)
+        self._send_packets = send_packets
+        self._on_fatal = on_fatal
+        self._max_calls = max_calls
+        self._now_ns = now_ns
+        self._now_ms = now_ms
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._syncers = {name: _Syncer(name, self._inbox) for name in self._groups}
+        self._wake_at_ns = dict.fromkeys(self._groups, 0)
+        self._turn_seconds = {name: metrics.TURN_SECONDS.labels(name) for name in self._groups}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._next_token: Token = 1
+        self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
+        self._collected: list[tuple[str, Call]] = []
+        self._listeners: list[Callable[[str, GroupView], None]] = []
+        self.views: dict[str, GroupView] = {}
+
+    # -- the loop's side
+
+    def start(self) -> None:
+        """Begin turning. Called once, from inside the running loop."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        for syncer in self._syncers.values():
+            syncer.start()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish what is under way, close every group, end the threads. Open calls are answered with `unknown-outcome`."""
+        assert self._stopped is not None
+        self._flush_calls()
+        self._inbox.put(_Stop())
+        await self._stopped
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(Refused("unknown-outcome", detail="the node is stopping"))
+        self._waiting.clear()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(self._groups)
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._waiting)
+
+    def new_token(self) -> Token:
+        """A token for the next call; unique in this process."""
+        token = self._next_token
+        self._next_token += 1
+        return token
+
+    def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
+        """Put a call that is answered; its future always gets a result, never an exception. Too many open calls: Refused('busy')."""
+        assert self._loop is not None
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        if len(self._waiting) >= self._max_calls:
+            future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
+            return future
+        self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `tell`
+        self.tell(group, call)
+        return future
+
+    def tell(self, group: str, call: Call) -> None:
+        """Put a call that has no answer. Calls put during one pass of the loop reach the engine as one batch."""
+        assert self._loop is not None
+        if not self._collected:
+            self._loop.call_soon(self._flush_calls)
+        self._collected.append((group, call))
+
+    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
+        """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
+        self._inbox.put(_Packets(items))
+
+    def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
+        """Run `work(group object)` between two turns: for status pages and tests. It must be quick and must not change the group."""
+        loop = self._loop
+        assert loop is not None
+        future: asyncio.Future[T] = loop.create_future()
+        target = self._groups[group]
+
+        def on_engine() -> None:
+            value = work(target)
+            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+
+        self._inbox.put(_Run(on_engine))
+        return future
+
+    def status(self, group: str) -> asyncio.Future[ReplicaStatus]:
+        return self.run(group, lambda target: target.status())
+
+    def on_view(self, listener: Callable[[str, GroupView], None]) -> None:
+        """Call `listener(group, view)` on the loop whenever a group publishes a new view."""
+        self._listeners.append(listener)
+
+    def _flush_calls(self) -> None:
+        if self._collected:
+            self._inbox.put(_Calls(self._collected))
+            self._collected = []
+
+    def _deliver(self, outputs: Sequence[tuple[str, TurnOutput]]) -> None:
+        """On the loop: what one pass of the engine produced."""
+        for group, output in outputs:
+            if output.packets:
+                self._send_packets(group, output.packets)
+            if output.view is not None:
+                self.views[group] = output.view
+                for listener in self._listeners:
+                    listener(group, output.view)
+            for done in output.done:
+                future = self._waiting.pop(done.token, None)
+                if future is not None and not future.done():
+                    future.set_result(done.outcome)
+
+    # -- the engine's thread
+
+    def _work(self) -> None:
+        try:
+            while self._pass():
+                pass
+            self._close()
+        except Exception as error:  # whatever a group raises ends the process: fenced, damaged, or a bug
+            self._on_fatal(as_fatal(error))
+        finally:
+            loop, stopped = self._loop, self._stopped
+            assert loop is not None and stopped is not None
+            loop.call_soon_threadsafe(lambda: None if stopped.done() else stopped.set_result(None))
+
+    def _pass(self) -> bool:
+        """Wait for inputs or the next timer, give every group concerned one turn, hand over the outputs. False after a stop."""
+        inputs: dict[str, _Inputs] = {}
+        running = self._collect(inputs)
+        outputs: list[tuple[str, TurnOutput]] = []
+        for name in self._groups:
+            given = inputs.get(name)
+            if given is not None or self._wake_at_ns[name] <= self._now_ns():
+                outputs.append((name, self._turn(name, given or _Inputs())))
+        self._hand_over(outputs)
+        return running
+
+    def _turn(self, name: str, given: _Inputs) -> TurnOutput:
+        began = time.perf_counter()
+        output = self._groups[name].turn(self._now_ns(), self._now_ms(), given.calls, given.packets, given.synced)
+        self._wake_at_ns[name] = output.wake_at_ns
+        if output.sync is not None:
+            self._syncers[name].submit(output.sync)
+        self._turn_seconds[name].observe(time.perf_counter() - began)
+        return output
+
+    def _hand_over(self, outputs: list[tuple[str, TurnOutput]]) -> None:
+        if any(output.done or output.packets or output.view is not None for _, output in outputs):
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._deliver, outputs)
+
+    def _collect(self, inputs: dict[str, _Inputs]) -> bool:
+        """Everything in the inbox, sorted by group; blocks until there is something or a timer is due. False when a stop was found."""
+        wait_ns = min(self._wake_at_ns.values(), default=self._now_ns()) - self._now_ns()
+        try:
+            item = self._inbox.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._inbox.get_nowait()
+            for left in reversed(range(INPUTS_PER_TURN)):
+                if isinstance(item, _Stop):
+                    return False
+                self._sort_in(item, inputs)
+                if left:
+                    item = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        return True
+
+    def _sort_in(self, item: _Calls | _Packets | _Synced | _Run, inputs: dict[str, _Inputs]) -> None:
+        if isinstance(item, _Calls):
+            for group, call in item.items:
+                inputs.setdefault(group, _Inputs()).calls.append(call)
+        elif isinstance(item, _Packets):
+            for group, sender, packet in item.items:
+                if group in self._groups:
+                    inputs.setdefault(group, _Inputs()).packets.append((sender, packet))
+        elif isinstance(item, _Synced):
+            self._syncers[item.group].under_way -= 1
+            inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
+        else:
+            item.work()
+
+    def _close(self) -> None:
+        """Wait for tickets under way (their outcome must not be lost to a closed file), then close every group."""
+        while any(syncer.under_way for syncer in self._syncers.values()):
+            item = self._inbox.get()
+            if isinstance(item, _Synced):
+                inputs: dict[str, _Inputs] = {}
+                self._sort_in(item, inputs)
+                self._hand_over([(name, self._turn(name, given)) for name, given in inputs.items()])
+        for syncer in self._syncers.values():
+            syncer.stop()
+        for group in self._groups.values():
+            group.close()
+
+
+def as_fatal(error: Exception) -> FatalError:
+    """The exit status and sentence for an exception that ended the engine."""
+    if isinstance(error, FatalError):
+        return error
+    if isinstance(error, Fenced):
+        return FatalError(EXIT_SYNC, f"the replica is fenced: {error}", "check the disk, then start the node again; it verifies its log")
+    fatal = FatalError(EXIT_BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
+    fatal.__cause__ = error
+    return fatal
