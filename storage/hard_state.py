@@ -1,0 +1,56 @@
+"""Hard state (format §8): the term and the vote of a replica, durable before anything that depends on them leaves the node.
+
+A thin layer over `slots.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ledgermq.proto.types import HardState
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.slots import SlotFile
+
+MAGIC = b"LMHS"
+VOTE_BYTES = 64
+_PAYLOAD = struct.Struct(f">qi{VOTE_BYTES}s")
+
+
+class HardStateFile:
+    """Term and vote of one replica. After a failed `save` the caller must fence (invariant I9)."""
+
+    def __init__(self, slots: SlotFile) -> None:
+        self._slots = slots
+        term, length, vote = _PAYLOAD.unpack(slots.payload)
+        if term < 0 or not 0 <= length <= VOTE_BYTES:
+            raise Damaged(f"{slots.file.path} holds term {term} and a vote of {length} bytes: restore this replica from its peers")
+        self.value = HardState(term, vote[:length].decode() if length else None)
+
+    @classmethod
+    def create(cls, disk: Disk, path: str) -> HardStateFile:
+        return cls(SlotFile.create(disk, path, MAGIC, _pack(HardState())))
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> HardStateFile:
+        return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size))
+
+    def save(self, value: HardState) -> None:
+        """Make `value` durable; returns when it is. Terms never fall, and a vote is never taken back within its term."""
+        old = self.value
+        forward = value.term > old.term or (value.term == old.term and old.vote in (None, value.vote))
+        assert forward, f"hard state {old} must not become {value}"
+        if value == old:
+            return
+        self._slots.write(_pack(value))
+        self._slots.sync()
+        self.value = value
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+def _pack(value: HardState) -> bytes:
+    vote = (value.vote or "").encode()
+    assert len(vote) <= VOTE_BYTES, f"node id {value.vote!r} is longer than {VOTE_BYTES} bytes"
+    return _PAYLOAD.pack(value.term, len(vote), vote)

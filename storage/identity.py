@@ -1,0 +1,152 @@
+"""Who a directory belongs to (format §9): minting, writing, reading and comparing identities.
+
+A directory is opened only after its identity was compared; the messages of this module are what an operator sees who pointed a node at the
+wrong place. Random and clock values are passed in.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ledgermq.proto.types import Identity
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
+
+FORMAT_VERSION = 1
+IDENTITY_FILE = "identity.json"
+NODE_FILE = "node.json"
+PEERS_FILE = "peers.json"
+
+DATA_FILE_BYTES_MIN = 4096
+INDEX_UNIT_BYTES = 32
+CONSUME_QUEUE_UNIT_BYTES = 20
+CONSUME_QUEUE_FILE_BYTES = 6_000_000
+INDEX_FILE_BYTES = 167_772_160
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Whose node directory this is (`node.json`)."""
+
+    cluster_id: str
+    node: str
+    created_ms: int
+    format_version: int = FORMAT_VERSION
+
+
+def mint_log_id(cluster_id: str, group: str) -> str:
+    """The one log id of a broker group: every replica computes the same at bootstrap."""
+    return str(uuid.uuid5(uuid.UUID(cluster_id), group))
+
+
+def mint(
+    cluster_id: str,
+    group: str,
+    replica: str,
+    incarnation: str,
+    created_ms: int,
+    *,
+    data_file_bytes: int,
+    index_file_bytes: int = INDEX_FILE_BYTES,
+    consume_queue_file_bytes: int = CONSUME_QUEUE_FILE_BYTES,
+) -> Identity:
+    """A new replica identity. `incarnation` is a random UUID that the caller drew for this directory alone."""
+    identity = Identity(
+        cluster_id=cluster_id,
+        group=group,
+        log_id=mint_log_id(cluster_id, group),
+        replica=replica,
+        incarnation=str(uuid.UUID(incarnation)),
+        data_file_bytes=data_file_bytes,
+        index_file_bytes=index_file_bytes,
+        consume_queue_file_bytes=consume_queue_file_bytes,
+        created_ms=created_ms,
+        format_version=FORMAT_VERSION,
+    )
+    if data_file_bytes < DATA_FILE_BYTES_MIN:
+        raise Unusable(f"data files of {data_file_bytes} bytes: use at least {DATA_FILE_BYTES_MIN}")
+    for name, size, unit in (
+        ("index", index_file_bytes, INDEX_UNIT_BYTES),
+        ("consume queue", consume_queue_file_bytes, CONSUME_QUEUE_UNIT_BYTES),
+    ):
+        if size < unit or size % unit:
+            raise Unusable(f"{name} files of {size} bytes: use a multiple of {unit}")
+    return identity
+
+
+def write_identity(disk: Disk, root: str, identity: Identity) -> None:
+    sealed_json.write(disk, f"{root}/{IDENTITY_FILE}", asdict(identity))
+
+
+def read_identity(disk: Disk, root: str) -> Identity | None:
+    """None when the directory has no identity. Raises Damaged, UnknownFormat."""
+    value = _read(disk, f"{root}/{IDENTITY_FILE}")
+    return None if value is None else Identity(**_exactly(f"{root}/{IDENTITY_FILE}", value, Identity.__dataclass_fields__))
+
+
+def write_node(disk: Disk, directory: str, node: NodeIdentity) -> None:
+    sealed_json.write(disk, f"{directory}/{NODE_FILE}", asdict(node))
+
+
+def read_node(disk: Disk, directory: str) -> NodeIdentity | None:
+    """None when the directory has no identity. Raises Damaged, UnknownFormat."""
+    value = _read(disk, f"{directory}/{NODE_FILE}")
+    return None if value is None else NodeIdentity(**_exactly(f"{directory}/{NODE_FILE}", value, NodeIdentity.__dataclass_fields__))
+
+
+def compare_node(directory: str, found: NodeIdentity, cluster_id: str, node: str) -> None:
+    """Raises Unusable when a node directory belongs to somebody else."""
+    if found.cluster_id != cluster_id:
+        raise Unusable(
+            f"{directory} belongs to cluster {found.cluster_id}, this node to {cluster_id}: set the data directory of this node to its own"
+        )
+    if found.node != node:
+        raise Unusable(f"{directory} is the data directory of node {found.node}, not of {node}: every node needs its own directory")
+
+
+def compare(root: str, found: Identity, wanted: Identity) -> None:
+    """Raises Unusable when a group directory belongs to somebody else. File sizes and incarnation are the directory's own affair."""
+    for what, has, needs in (
+        ("cluster", found.cluster_id, wanted.cluster_id),
+        ("broker group", found.group, wanted.group),
+        ("log", found.log_id, wanted.log_id),
+        ("node", found.replica, wanted.replica),
+    ):
+        if has != needs:
+            raise Unusable(f"{root} belongs to {what} {has}, not to {needs}: set the data directory of this node to its own")
+
+
+def read_peers(disk: Disk, state_directory: str) -> dict[str, str]:
+    """Incarnations of the peers met so far; empty when none was recorded."""
+    path = f"{state_directory}/{PEERS_FILE}"
+    if not disk.exists(path):
+        return {}
+    peers = sealed_json.read(disk, path).get("peers")
+    if not isinstance(peers, dict):
+        raise Damaged(f"{path} has no table of peers: it was damaged or edited by hand")
+    return {str(node): str(incarnation) for node, incarnation in peers.items()}
+
+
+def write_peers(disk: Disk, state_directory: str, peers: Mapping[str, str]) -> None:
+    sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", {"peers": dict(peers)})
+
+
+def _read(disk: Disk, path: str) -> dict[str, Any] | None:
+    if not disk.exists(path):
+        return None
+    value = sealed_json.read(disk, path)
+    if value.get("format_version") != FORMAT_VERSION:
+        raise UnknownFormat(
+            f"{path} has format version {value.get('format_version')}, this program knows {FORMAT_VERSION}: start the program that wrote it"
+        )
+    return value
+
+
+def _exactly(path: str, value: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    if value.keys() != fields.keys():
+        raise Damaged(f"{path} has the keys {sorted(value)}, expected {sorted(fields)}: it was edited by hand")
+    return value

@@ -1,0 +1,120 @@
+"""A small value in two checksummed slots: replaced in place, never lost half-way.
+
+Frame of a slot (all big-endian): 4 bytes magic, i32 version, u64 sequence, the payload, u32 CRC-32C of everything before it. Slot 0
+lies at offset 0, slot 1 at 4096. The valid slot with the higher sequence counts. What the payload means belongs to `synced_mark.py` and
+`hard_state.py`.
+
+Invariant: at every moment one slot that is on stable storage is left alone. A value that was written but not yet synced may therefore be
+overwritten only in its own slot.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import crc32c
+
+from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
+from ledgermq.storage.errors import Damaged, UnknownFormat
+
+SLOT_FILE_BYTES = 2 * PAGE_BYTES
+VERSION = 1
+_HEAD = struct.Struct(">4siQ")
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    valid: bool
+    version: int
+    sequence: int
+    payload: bytes
+
+
+class SlotFile:
+    """One two-slot file. `payload` is the value last written (or found), `sequence` its number."""
+
+    def __init__(self, file: DiskFile, magic: bytes, slot: int, sequence: int, payload: bytes) -> None:
+        self.file = file
+        self.sequence = sequence
+        self.payload = payload
+        self._magic = magic
+        self._slot = slot
+        self._unsynced = False
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> SlotFile:
+        """Make the file with `payload` in slot 0; durable under its final name, except for the directory's own name in its parent."""
+        unfinished = path + ".tmp"
+        if disk.exists(unfinished):
+            disk.unlink(unfinished)
+        file = disk.create(unfinished, SLOT_FILE_BYTES, allocate=True)
+        file.pwrite(0, _frame(magic, 1, payload))
+        file.sync()
+        file.close()
+        disk.rename(unfinished, path)
+        disk.sync_dir(path.rpartition("/")[0])
+        return cls.open(disk, path, magic, len(payload))
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, magic: bytes, payload_bytes: int) -> SlotFile:
+        """Find the value that counts. Raises Damaged when no slot is valid, UnknownFormat for another version."""
+        file = disk.open(path)
+        if file.size != SLOT_FILE_BYTES:
+            size = file.size
+            file.close()
+            raise Damaged(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: restore this replica from its peers")
+        slots = [_parse(file, slot, magic, payload_bytes) for slot in (0, 1)]
+        found = [(value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid]
+        if not found:
+            file.close()
+            versions = {value.version for value in slots} - {VERSION, 0}
+            if versions:
+                raise UnknownFormat(f"{path} has version {min(versions)}, this program knows {VERSION}: start the program that wrote it")
+            raise Damaged(f"both slots of {path} are damaged: this replica lost what it promised; restore it from its peers")
+        sequence, payload, slot = max(found)
+        return cls(file, magic, slot, sequence, payload)
+
+    def write(self, payload: bytes) -> None:
+        """Put a new value into the slot that does not hold the last durable one. It counts after `sync`."""
+        if not self._unsynced:
+            self._slot = 1 - self._slot
+        self._unsynced = True
+        self.sequence += 1
+        self.payload = payload
+        self.file.pwrite(self._slot * PAGE_BYTES, _frame(self._magic, self.sequence, payload))
+
+    def sync(self) -> None:
+        """Make the last written value durable."""
+        self.file.sync()
+        self._unsynced = False
+
+    def synced(self) -> None:
+        """Note that somebody else synced `file` after the last `write`."""
+        self._unsynced = False
+
+    def write_everywhere(self, payload: bytes) -> None:
+        """Replace both slots, one durable after the other: no older value can ever count again."""
+        self.write(payload)
+        self.sync()
+        self.write(payload)
+        self.sync()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
+    head = _HEAD.pack(magic, VERSION, sequence) + payload
+    return head + _CRC.pack(crc32c.crc32c(head))
+
+
+def _parse(file: DiskFile, slot: int, magic: bytes, payload_bytes: int) -> _Slot:
+    """What a slot holds. A foreign version counts as such only in a file without any valid slot: one rotten byte must not look like it."""
+    raw = file.pread(slot * PAGE_BYTES, _HEAD.size + payload_bytes + _CRC.size)
+    found, version, sequence = _HEAD.unpack_from(raw)
+    if found != magic:
+        return _Slot(False, 0, 0, b"")
+    intact = version == VERSION and _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] == crc32c.crc32c(raw[: -_CRC.size])
+    return _Slot(intact, version, sequence, raw[_HEAD.size : -_CRC.size])

@@ -1,0 +1,68 @@
+"""The synced mark (format §7): the last entry of a log that is known to be on stable storage.
+
+A thin layer over `slots.py`: fields and the log id live here, the moments at which the mark moves belong to `entry_log.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ledgermq.proto.types import SyncedMark
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import Unusable
+from ledgermq.storage.slots import SlotFile
+
+MAGIC = b"LMSM"
+_PAYLOAD = struct.Struct(">36siqqqI")
+
+
+class SyncedMarkFile:
+    """The mark of one log. `value` is the value last written; it is a lower bound of what is durable at every moment."""
+
+    def __init__(self, slots: SlotFile, log_id: str) -> None:
+        self._slots = slots
+        self._log_id = log_id
+        identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(slots.payload)
+        found = identifier.decode("ascii", "replace")
+        if found != log_id:
+            slots.close()
+            raise Unusable(f"{slots.file.path} belongs to log {found}, not to {log_id}: point the node at its own data directory")
+        self.value = SyncedMark(term, index, end_pos, chain)
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, log_id: str, value: SyncedMark) -> SyncedMarkFile:
+        return cls(SlotFile.create(disk, path, MAGIC, _pack(log_id, value)), log_id)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, log_id: str) -> SyncedMarkFile:
+        return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size), log_id)
+
+    @property
+    def file(self) -> DiskFile:
+        """For a group commit that syncs the mark with everything else."""
+        return self._slots.file
+
+    def write(self, value: SyncedMark) -> None:
+        """Write without sync: a later group commit carries it."""
+        self._slots.write(_pack(self._log_id, value))
+        self.value = value
+
+    def synced(self) -> None:
+        """The group commit that covered the last `write` succeeded."""
+        self._slots.synced()
+
+    def write_and_sync(self, value: SyncedMark) -> None:
+        self.write(value)
+        self._slots.sync()
+
+    def lower(self, value: SyncedMark) -> None:
+        """Make a lower value durable in both slots, so that damage of one can never bring back the higher one."""
+        self._slots.write_everywhere(_pack(self._log_id, value))
+        self.value = value
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+def _pack(log_id: str, value: SyncedMark) -> bytes:
+    return _PAYLOAD.pack(log_id.encode("ascii"), 0, value.term, value.index, value.end_pos, value.chain_crc)

@@ -1,0 +1,181 @@
+"""The conformance suite of the disk port: every implementation subclasses `DiskConformance` and gives a disk with an empty directory.
+
+Only behaviour that the port promises is asserted; what survives a power cut is the business of the forgetful disk's own tests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.storage.disk import PAGE_BYTES, Disk
+
+Place = tuple[Disk, str]
+
+
+class DiskConformance:
+    """Subclasses define the fixture `place`: a disk and the absolute path of an existing, empty directory on it."""
+
+    def test_created_file_is_zero_and_has_its_length(self, place: Place) -> None:
+        """A new file, sparse or allocated, reads as zeros over exactly its length."""
+        disk, root = place
+        for name, allocate in (("sparse", False), ("allocated", True)):
+            file = disk.create(f"{root}/{name}", 10_000, allocate=allocate)
+            assert (file.path, file.size) == (f"{root}/{name}", 10_000)
+            assert file.pread(0, 10_000) == bytes(10_000)
+            assert disk.file_size(f"{root}/{name}") == 10_000
+            file.close()
+
+    def test_create_refuses_an_existing_name(self, place: Place) -> None:
+        """Creating never replaces a file."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 64, allocate=True)
+        file.pwrite(0, b"kept")
+        with pytest.raises(FileExistsError):
+            disk.create(f"{root}/a", 64, allocate=True)
+        assert file.pread(0, 4) == b"kept"
+        file.close()
+
+    def test_missing_names_are_errors_of_their_kind(self, place: Place) -> None:
+        """What does not exist is reported as FileNotFoundError, and only listing is forgiving."""
+        disk, root = place
+        missing = f"{root}/missing"
+        for act in (disk.open, disk.file_size, disk.unlink, disk.read_file):
+            with pytest.raises(FileNotFoundError):
+                act(missing)
+        with pytest.raises(FileNotFoundError):
+            disk.rename(missing, f"{root}/other")
+        with pytest.raises(FileNotFoundError):
+            disk.create(f"{missing}/file", 10, allocate=False)
+        assert not disk.exists(missing)
+        assert disk.listdir(missing) == []
+
+    def test_pread_is_short_only_at_the_end(self, place: Place) -> None:
+        """Reads past the end give what is there, or nothing."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 100, allocate=True)
+        assert len(file.pread(90, 50)) == 10
+        assert file.pread(100, 1) == b""
+        assert file.pread(5000, 1) == b""
+        assert file.pread(0, 0) == b""
+        file.close()
+
+    @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+    def test_pwrite_takes_every_buffer_and_nothing_else_moves(self, place: Place, kind: type) -> None:
+        """A write changes exactly its bytes, across page borders too, and copies its argument."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
+        source = bytearray(b"x" * (PAGE_BYTES + 10))
+        file.pwrite(PAGE_BYTES - 5, kind(source))
+        source[:] = bytes(len(source))
+        want = bytes(PAGE_BYTES - 5) + b"x" * (PAGE_BYTES + 10) + bytes(PAGE_BYTES - 5)
+        assert file.pread(0, 3 * PAGE_BYTES) == want
+        file.close()
+
+    def test_pwrite_outside_the_file_is_a_programming_error(self, place: Place) -> None:
+        """A file never grows: a write that leaves it is refused as a whole."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 100, allocate=True)
+        for offset, length in ((96, 5), (100, 1), (-1, 1)):
+            with pytest.raises(AssertionError):
+                file.pwrite(offset, b"x" * length)
+        assert file.pread(0, 100) == bytes(100)
+        assert disk.file_size(f"{root}/a") == 100
+        file.close()
+
+    def test_view_sees_later_writes_and_is_read_only(self, place: Place) -> None:
+        """A view is a window on the file, not a copy, and survives the closing of the file."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
+        view = file.view()
+        assert len(view) == 2 * PAGE_BYTES
+        assert view.readonly
+        file.pwrite(PAGE_BYTES - 2, b"abcd")
+        assert bytes(view[PAGE_BYTES - 2 : PAGE_BYTES + 2]) == b"abcd"
+        file.pwrite(PAGE_BYTES - 2, b"ABCD")
+        part = view[PAGE_BYTES - 2 : PAGE_BYTES + 2]
+        assert bytes(part) == b"ABCD"
+        assert bytes(file.view()[:1]) == b"\0"
+        del view
+        file.close()
+        assert bytes(part) == b"ABCD"
+
+    def test_open_again_sees_what_was_written(self, place: Place) -> None:
+        """Two handles of one file show one content, and closing one leaves the other."""
+        disk, root = place
+        first = disk.create(f"{root}/a", 100, allocate=False)
+        first.pwrite(10, b"one")
+        second = disk.open(f"{root}/a")
+        assert (second.size, second.pread(10, 3)) == (100, b"one")
+        second.pwrite(10, b"two")
+        assert first.pread(10, 3) == b"two"
+        second.sync()
+        second.close()
+        first.sync()
+        assert first.pread(10, 3) == b"two"
+        first.close()
+
+    def test_rename_moves_and_replaces(self, place: Place) -> None:
+        """A rename takes the content along, replaces a file of that name, and open handles follow."""
+        disk, root = place
+        file = disk.create(f"{root}/a.alloc", 50, allocate=True)
+        file.pwrite(0, b"new")
+        disk.create(f"{root}/a", 70, allocate=True).close()
+        disk.rename(f"{root}/a.alloc", f"{root}/a")
+        disk.sync_dir(root)
+        assert disk.listdir(root) == ["a"]
+        assert disk.file_size(f"{root}/a") == 50
+        file.pwrite(0, b"NEW")
+        file.sync()
+        assert disk.read_file(f"{root}/a")[:3] == b"NEW"
+        file.close()
+
+    def test_unlink_removes_the_name_and_leaves_handles_usable(self, place: Place) -> None:
+        """An open file outlives its name; the name can be used again for another file."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 50, allocate=True)
+        file.pwrite(0, b"old")
+        disk.unlink(f"{root}/a")
+        disk.sync_dir(root)
+        assert not disk.exists(f"{root}/a")
+        other = disk.create(f"{root}/a", 50, allocate=True)
+        file.pwrite(0, b"OLD")
+        file.sync()
+        assert (file.pread(0, 3), other.pread(0, 3)) == (b"OLD", bytes(3))
+        file.close()
+        other.close()
+
+    def test_directories(self, place: Place) -> None:
+        """Directories are made with their parents, again without complaint, and listed in order."""
+        disk, root = place
+        disk.mkdirs(f"{root}/b/c")
+        disk.mkdirs(f"{root}/b/c")
+        disk.mkdirs(f"{root}/a")
+        disk.create(f"{root}/b/file", 1, allocate=False).close()
+        assert disk.listdir(root) == ["a", "b"]
+        assert disk.listdir(f"{root}/b") == ["c", "file"]
+        assert disk.exists(f"{root}/b/c")
+        assert not disk.exists(f"{root}/b/file/below-a-file")
+        for path in (f"{root}/b/c", f"{root}/b", root):
+            disk.sync_dir(path)
+
+    def test_replace_file(self, place: Place) -> None:
+        """A small file is replaced whole, shorter or longer, and leaves no unfinished name."""
+        disk, root = place
+        for content in (b"one", b"twenty two", b"", b"3"):
+            disk.replace_file(f"{root}/small", content)
+            assert disk.read_file(f"{root}/small") == content
+            assert disk.file_size(f"{root}/small") == len(content)
+            assert disk.listdir(root) == ["small"]
+
+    def test_replace_file_passes_over_a_left_over(self, place: Place) -> None:
+        """An unfinished file of an earlier attempt is no obstacle."""
+        disk, root = place
+        disk.create(f"{root}/small.tmp", 500, allocate=True).close()
+        disk.replace_file(f"{root}/small", b"new")
+        assert disk.listdir(root) == ["small"]
+        assert disk.read_file(f"{root}/small") == b"new"
+
+    def test_free_bytes(self, place: Place) -> None:
+        """There is room for what the suite writes."""
+        disk, root = place
+        assert disk.free_bytes(root) > 0
