@@ -1,0 +1,274 @@
+"""Any node answers any client call: one hop to the node that leads the broker group (design §7).
+
+Rules, all of them about doing a thing at most once. A call is tried again only while nothing can have been done: its executor said
+`not-leader`, the leader's node said so, or the call never left this node. Once a call left and its stream ended, the answer is
+`unknown-outcome`. A call that came from a peer is executed here or refused; it is never sent on. While there is no leader, calls wait,
+inside their deadline. Signs of life of clients go to the leaders' nodes every second.
+
+What a call means is the business of the executor (`ledgermq.node.service`); bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from ledgermq.node import metrics
+from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
+from ledgermq.node.logs import get_logger
+from ledgermq.node.peers import Lost, NotSent
+from ledgermq.proto import peer_pb2
+
+# How long a call waits before it tries again when nothing announces that anything changed.
+RETRY_S = 0.05
+SIGNS_EVERY_S = 1.0
+# A leader must not spend its whole deadline on a call whose result then arrives too late.
+DEADLINE_MARGIN_S = 0.05
+
+log = get_logger()
+
+
+class CallRefused(Exception):
+    """A call was not done, or nobody knows whether it was (`unknown-outcome`).
+
+    `refused.reason` is one of `node/core/calls.py`, or `no-leader` (the deadline passed first, nothing was done), `busy`, `internal`.
+    """
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.reason if not refused.detail else f"{refused.reason}: {refused.detail}")
+        self.refused = refused
+
+
+class Executor(Protocol):
+    """Executes one call against a broker group that this node leads. Raises CallRefused."""
+
+    def __call__(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Awaitable[Sequence[bytes]]: ...
+
+
+class LinkLike(Protocol):
+    """An outgoing stream (`peers.Link`)."""
+
+    @property
+    def up(self) -> bool: ...
+    def post(self, message: peer_pb2.PeerMessage) -> None: ...
+    async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult: ...
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    @property
+    def views(self) -> Mapping[str, GroupView]: ...
+    def tell(self, group: str, call: Call) -> None: ...
+
+
+class Forwarder:
+    """Routes calls to leaders. All methods belong to the loop's thread; deadlines are in the loop's time."""
+
+    def __init__(
+        self,
+        node: str,
+        replicas: Mapping[str, Sequence[str]],
+        engine: EngineLike,
+        links: Mapping[str, LinkLike],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._engine = engine
+        self._links = links
+        self._now_ns = now_ns
+        self._executor: Executor | None = None
+        self._hints: dict[str, str] = {}
+        self._next_guess = 0
+        self._changed: asyncio.Event = asyncio.Event()
+        self._heard: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, executor: Executor) -> None:
+        self._executor = executor
+        self._task = asyncio.create_task(self._relay_signs(), name="client-signs")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def changed(self) -> None:
+        """Something that waiting calls wait for may have happened: a view, a link."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def leader(self, group: str) -> str | None:
+        """The node that leads, as far as this node knows."""
+        view = self._engine.views.get(group)
+        return view.leader if view is not None else self._hints.get(group)
+
+    async def submit(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+        """Execute a call at the group's leader, here or elsewhere; its response messages. Raises CallRefused."""
+        loop = asyncio.get_running_loop()
+        while True:
+            changed = self._changed
+            target = self._target(group)
+            if target == self._node:
+                try:
+                    return await self._execute("local", group, method, metadata, request, deadline)
+                except CallRefused as refusal:
+                    if refusal.refused.reason != "not-leader":
+                        raise
+            elif target is not None:
+                responses = await self._forward(target, group, method, metadata, request, deadline)
+                if responses is not None:
+                    return responses
+            left = deadline - loop.time()
+            if left <= 0:
+                raise CallRefused(Refused("no-leader", detail=f"broker group {group} had no leader within the deadline"))
+            await _wait(changed, min(left, RETRY_S))
+
+    async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        """A call that another node sent here: executed if this node leads the group, else refused. Raises nothing but cancellation."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + call.deadline_ms / 1000
+        try:
+            while True:
+                changed = self._changed
+                view = self._engine.views.get(call.group)
+                if view is None or view.leader != self._node:
+                    leader = None if view is None else view.leader
+                    return peer_pb2.ForwardResult(not_leader=True, leader=leader)
+                if view.serving:
+                    break
+                left = deadline - loop.time()
+                if left <= 0:
+                    return peer_pb2.ForwardResult(not_leader=True)
+                await _wait(changed, left)
+            responses = await self._execute("peer", call.group, call.method, call.metadata, call.request, deadline)
+            return peer_pb2.ForwardResult(responses=responses)
+        except CallRefused as refusal:
+            refused = refusal.refused
+            if refused.reason == "not-leader":
+                return peer_pb2.ForwardResult(not_leader=True, leader=refused.leader)
+            return peer_pb2.ForwardResult(refusal=refused.reason, grpc_message=refused.detail)
+        except Exception as error:  # a bug in the executor must answer the caller, not end the stream of all callers
+            log.exception("forwarded call failed", method=call.method, sender=sender)
+            return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
+
+    def heard(self, client_id: str) -> None:
+        """A sign of life of a client reached this node."""
+        self._heard.add(client_id)
+
+    def client_gone(self, client_id: str) -> None:
+        """A client said goodbye to this node: told to all leaders at once."""
+        self._heard.discard(client_id)
+        self.gone_from_peer(client_id)
+        for peer in self._leaders_elsewhere():
+            self._links[peer].post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id=client_id)))
+
+    def signs_from_peer(self, client_ids: Sequence[str]) -> None:
+        """Signs of life relayed by a peer; also told to groups led here."""
+        alive = ClientsAlive(frozenset(client_ids), self._now_ns())
+        for group in self._groups_led_here():
+            self._engine.tell(group, alive)
+
+    def gone_from_peer(self, client_id: str) -> None:
+        """A goodbye relayed by a peer; also told to groups led here."""
+        gone = ClientGone(client_id, self._now_ns())
+        for group in self._groups_led_here():
+            self._engine.tell(group, gone)
+
+    def flush_signs(self) -> None:
+        """Relay the signs collected since the last time."""
+        if not self._heard:
+            return
+        heard, self._heard = sorted(self._heard), set()
+        self.signs_from_peer(heard)
+        for peer in self._leaders_elsewhere():
+            self._links[peer].post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=heard)))
+
+    async def _relay_signs(self) -> None:
+        while True:
+            await asyncio.sleep(SIGNS_EVERY_S)
+            self.flush_signs()
+
+    async def _execute(
+        self, origin: str, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Sequence[bytes]:
+        assert self._executor is not None
+        metrics.EXECUTED_CALLS.labels(group, origin).inc()
+        return await self._executor(group, method, metadata, request, deadline)
+
+    async def _forward(
+        self, target: str, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Sequence[bytes] | None:
+        """One attempt at another node. None: nothing was done there, it may be tried again."""
+        left = deadline - asyncio.get_running_loop().time() - DEADLINE_MARGIN_S
+        if left <= 0:
+            return None
+        call = peer_pb2.ForwardCall(group=group, method=method, metadata=metadata, request=request, deadline_ms=int(left * 1000))
+        try:
+            async with asyncio.timeout(left + DEADLINE_MARGIN_S):
+                result = await self._links[target].call(call)
+        except NotSent:
+            self._count(group, "not-sent")
+            return None
+        except Lost as lost:
+            self._count(group, "lost")
+            raise CallRefused(Refused("unknown-outcome", detail=str(lost))) from lost
+        except TimeoutError as late:
+            self._count(group, "late")
+            detail = f"node {target} did not answer within the deadline"
+            raise CallRefused(Refused("unknown-outcome", detail=detail)) from late
+        if result.not_leader:
+            self._count(group, "not-leader")
+            self._remember(group, result.leader if result.HasField("leader") else None)
+            return None
+        if result.HasField("refusal"):
+            self._count(group, "refused")
+            raise CallRefused(Refused(result.refusal, detail=result.grpc_message))
+        self._count(group, "done")
+        self._hints[group] = target
+        return result.responses
+
+    def _target(self, group: str) -> str | None:
+        """The node to try now; None when waiting is all that can be done."""
+        view = self._engine.views.get(group)
+        if view is not None:
+            leader = view.leader
+            if leader == self._node:
+                return self._node if view.serving else None
+        else:
+            leader = self._hints.get(group) or self._guess(group)
+        return leader if leader is not None and leader in self._links and self._links[leader].up else None
+
+    def _guess(self, group: str) -> str | None:
+        """For a group without a replica here: its replicas in turn."""
+        candidates = [name for name in self._replicas.get(group, ()) if name in self._links and self._links[name].up]
+        self._next_guess += 1
+        return candidates[self._next_guess % len(candidates)] if candidates else None
+
+    def _remember(self, group: str, leader: str | None) -> None:
+        if leader is None:
+            self._hints.pop(group, None)
+        else:
+            self._hints[group] = leader
+
+    def _groups_led_here(self) -> list[str]:
+        return [group for group, view in self._engine.views.items() if view.leader == self._node]
+
+    def _leaders_elsewhere(self) -> list[str]:
+        leaders = {self.leader(group) for group in self._replicas}
+        return sorted(name for name in leaders if name is not None and name in self._links)
+
+    def _count(self, group: str, result: str) -> None:
+        metrics.FORWARDED_CALLS.labels(group, result).inc()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        # Nothing was announced in time: the caller looks again.
+        pass
