@@ -1,0 +1,426 @@
+"""One replica's mind: elections, replication and commit of one broker group (Raft, with the changes of design §5).
+
+Here live decisions only. The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the
+order `Effects` fixes. Rules that safety hangs on have a method of their own, named for the rule.
+
+Roles: a follower whose election timeout passes asks for pre-votes (still in its term), then for votes in the next term; a majority makes
+it leader. A leader that a majority has not answered for one maximum election timeout steps down. A voter that hears its leader refuses
+everyone else. A leader never leads the same term twice: each campaign takes a new term, durable before the first request leaves.
+"""
+
+from __future__ import annotations
+
+from ledgermq.proto.types import HardState, PeerProgress, Role
+from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.effects import Effects, Push, Writes
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.quorum import Ballot, ballot, reached_by_majority
+
+
+class Core:
+    """See the module. Public counters, all indexes −1 for none:
+
+    term, voted_for   as last decided; durable once the driver carried out `Writes.hard_state`
+    end_index         last entry of the log; the driver moves it (`appended`) on a leader, `step` on a follower
+    durable_index     ≤ end_index; moved by `synced`, lowered by truncation
+    verified_index    ≤ end_index; on a follower the last entry known to equal the current leader's; only rises while that one is followed
+    commit_index      ≤ end_index; never falls; counts durable copies only
+    """
+
+    def __init__(
+        self, config: RaftConfig, log: LogView, hard_state: HardState, chance: Chance, now_ns: int, commit_index: int = NO_INDEX
+    ) -> None:
+        """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot."""
+        self.config = config
+        self.log = log
+        self.term = hard_state.term
+        self.voted_for = hard_state.vote
+        self.role = Role.FOLLOWER if config.node in config.voters else Role.LEARNER
+        self.leader: str | None = None
+        self.durable_index = log.end_index
+        self.verified_index = NO_INDEX
+        self.commit_index = commit_index
+        self.peers: dict[str, Peer] = {}
+        self._chance = chance
+        self._saved = hard_state
+        self._pre = False
+        self._votes: dict[str, bool] = {}
+        self._round = 0
+        self._seen_round = 0
+        self._reply_owed = False
+        self._cut_since_sync: int | None = None
+        self._heartbeat_due_ns = now_ns
+        self._leader_heard_ns = now_ns
+        self._election_due_ns = 0
+        self._restart_election_timer(now_ns)
+        self._truncate_from: int | None = None
+        self._append: tuple[int, int] | None = None
+        self._messages: list[Message] = []
+        self._fence: str | None = None
+        self._role_changed = False
+        self.check_invariants()
+
+    # Inputs
+
+    def tick(self, now_ns: int) -> None:
+        """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
+        if self.role is Role.LEADER:
+            if now_ns - self._quorum_contact_ns(now_ns) >= self.config.timing.election_max_ns:
+                self._become_follower(self.term, None, now_ns)
+        elif self.role is not Role.LEARNER and now_ns >= self._election_due_ns:
+            self._campaign(now_ns, pre=True)
+
+    def chain_question(self, message: Append) -> int | None:
+        """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with
+        equal term. Equal words there mean equal history; None when there is no such entry."""
+        extent = message.extent
+        if extent is not None and self.log.term_at(extent.first_index) == extent.term:
+            return min(extent.last_index, self.log.run_end(extent.first_index))
+        if message.prev_index >= 0 and self.log.term_at(message.prev_index) == message.prev_term:
+            return message.prev_index
+        return None
+
+    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True) -> None:
+        """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before."""
+        if message.to != self.config.node or message.sender not in self.config.peers:
+            return
+        if isinstance(message, VoteRequest):
+            self._on_vote_request(message, now_ns)
+        elif isinstance(message, VoteReply):
+            self._on_vote_reply(message, now_ns)
+        elif isinstance(message, Append):
+            self._on_append(message, now_ns, chains_agree)
+        else:
+            self._on_append_reply(message, now_ns)
+
+    def appended(self, extent: Extent) -> None:
+        """Leader only: the driver appended this range of the leader's own term."""
+        assert self.role is Role.LEADER and extent.term == self.term, (extent, self)
+        assert not extent.membership, "membership is fixed by the group's first entry"
+        self.log.append(extent.first_index, extent.last_index, extent.term)
+
+    def append_refused(self, first_index: int) -> None:
+        """The driver could not write the range it was told to append (disk full): the log still ends before `first_index`."""
+        if first_index <= self.log.end_index:
+            self.log.truncate_from(first_index)
+        self.verified_index = min(self.verified_index, self.log.end_index)
+        self._reply_owed = False
+
+    def sync_begins(self) -> tuple[int, int]:
+        """(term, index) that a sync starting now will make durable; hand it back to `synced`. One sync at a time."""
+        self._cut_since_sync = None
+        return self.log.end_term, self.log.end_index
+
+    def synced(self, term: int, index: int) -> None:
+        """The sync that began when the log ended with this entry succeeded."""
+        self.durable_index = max(self.durable_index, self._covered_by_sync(term, index))
+        if self.role is Role.LEADER:
+            self._advance_commit()
+        elif self._reply_owed and self.leader is not None:
+            self._reply_owed = self._durable_claim() < self.verified_index
+            self._accept(self.leader)
+
+    def pushed(self, to: str, extent: Extent) -> Append:
+        """The driver read this range for a `Push`; the message that carries it."""
+        peer = self.peers[to]
+        message = self._append_to(peer, extent.first_index - 1, extent)
+        peer.pushed(extent, message.round)
+        return message
+
+    def take_writes(self) -> Writes:
+        """What must reach the disk; after stepping an `Append` the driver calls this before the next one."""
+        hard_state = HardState(self.term, self.voted_for)
+        writes = Writes(None if hard_state == self._saved else hard_state, self._truncate_from, self._append)
+        self._saved = hard_state
+        self._truncate_from = self._append = None
+        return writes
+
+    def take(self, now_ns: int) -> Effects:
+        """Everything decided since the last call."""
+        writes = self.take_writes()
+        pushes = self._replicate(now_ns) if self.role is Role.LEADER and self._fence is None else ()
+        messages, self._messages = (tuple(self._messages) if self._fence is None else ()), []
+        changed, self._role_changed = self._role_changed, False
+        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed)
+
+    def wake_at_ns(self, now_ns: int) -> int:
+        """When `tick` and `take` are wanted at the latest."""
+        if self.role is Role.LEADER:
+            return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns)
+        return self._election_due_ns
+
+    # Rules that safety hangs on, one method each
+
+    def _may_commit(self, index: int) -> bool:
+        """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
+        return self.log.term_at(index) == self.term
+
+    def _covered_by_sync(self, term: int, index: int) -> int:
+        """No ABA: a finished sync counts only if its entry is still the one it began with, and never for what was cut off meanwhile."""
+        if self.log.term_at(index) != term:
+            return NO_INDEX
+        return index if self._cut_since_sync is None else min(index, self._cut_since_sync - 1)
+
+    def _durable_claim(self) -> int:
+        """What this replica may call durable: its vote in the commit quorum, as leader and in every reply."""
+        return self.durable_index if self.role is Role.LEADER else min(self.durable_index, self.verified_index)
+
+    def _up_to_date(self, request: VoteRequest) -> bool:
+        """Raft §5.4.1: the candidate's log holds everything a voter's does, by last term, then by length."""
+        return (request.last_term, request.last_index) >= (self.log.end_term, self.log.end_index)
+
+    def _hears_leader(self, now_ns: int) -> bool:
+        """Stickiness: a voter that lately heard a living leader helps nobody to depose it."""
+        if self.role is Role.LEADER:
+            return True
+        return self.leader is not None and now_ns - self._leader_heard_ns < self.config.timing.election_min_ns
+
+    # Elections
+
+    def _campaign(self, now_ns: int, *, pre: bool) -> None:
+        self._enter(Role.CANDIDATE, None)
+        self._pre = pre
+        if not pre:
+            self.term += 1
+            self.voted_for = self.config.node
+        self._votes = {self.config.node: True}
+        self._restart_election_timer(now_ns)
+        asked = self.term + int(pre)
+        for voter in self.config.voters:
+            if voter != self.config.node:
+                self._messages.append(VoteRequest(self.config.node, voter, asked, pre, self.log.end_index, self.log.end_term))
+        self._count_votes(now_ns)
+
+    def _count_votes(self, now_ns: int) -> None:
+        result = ballot(self.config.voters, self._votes)
+        if result is Ballot.WON and self._pre:
+            self._campaign(now_ns, pre=False)
+        elif result is Ballot.WON:
+            self._become_leader(now_ns)
+        elif result is Ballot.LOST:
+            self._become_follower(self.term, None, now_ns)
+
+    def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
+        if request.term > self.term and self._hears_leader(now_ns):
+            return self._answer_vote(request, granted=False)
+        if request.term > self.term and not request.pre:
+            self._become_follower(request.term, None, now_ns)
+        if request.pre:
+            granted = request.term > self.term and self._up_to_date(request)
+        else:
+            granted = request.term == self.term and self.voted_for in (None, request.sender) and self._up_to_date(request)
+            granted = granted and self.leader is None
+        if granted and not request.pre:
+            self._become_follower(self.term, None, now_ns)
+            self.voted_for = request.sender
+        self._answer_vote(request, granted=granted)
+
+    def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
+        term = request.term if granted else self.term
+        self._messages.append(VoteReply(self.config.node, request.sender, term, request.pre, granted))
+
+    def _on_vote_reply(self, reply: VoteReply, now_ns: int) -> None:
+        if reply.term > self.term and not (reply.pre and reply.granted):
+            return self._become_follower(reply.term, None, now_ns)
+        if self.role is not Role.CANDIDATE or reply.pre != self._pre:
+            return None
+        if reply.granted and reply.term != self.term + int(self._pre):
+            return None
+        if reply.granted or reply.term == self.term:
+            self._votes[reply.sender] = reply.granted
+            self._count_votes(now_ns)
+        return None
+
+    def _become_leader(self, now_ns: int) -> None:
+        self._enter(Role.LEADER, self.config.node)
+        self._round = 0
+        self._heartbeat_due_ns = now_ns
+        self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.config.peers}
+        self._advance_commit()
+
+    def _become_follower(self, term: int, leader: str | None, now_ns: int) -> None:
+        """Also the way from one leader or term to the next; whatever was verified against the old leader is not against the new."""
+        if (term, leader) != (self.term, self.leader):
+            self.verified_index = NO_INDEX
+            self._seen_round = 0
+            self._reply_owed = False
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+        self._enter(Role.FOLLOWER if self.config.node in self.config.voters else Role.LEARNER, leader)
+        self._restart_election_timer(now_ns)
+
+    def _enter(self, role: Role, leader: str | None) -> None:
+        self._role_changed |= (role, leader) != (self.role, self.leader)
+        self.role = role
+        self.leader = leader
+        self._votes = {}
+        if role is not Role.LEADER:
+            self.peers = {}
+
+    def _restart_election_timer(self, now_ns: int) -> None:
+        timing = self.config.timing
+        self._election_due_ns = now_ns + round(self._chance.uniform(timing.election_min_ns, timing.election_max_ns))
+
+    # Following
+
+    def _on_append(self, message: Append, now_ns: int, chains_agree: bool) -> None:
+        if message.term < self.term:
+            # A deposed leader learns of the newer term from this.
+            return self._answer_append(message.sender, message.round, True, NO_INDEX, NO_INDEX)
+        assert self._append is None, "carry out take_writes before the next range"
+        if message.term == self.term and self.leader not in (None, message.sender):
+            return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")
+        if (message.term, message.sender) != (self.term, self.leader):
+            self._become_follower(message.term, message.sender, now_ns)
+        self._leader_heard_ns = now_ns
+        self._restart_election_timer(now_ns)
+        self._seen_round = max(self._seen_round, message.round)
+        question = self.chain_question(message)
+        if question is not None and not chains_agree:
+            return self._stop(f"entry {question} of term {self.log.term_at(question)} differs from that of {message.sender} (invariant I2)")
+        if message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
+            return self._reject(message)
+        self._merge(message)
+        if self._fence is None:
+            self.verified_index = max(self.verified_index, message.last_index)
+            self.commit_index = max(self.commit_index, min(message.commit_index, self.verified_index))
+            if self._append is None:
+                self._accept(message.sender)
+            else:
+                self._reply_owed = True
+        return None
+
+    def _merge(self, message: Append) -> None:
+        """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
+        extent = message.extent
+        if extent is None:
+            return
+        first = extent.first_index
+        if self.log.term_at(first) == extent.term:
+            first = min(extent.last_index, self.log.run_end(first)) + 1
+        if first > extent.last_index:
+            return
+        if first <= self.log.end_index:
+            if first <= max(self.commit_index, self.verified_index):
+                return self._stop(
+                    f"{message.sender} would replace entry {first}, but entries up to {self.commit_index} are committed "
+                    f"and up to {self.verified_index} verified (invariants I2, I3)"
+                )
+            self._cut_from(first)
+        self.log.append(first, extent.last_index, extent.term)
+        self._append = (first, extent.last_index)
+
+    def _cut_from(self, index: int) -> None:
+        self._truncate_from = index
+        self.log.truncate_from(index)
+        self.durable_index = min(self.durable_index, index - 1)
+        self._cut_since_sync = index if self._cut_since_sync is None else min(index, self._cut_since_sync)
+
+    def _accept(self, to: str) -> None:
+        """Tell the leader how far we agree with it, and how much of that is durable."""
+        self._answer_append(to, self._seen_round, False, self.verified_index, self._durable_claim())
+
+    def _reject(self, message: Append) -> None:
+        """Name the last entry that can still be common, so that the leader steps back by terms, never below what is committed."""
+        hint = max(self.log.last_at_most(message.prev_index, message.prev_term), min(self.commit_index, message.prev_index))
+        hint_term = self.log.term_at(hint)
+        self._answer_append(message.sender, message.round, True, hint, NO_INDEX, NO_TERM if hint_term is None else hint_term)
+
+    def _answer_append(self, to: str, round_: int, rejected: bool, received: int, durable: int, hint_term: int = NO_TERM) -> None:
+        me = self.config
+        self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, rejected, received, durable, hint_term))
+
+    # Leading
+
+    def _on_append_reply(self, reply: AppendReply, now_ns: int) -> None:
+        if reply.term > self.term:
+            return self._become_follower(reply.term, None, now_ns)
+        if self.role is not Role.LEADER or reply.term < self.term:
+            return None
+        peer = self.peers[reply.sender]
+        if not peer.admit(reply, self._round):
+            return None
+        peer.contact_ns = now_ns
+        if reply.rejected:
+            peer.rejected(reply, self.log, self._round)
+        else:
+            peer.accepted(reply, self.log.end_index, self._round)
+            self._advance_commit()
+        return None
+
+    def _advance_commit(self) -> None:
+        voters = (self._durable_claim() if v == self.config.node else self.peers[v].durable for v in self.config.voters)
+        candidate = reached_by_majority(tuple(voters))
+        if candidate > self.commit_index and self._may_commit(candidate):
+            self.commit_index = candidate
+
+    def _quorum_contact_ns(self, now_ns: int) -> int:
+        """When a majority had last been heard of, ourselves included."""
+        return reached_by_majority(tuple(now_ns if v == self.config.node else self.peers[v].contact_ns for v in self.config.voters))
+
+    def _replicate(self, now_ns: int) -> tuple[Push, ...]:
+        """Push what the windows allow; say something short to peers that get no push but are owed a heartbeat, a probe or commit news."""
+        timing = self.config.timing
+        beat = now_ns >= self._heartbeat_due_ns
+        if beat:
+            self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
+        pushes = []
+        for peer in self.peers.values():
+            budget = peer.budget(timing.window_bytes, timing.window_ranges) if peer.next_index <= self.log.end_index else 0
+            news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
+            if beat or peer.probe_due or (news and not budget):
+                self._messages.append(self._append_to(peer, peer.anchor(), None))
+            if budget:
+                pushes.append(Push(peer.node, peer.next_index, budget))
+        return tuple(pushes)
+
+    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None) -> Append:
+        self._round += 1
+        term_there = self.log.term_at(prev_index)
+        prev_term = NO_TERM if term_there is None else term_there
+        message = Append(self.config.node, peer.node, self.term, self._round, prev_index, prev_term, self.commit_index, extent)
+        peer.probe_due = False
+        peer.told_commit = max(peer.told_commit, min(self.commit_index, message.last_index))
+        return message
+
+    # Ending and looking
+
+    def _stop(self, reason: str) -> None:
+        """Fence: from now on nothing is decided any more, the driver must stop."""
+        self._fence = self._fence or reason
+
+    def peer_progress(self) -> tuple[PeerProgress, ...]:
+        """What a leader knows of the others; empty elsewhere."""
+        return tuple(
+            PeerProgress(
+                peer.node,
+                Role.FOLLOWER if peer.node in self.config.voters else Role.LEARNER,
+                peer.received if peer.stage is Stage.FLOWING else None,
+                peer.durable if peer.stage is Stage.FLOWING else None,
+            )
+            for peer in self.peers.values()
+        )
+
+    def check_invariants(self) -> None:
+        """I4 and the relations in the class docstring; kept on in production."""
+        self.log.check()
+        end = self.log.end_index
+        assert -1 <= self.durable_index <= end, self
+        assert -1 <= self.verified_index <= end, self
+        assert -1 <= self.commit_index <= end, self
+        assert self.term >= max(self.log.end_term, self._saved.term), self
+        assert (self.role is Role.LEADER) == (self.leader == self.config.node), self
+        assert self.role is not Role.LEADER or self.voted_for == self.config.node, self
+        assert self.role is Role.LEADER or not self.peers, self
+        for peer in self.peers.values():
+            peer.check(end)
+
+    def __repr__(self) -> str:
+        candidate = "pre-candidate" if self.role is Role.CANDIDATE and self._pre else self.role.value
+        return (
+            f"{self.config.node} {candidate} term={self.term} vote={self.voted_for} leader={self.leader} end={self.log.end_index} "
+            f"durable={self.durable_index} verified={self.verified_index} commit={self.commit_index}"
+        )

@@ -1,0 +1,55 @@
+"""What a core leaves for its driver, and the one order in which it may be carried out. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledgermq.proto.types import HardState
+from ledgermq.raft.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What must reach the disk first.
+
+    1. `hard_state`: on stable storage before anything else of the same or a later `Effects` happens.
+    2. `truncate_from`: the log loses every entry from this index on; their bytes are erased.
+    3. `append`: (first, last) of the range that came with the `Append` just stepped; entries before `first` are already there.
+
+    `truncate_from` and `append` are written, not necessarily synced, when the driver goes on.
+    """
+
+    hard_state: HardState | None = None
+    truncate_from: int | None = None
+    append: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Room in a peer's window: read ranges from `first_index` on while `budget_bytes` lasts, at least one entry; report each with
+    `Core.pushed`, which returns the message that carries it."""
+
+    to: str
+    first_index: int
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Everything decided since the last `take`. Carry it out in exactly this order:
+
+    1. `fence`: if set, stop for good; nothing below may happen.
+    2. `writes`: hard state durable, then truncate, then append. An error here fences (a full disk: `Core.append_refused`).
+    3. `messages` and `pushes`: only now may they leave. A vote or a reply promises what step 2 made true. Durability of log entries is
+       never promised by their being written: replies name the durable index that `Core.synced` reported.
+    4. `commit_index`: entries up to here may be applied and acknowledged. It never falls.
+
+    After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; both need no hurry for safety.
+    """
+
+    fence: str | None
+    writes: Writes
+    messages: tuple[Message, ...]
+    pushes: tuple[Push, ...]
+    commit_index: int
+    role_changed: bool

@@ -1,0 +1,80 @@
+"""The log as consensus sees it: which index has which term, kept as runs. Memory is O(terms). No bytes, no positions, no files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from ledgermq.raft.messages import NO_INDEX
+
+
+class LogView:
+    """Terms of entries `begin_index` … `end_index`; `end_index` is −1 for an empty log.
+
+    `_firsts[i]` is the first index of run i and `_terms[i]` its term; both grow strictly, and `_firsts[0] == begin_index`.
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, int]] = (), end_index: int = NO_INDEX) -> None:
+        """`runs` are (first index, term) in order."""
+        pairs = list(runs)
+        self._firsts = [first for first, _ in pairs]
+        self._terms = [term for _, term in pairs]
+        self.end_index = end_index
+        self.check()
+
+    @property
+    def begin_index(self) -> int:
+        return self._firsts[0] if self._firsts else 0
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry; −1 for an empty log, which is below every real term."""
+        return self._terms[-1] if self._terms else -1
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self._firsts, self._terms, strict=True))
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry; None outside the log."""
+        if not self.begin_index <= index <= self.end_index:
+            return None
+        return self._terms[bisect_right(self._firsts, index) - 1]
+
+    def run_end(self, index: int) -> int:
+        """The last index of the run that holds `index`."""
+        assert self.begin_index <= index <= self.end_index, index
+        after = bisect_right(self._firsts, index)
+        return self._firsts[after] - 1 if after < len(self._firsts) else self.end_index
+
+    def last_at_most(self, index: int, term: int) -> int:
+        """The greatest index ≤ `index` whose term is ≤ `term`; `begin_index` − 1 if there is none. Term-wise back-off rests on it."""
+        index = min(index, self.end_index)
+        run = bisect_right(self._terms, term)
+        bound = self._firsts[run] - 1 if run < len(self._firsts) else self.end_index
+        return max(min(index, bound), self.begin_index - 1)
+
+    def append(self, first_index: int, last_index: int, term: int) -> None:
+        """Entries at the end. Terms never fall along a log."""
+        assert first_index == self.end_index + 1 and last_index >= first_index, (first_index, last_index, self)
+        assert term >= self.end_term, (term, self)
+        if term > self.end_term:
+            self._firsts.append(first_index)
+            self._terms.append(term)
+        self.end_index = last_index
+
+    def truncate_from(self, index: int) -> None:
+        """Forget `index` and everything behind it. Before: ends at `end_index`; after: ends at `index` − 1."""
+        assert self.begin_index < index <= self.end_index, (index, self)
+        keep = bisect_right(self._firsts, index - 1)
+        del self._firsts[keep:], self._terms[keep:]
+        self.end_index = index - 1
+
+    def check(self) -> None:
+        """Runs are ordered and end inside the log."""
+        assert all(a < b for a, b in zip(self._firsts, self._firsts[1:], strict=False)), self
+        assert all(a < b for a, b in zip(self._terms, self._terms[1:], strict=False)), self
+        assert (self._firsts[-1] <= self.end_index) if self._firsts else self.end_index == NO_INDEX, self
+
+    def __repr__(self) -> str:
+        return f"LogView({' '.join(f'{first}:t{term}' for first, term in self.runs)} ..{self.end_index})"

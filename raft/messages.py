@@ -1,0 +1,94 @@
+"""What replicas of one group tell each other, as frozen values without payload.
+
+The bytes of a range travel beside an `Append`; chain CRCs are compared by the driver, which alone can read the log. Every message
+names its sender, its receiver and the sender's term. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NO_INDEX = -1
+NO_TERM = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Raft's whole view of a range: contiguous indexes of one term, their bytes, and whether a membership record is among them."""
+
+    first_index: int
+    last_index: int
+    term: int
+    size: int
+    membership: bool = False
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.first_index <= self.last_index and self.term >= 0, self
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6): nobody changes state for it."""
+
+    sender: str
+    to: str
+    term: int
+    pre: bool
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """`term` is the term asked for when granted, else the voter's own."""
+
+    sender: str
+    to: str
+    term: int
+    pre: bool
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The leader's only message: heartbeat, commit news, probe and push in one.
+
+    `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
+    `round` grows with every message of a leader within its term, over all peers.
+    """
+
+    sender: str
+    to: str
+    term: int
+    round: int
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    extent: Extent | None = None
+
+    @property
+    def last_index(self) -> int:
+        return self.prev_index if self.extent is None else self.extent.last_index
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """How far the sender agrees with the leader of `term`.
+
+    `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the
+    highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
+    term there; then `durable` is −1. A reply in a term above the leader's deposes it.
+    """
+
+    sender: str
+    to: str
+    term: int
+    round: int
+    boot_id: int
+    rejected: bool
+    received: int
+    durable: int
+    hint_term: int = NO_TERM
+
+
+Message = VoteRequest | VoteReply | Append | AppendReply

@@ -1,0 +1,138 @@
+"""What a leader knows of one peer, and how much it may have under way to it. Arithmetic over indexes and bytes; nothing is sent here."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import AppendReply, Extent
+
+RETIRED_BOOTS = 8
+
+
+class Stage(Enum):
+    """PROBING: the last common entry is unknown; before the first rejection one optimistic range may be under way. FLOWING: it is known,
+    and ranges are pipelined."""
+
+    PROBING = "probing"
+    FLOWING = "flowing"
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A range that was pushed and not yet confirmed."""
+
+    last_index: int
+    size: int
+    round: int
+
+
+class Peer:
+    """Progress of one peer within one term of its leader.
+
+    received        last index the peer verified against this leader; only rises, except with a new boot id
+    durable         last of those on its stable storage; ≤ received, same rule; the peer's vote in the commit quorum
+    next_index      first index not yet pushed; > received; when flowing, the index after the last one under way or received
+    underway_bytes  Σ size of `underway`; the window bounds it
+    rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
+    suspect         the last range was lost or refused: one range at a time until `received` rises again
+    probe_due       an answer moved the question: ask at once instead of with the next heartbeat
+    """
+
+    def __init__(self, node: str, next_index: int, now_ns: int) -> None:
+        self.node = node
+        self.stage = Stage.PROBING
+        self.received = -1
+        self.durable = -1
+        self.next_index = next_index
+        self.underway: deque[Underway] = deque()
+        self.underway_bytes = 0
+        self.rewound_round = 0
+        self.suspect = False
+        self.probe_due = True
+        self.told_commit = -1
+        self.contact_ns = now_ns
+        self.boot_id: int | None = None
+        self._retired_boots: deque[int] = deque(maxlen=RETIRED_BOOTS)
+
+    def anchor(self) -> int:
+        """The entry that a message without a range asks about: the one surely in common, or while probing the one in question."""
+        return self.received if self.stage is Stage.FLOWING else self.next_index - 1
+
+    def budget(self, window_bytes: int, window_ranges: int) -> int:
+        """Bytes that may be pushed now; 0 = none. A single range may exceed what is left, so that the window never blocks a big entry."""
+        if self.stage is Stage.PROBING:
+            limit = int(self.rewound_round == 0)
+        else:
+            limit = 1 if self.suspect else window_ranges
+        return max(0, window_bytes - self.underway_bytes) if len(self.underway) < limit else 0
+
+    def pushed(self, extent: Extent, round_: int) -> None:
+        assert extent.first_index == self.next_index, (extent, self)
+        self.next_index = extent.last_index + 1
+        self.underway.append(Underway(extent.last_index, extent.size, round_))
+        self.underway_bytes += extent.size
+
+    def admit(self, reply: AppendReply, round_: int) -> bool:
+        """Whether the reply speaks for the peer's present life. A new boot id makes us forget what the old life promised."""
+        if reply.boot_id in self._retired_boots:
+            return False
+        if self.boot_id not in (None, reply.boot_id):
+            assert self.boot_id is not None
+            self._retired_boots.append(self.boot_id)
+            self.received = self.durable = -1
+            self.stage = Stage.PROBING
+            self.probe_due = True
+            self._rewind(self.next_index, round_)
+        self.boot_id = reply.boot_id
+        return True
+
+    def accepted(self, reply: AppendReply, end_index: int, round_: int) -> None:
+        """The peer agrees up to `reply.received`. A range pushed in an earlier round than the one answered and not covered was lost."""
+        if min(reply.received, end_index) > self.received:
+            self.received = min(reply.received, end_index)
+            self.suspect = False
+        self.durable = max(self.durable, min(reply.durable, self.received))
+        self.next_index = max(self.next_index, self.received + 1)
+        while self.underway and self.underway[0].last_index <= self.received:
+            self.underway_bytes -= self.underway.popleft().size
+        self.stage = Stage.FLOWING
+        self.probe_due = False
+        if not self.underway:
+            self.next_index = self.received + 1
+        elif self.underway[0].round < reply.round:
+            self._rewind(self.received + 1, round_)
+
+    def rejected(self, reply: AppendReply, log: LogView, round_: int) -> None:
+        """The peer lacks the entry we built on. While probing, step back by whole terms; when flowing, a range was lost: push it again."""
+        if reply.round <= self.rewound_round:
+            return
+        if self.stage is Stage.FLOWING:
+            self._rewind(self.received + 1, round_)
+        else:
+            common = log.last_at_most(min(reply.received, self.next_index - 2), reply.hint_term)
+            self._rewind(max(common, self.received) + 1, round_)
+            self.probe_due = True
+
+    def _rewind(self, next_index: int, round_: int) -> None:
+        self.next_index = next_index
+        self.underway.clear()
+        self.underway_bytes = 0
+        self.rewound_round = round_
+        self.suspect = True
+
+    def check(self, end_index: int) -> None:
+        """The invariants in the class docstring."""
+        assert -1 <= self.durable <= self.received < self.next_index <= end_index + 1, self
+        last = self.underway[-1].last_index if self.underway else self.received
+        assert self.stage is Stage.PROBING or self.next_index == last + 1, self
+        assert self.underway_bytes == sum(u.size for u in self.underway), self
+        assert all(self.received < u.last_index < self.next_index for u in self.underway), self
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.node}:{self.stage.value} received={self.received} durable={self.durable} next={self.next_index} "
+            f"underway={len(self.underway)}/{self.underway_bytes}B"
+        )

@@ -1,0 +1,36 @@
+"""Quorum arithmetic: pure functions over small collections. Nothing here knows a role, a term or a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+
+class Ballot(Enum):
+    """Where an election stands."""
+
+    PENDING = "pending"
+    WON = "won"
+    LOST = "lost"
+
+
+def majority(voters: int) -> int:
+    """The least number of voters of which any two such sets share a member."""
+    if voters < 1:
+        raise ValueError("a group needs at least one voter")
+    return voters // 2 + 1
+
+
+def reached_by_majority(values: Sequence[int]) -> int:
+    """The greatest value that a majority has reached, one value per voter: for indexes the commit candidate, for times the last contact."""
+    return sorted(values, reverse=True)[majority(len(values)) - 1]
+
+
+def ballot(voters: Sequence[str], votes: Mapping[str, bool]) -> Ballot:
+    """The state of an election; votes of strangers do not count."""
+    needed = majority(len(voters))
+    granted = sum(1 for voter in voters if votes.get(voter) is True)
+    refused = sum(1 for voter in voters if votes.get(voter) is False)
+    if granted >= needed:
+        return Ballot.WON
+    return Ballot.LOST if len(voters) - refused < needed else Ballot.PENDING
