@@ -32,8 +32,14 @@ class Screen:
     """Bars on a terminal, a line every five seconds elsewhere."""
 
     def __init__(self, total: int) -> None:
-        self._bars = Progress(TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console,
-                              disable=not console.is_terminal)
+        self._bars = Progress(
+            TextColumn("{task.description:>12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
         self._total = total
         self._acknowledged = self._bars.add_task("acknowledged", total=total)
         self._consumed = self._bars.add_task("consumed", total=total)
@@ -133,7 +139,8 @@ class Story:
             if now != before:
                 moved, before = time.monotonic(), now
             if time.monotonic() - moved > STALL_S:
-                raise DemoFailure(f"no progress for {STALL_S:.0f} s: acknowledged {now[0]}, consumed {now[1]}, resends {self.ledger.resends}")
+                standstill = f"acknowledged {now[0]}, consumed {now[1]}, resends {self.ledger.resends}"
+                raise DemoFailure(f"no progress for {STALL_S:.0f} s: {standstill}")
             for traffic in self._traffic:
                 if traffic.process.poll() not in (None, 0):
                     raise DemoFailure(f"the official client's process ended with {traffic.process.returncode}; see *.log")
@@ -160,8 +167,12 @@ class Story:
         """The Spark audit over the three stopped data directories; its progress goes to our stderr as it comes."""
         say("auditing the three replicas with Spark")
         directories = [str(self.nodes.data / f"n{k}") for k in (1, 2, 3)]
-        done = subprocess.run([*LEDGERMQ, "audit", *directories, "--json", "--html", str(self.work / "audit.html")],
-                              stdout=subprocess.PIPE, text=True, timeout=300)
+        done = subprocess.run(
+            [*LEDGERMQ, "audit", *directories, "--json", "--html", str(self.work / "audit.html")],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=300,
+        )
         if not done.stdout.strip():
             raise DemoFailure(f"the audit ended with status {done.returncode} and no verdict")
         verdict: dict[str, Any] = json.loads(done.stdout)

@@ -51,7 +51,9 @@ class Nodes:
         """Returns when `up` says that every node is ready and every group has a leader."""
         up = subprocess.Popen(
             [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)],
-            stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
         )
         self._processes.append(up)
         assert up.stdout is not None
@@ -109,7 +111,10 @@ class Traffic:
         self._errors = (work / f"{role}.log").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "examples.flights.traffic", role, "--endpoints", endpoints, "--messages", str(messages)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
             env={**os.environ, "HOME": str(work)},
         )
         self._reader = threading.Thread(target=self._read, args=(record,), daemon=True)

@@ -84,8 +84,16 @@ class Sender:
             self._again(flight, topic, then, error)
             return
         receipt = done.result()
-        emit(fact="ack", id=receipt.message_id, digest=digest(flight.body), number=flight.number, topic=topic,
-             group=flight.tail_number if topic == FIFO_TOPIC else None, started=started, acked=time.monotonic())
+        emit(
+            fact="ack",
+            id=receipt.message_id,
+            digest=digest(flight.body),
+            number=flight.number,
+            topic=topic,
+            group=flight.tail_number if topic == FIFO_TOPIC else None,
+            started=started,
+            acked=time.monotonic(),
+        )
         self._slots.release()
         then()
         with self._idle:
@@ -183,8 +191,15 @@ def receive_loop(consumer: SimpleConsumer, topic: str, stop: threading.Event) ->
             stop.wait(0.2)
             continue
         for message in messages or ():
-            emit(fact="got", id=message.message_id, digest=digest(message.body), topic=topic, group=message.message_group,
-                 attempt=message.delivery_attempt, number=int(message.properties["flight"]))
+            emit(
+                fact="got",
+                id=message.message_id,
+                digest=digest(message.body),
+                topic=topic,
+                group=message.message_group,
+                attempt=message.delivery_attempt,
+                number=int(message.properties["flight"]),
+            )
             try:
                 consumer.ack(message)
             except Exception as error:  # the lease runs out and the message comes again: a duplicate, never a loss

@@ -77,6 +77,9 @@ def order_violations(stored: list[dict[str, Any]], ledger: Ledger, topic: str) -
     for fact in ledger.acknowledged.values():
         if fact["topic"] == topic:
             wanted.setdefault(fact["group"], set()).add(fact["number"])
-    wrong += [f"{group} lacks flights {sorted(numbers - set(seen.get(group, [])))}" for group, numbers in wanted.items()
-              if not numbers <= set(seen.get(group, []))]
+    wrong += [
+        f"{group} lacks flights {sorted(numbers - set(seen.get(group, [])))}"
+        for group, numbers in wanted.items()
+        if not numbers <= set(seen.get(group, []))
+    ]
     return wrong

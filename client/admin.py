@@ -1,0 +1,66 @@
+"""Administration of a cluster: what operators ask and change, as plain calls that retry inside the connection's timeout.
+
+Every call here may be repeated safely: creating what exists with the same settings succeeds.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from ledgermq.client.connection import Connection
+from ledgermq.client.service import ADMIN, unary
+from ledgermq.proto import admin_pb2 as pb
+
+R = TypeVar("R", bound=Message)
+
+
+def name_of(text: str, namespace: str = "") -> pb.Name:
+    return pb.Name(namespace=namespace, name=text)
+
+
+class Admin:
+    """The `ledgermq.v1.Admin` service of any node. Every call raises `Unreachable` or `Refused`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _ask(self, method: str, request: Message, response: type[R]) -> R:
+        return self._connection.ask(lambda channel, left: unary(channel, ADMIN + method, request, response, left))
+
+    def cluster_status(self) -> pb.ClusterStatusResponse:
+        return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+
+    def create_topic(self, name: str, kind: str, queues: int, permission: str, namespace: str = "") -> pb.CreateTopicResponse:
+        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
+        return self._ask("CreateTopic", request, pb.CreateTopicResponse)
+
+    def update_topic(self, name: str, queues: int | None, permission: str | None, namespace: str = "") -> pb.UpdateTopicResponse:
+        request = pb.UpdateTopicRequest(topic=name_of(name, namespace), queues=queues, permission=permission)
+        return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
+
+    def list_topics(self) -> pb.ListTopicsResponse:
+        return self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+
+    def describe_topic(self, name: str, namespace: str = "") -> pb.DescribeTopicResponse:
+        return self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name, namespace)), pb.DescribeTopicResponse)
+
+    def delete_topic(self, name: str, namespace: str = "") -> pb.DeleteTopicResponse:
+        return self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name, namespace)), pb.DeleteTopicResponse)
+
+    def create_group(self, name: str, max_attempts: int, namespace: str = "") -> pb.CreateGroupResponse:
+        request = pb.CreateGroupRequest(group=name_of(name, namespace), max_attempts=max_attempts)
+        return self._ask("CreateGroup", request, pb.CreateGroupResponse)
+
+    def list_groups(self) -> pb.ListGroupsResponse:
+        return self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+
+    def describe_group(self, name: str, namespace: str = "") -> pb.DescribeGroupResponse:
+        return self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name, namespace)), pb.DescribeGroupResponse)
+
+    def delete_group(self, name: str, namespace: str = "") -> pb.DeleteGroupResponse:
+        return self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name, namespace)), pb.DeleteGroupResponse)
+
+    def peek(self, request: pb.PeekRequest) -> pb.PeekResponse:
+        return self._ask("Peek", request, pb.PeekResponse)

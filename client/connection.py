@@ -1,0 +1,128 @@
+"""One connection to a cluster: several endpoints, any of which answers, and the retry rule of every call.
+
+Here live addresses, channels and deadlines. What is asked, and what an answer means beyond its status, belongs to the callers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import grpc
+
+from ledgermq.client.errors import BadArgument, Unreachable, refusal
+
+DEFAULT_ENDPOINTS = "127.0.0.1:8081"
+OK = 20000
+PAUSE_S = 0.1
+OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+# Transport states after which another endpoint is worth a try; everything else is the caller's mistake or ours.
+ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host and port of one endpoint."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_endpoints(text: str) -> tuple[Address, ...]:
+    """`h:p;h:p` as addresses; raises BadArgument with what is accepted."""
+    found = []
+    for part in (p.strip() for p in text.split(";")):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port'")
+        found.append(Address(host.strip("[]"), int(port)))
+    return tuple(found)
+
+
+class Connection:
+    """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
+
+    def __init__(self, endpoints: str, *, timeout_s: float = 10.0) -> None:
+        self.addresses = parse_endpoints(endpoints)
+        self.timeout_s = timeout_s
+        self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_serial)}"
+        self._channels: dict[Address, grpc.Channel] = {}
+        self._lock = threading.Lock()
+        self._turn = 0
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def channel(self) -> grpc.Channel:
+        """The channel of the endpoint in use."""
+        address = self.addresses[self._turn % len(self.addresses)]
+        with self._lock:
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(str(address), OPTIONS)
+            return self._channels[address]
+
+    def elsewhere(self) -> None:
+        """Use the next endpoint from now on."""
+        self._turn += 1
+
+    def ask(self, call: Callable[[grpc.Channel, float], A]) -> A:
+        """Run `call(channel, seconds left)` until its answer's `status` is OK or not worth repeating.
+
+        Transport failures move on to the next endpoint, retryable statuses wait a little; both only within the timeout. Only for calls
+        that may be repeated. Raises Unreachable or Refused.
+        """
+        end = time.monotonic() + self.timeout_s
+        last = "no endpoint was tried"
+        while (left := end - time.monotonic()) > 0:
+            try:
+                answer = call(self.channel(), min(left, max(1.0, self.timeout_s / 2)))
+            except grpc.RpcError as error:
+                code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+                if code not in ELSEWHERE:
+                    raise refusal(50001, f"the call failed with {code.name}") from error
+                last = f"{self.addresses[self._turn % len(self.addresses)]} answers {code.name}"
+                self.elsewhere()
+            else:
+                status: Any = cast(Any, answer).status
+                if status.code == OK:
+                    return answer
+                problem = refusal(status.code, status.message)
+                if not problem.retryable:
+                    raise problem
+                last = problem.what
+            time.sleep(min(PAUSE_S, max(0.0, end - time.monotonic())))
+        endpoints = ";".join(str(a) for a in self.addresses)
+        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({last})"
+        raise Unreachable(what, "check the endpoints and that the nodes run")
+
+
+_serial = itertools.count()

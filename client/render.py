@@ -1,0 +1,197 @@
+"""How answers look: the JSON objects of the command line, and tables for people.
+
+Only formatting lives here. A value the cluster does not know is null in JSON and `?` in a table, never 0 or -1.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from ledgermq.proto import admin_pb2, messaging_pb2
+
+VERSION = 1
+
+
+def known(message: Message, field: str) -> Any:
+    """The value of an optional field, or None when it is absent."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def json_line(**fields: Any) -> str:
+    return json.dumps({"v": VERSION, **fields}, ensure_ascii=False, separators=(",", ":"))
+
+
+def print_json(**fields: Any) -> None:
+    """One object on stdout."""
+    print(json_line(**fields), flush=True)
+
+
+def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
+    """A table on stdout; numbers to the right."""
+    table = Table(title=title, title_justify="left")
+    cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
+    for number, column in enumerate(columns):
+        numeric = bool(cells) and all(row[number].lstrip("-").isdigit() or row[number] == "?" for row in cells)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def topic_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
+    return {
+        "namespace": topic.topic.namespace,
+        "topic": topic.topic.name,
+        "kind": topic.kind,
+        "queues": topic.queues,
+        "messages": known(topic, "messages"),
+    }
+
+
+def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
+    queues = [
+        {
+            "queue": q.queue,
+            "broker_group": q.broker_group,
+            "group_queue": q.group_queue,
+            "min_offset": known(q, "min_offset"),
+            "max_offset": known(q, "max_offset"),
+        }
+        for q in topic.queue_list
+    ]
+    return {**topic_json(topic), "permission": topic.permission, "queue_list": queues}
+
+
+def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
+    """The object of `status --json` (command line, section Cluster)."""
+    groups = [
+        {
+            "group": group.group,
+            "leader": known(group, "leader"),
+            "term": known(group, "term"),
+            "commit_index": known(group, "commit_index"),
+            "replicas": [
+                {
+                    "node": r.node,
+                    **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries")},
+                }
+                for r in group.replicas
+            ],
+        }
+        for group in status.groups
+    ]
+    nodes = [
+        {
+            "node": n.node,
+            "endpoint": known(n, "endpoint"),
+            "up": n.up,
+            "version": known(n, "version"),
+            "disk_used_bytes": known(n, "disk_used_bytes"),
+        }
+        for n in status.nodes
+    ]
+    return {
+        "cluster_id": known(status, "cluster_id"),
+        "health": status.health,
+        "nodes": nodes,
+        "groups": groups,
+        "topics": [topic_json(t) for t in status.topics],
+    }
+
+
+def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
+    print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
+    node_rows = [
+        [n.node, known(n, "endpoint"), "up" if n.up else "down", known(n, "version"), known(n, "disk_used_bytes")] for n in status.nodes
+    ]
+    print_table("nodes", ["node", "endpoint", "state", "version", "disk used bytes"], node_rows)
+    replica_rows = [
+        [
+            g.group,
+            r.node,
+            known(r, "role"),
+            known(g, "term"),
+            *(known(r, c) for c in ("end_index", "durable_index", "commit_index", "lag_entries")),
+        ]
+        for g in status.groups
+        for r in g.replicas
+    ]
+    print_table("replicas", ["group", "node", "role", "term", "end", "durable", "commit", "lag"], replica_rows)
+    print_topics(status.topics)
+
+
+def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
+    rows = [[t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, known(t, "messages")] for t in topics]
+    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "messages"], rows)
+
+
+def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
+    return {
+        "namespace": group.group.namespace,
+        "group": group.group.name,
+        "max_attempts": group.max_attempts,
+        "fifo": group.fifo,
+        "configured": group.configured,
+        "clients": known(group, "clients"),
+        "queues": [
+            {
+                "topic": q.topic.name,
+                "broker_group": q.broker_group,
+                "group_queue": q.group_queue,
+                **{name: known(q, name) for name in ("cursor", "leased", "lag", "max_offset")},
+            }
+            for q in group.queues
+        ],
+    }
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """`body` when it is text, else `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def peeked_json(message: admin_pb2.PeekedMessage) -> dict[str, Any]:
+    """One line of `peek --json`."""
+    return {
+        "message_id": known(message, "message_id"),
+        "topic": message.topic.name,
+        "queue": message.queue,
+        "offset": message.offset,
+        "tag": known(message, "tag"),
+        "keys": list(message.keys),
+        "message_group": known(message, "message_group"),
+        "properties": dict(message.properties),
+        **body_fields(message.body),
+        "attempt": known(message, "attempt"),
+        "born_ms": known(message, "born_ms"),
+        "store_ms": known(message, "store_ms"),
+    }
+
+
+def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
+    """One line of `consume --json`."""
+    system = message.system_properties
+    return {
+        "message_id": system.message_id,
+        "topic": message.topic.name,
+        "queue": system.queue_id,
+        "offset": known(system, "queue_offset"),
+        "tag": known(system, "tag"),
+        "keys": list(system.keys),
+        "message_group": known(system, "message_group"),
+        "properties": dict(message.user_properties),
+        **body_fields(message.body),
+        "attempt": known(system, "delivery_attempt"),
+        "born_ms": system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else None,
+        "store_ms": system.store_timestamp.ToMilliseconds() if system.HasField("store_timestamp") else None,
+    }

@@ -1,0 +1,141 @@
+"""Sending messages with a window of calls in flight, each repeated under its own message id until it is acknowledged or out of time.
+
+A send whose answer was lost is sent again and may be stored twice (at least once); order is kept only with a window of one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from ledgermq.client import service
+from ledgermq.client.connection import ELSEWHERE, OK, Connection
+from ledgermq.client.errors import ClusterError, Unreachable, refusal
+from ledgermq.proto import messaging_pb2 as pb
+
+WINDOW = 64
+CALL_TIMEOUT_S = 3.0
+EPOCH_2021 = 1609459200
+DURABILITY_KEY = "x-ledgermq-durability"
+_serial = itertools.count()
+_node = uuid.getnode()
+
+
+def new_message_id() -> str:
+    """A message id of version 1 (contract §4.1): 34 upper-case hexadecimal characters."""
+    seconds = int(time.time()) - EPOCH_2021
+    return f"01{_node:012X}{os.getpid() & 0xFFFF:04X}{seconds & 0xFFFFFFFF:08X}{next(_serial) & 0xFFFFFFFF:08X}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message to send."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    message_group: str | None = None
+    namespace: str = ""
+
+    def to_proto(self, message_id: str) -> pb.Message:
+        kind = pb.MessageType.FIFO if self.message_group else pb.MessageType.NORMAL
+        topic = pb.Resource(resource_namespace=self.namespace, name=self.topic)
+        message = pb.Message(topic=topic, user_properties=self.properties, body=self.body)
+        system = message.system_properties
+        system.message_id, system.message_type, system.body_encoding = message_id, kind, pb.Encoding.IDENTITY
+        system.keys.extend(self.keys)
+        system.born_timestamp.GetCurrentTime()
+        system.born_host = os.uname().nodename
+        if self.tag is not None:
+            system.tag = self.tag
+        if self.message_group is not None:
+            system.message_group = self.message_group
+        return message
+
+
+@dataclass
+class SendSummary:
+    """What became of a batch. `durability` is the class stated by the last acknowledgement."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    duration_ms: int = 0
+    durability: str | None = None
+    first_error: ClusterError | None = None
+
+
+@dataclass(slots=True)
+class InFlight:
+    message: pb.Message
+    give_up_at: float
+    future: Any
+
+
+class Sender:
+    """Sends through one connection. Not thread-safe."""
+
+    def __init__(self, connection: Connection, *, window: int = WINDOW) -> None:
+        self._connection = connection
+        self._window = window
+        self._open: deque[InFlight] = deque()
+        self._summary = SendSummary()
+
+    def send_all(self, messages: Iterable[Outgoing], progress: Callable[[int], None] = lambda acknowledged: None) -> SendSummary:
+        """Send everything; never raises for a single message, the summary tells."""
+        started = time.monotonic()
+        for outgoing in messages:
+            while len(self._open) >= self._window:
+                self._finish_oldest(progress)
+            self._summary.sent += 1
+            message = outgoing.to_proto(new_message_id())
+            self._open.append(InFlight(message, time.monotonic() + self._connection.timeout_s, self._start(message)))
+        while self._open:
+            self._finish_oldest(progress)
+        self._summary.duration_ms = round((time.monotonic() - started) * 1000)
+        return self._summary
+
+    def _start(self, message: pb.Message) -> Any:
+        timeout = min(CALL_TIMEOUT_S, self._connection.timeout_s)
+        request = pb.SendMessageRequest(messages=[message])
+        return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout)
+
+    def _finish_oldest(self, progress: Callable[[int], None]) -> None:
+        """Wait for the oldest call; repeat it in place while that can help."""
+        flight = self._open.popleft()
+        while (problem := self._outcome(flight)) is not None:
+            if not problem.retryable or time.monotonic() >= flight.give_up_at:
+                self._summary.failed += 1
+                self._summary.first_error = self._summary.first_error or problem
+                return
+            time.sleep(0.05)
+            flight.future = self._start(flight.message)
+        self._summary.acknowledged += 1
+        progress(self._summary.acknowledged)
+
+    def _outcome(self, flight: InFlight) -> ClusterError | None:
+        """None when acknowledged, else what went wrong."""
+        try:
+            answer = flight.future.result()
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+            if code not in ELSEWHERE:
+                return refusal(50001, f"the call failed with {code.name}")
+            self._connection.elsewhere()
+            return Unreachable(f"no acknowledgement in time ({code.name})", "check the endpoints and ledgermq status")
+        if answer.status.code != OK:
+            return refusal(answer.status.code, answer.status.message)
+        for key, value in flight.future.trailing_metadata() or ():
+            if key == DURABILITY_KEY:
+                self._summary.durability = value
+        return None

@@ -1,0 +1,48 @@
+"""The calls of the two services a node offers to clients, by path, with typed messages.
+
+Only the mapping from method to path and types lives here. Our `.proto` of the client contract has its own package (so that it can share
+a process with the official client), while the service name on the wire is RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+import grpc
+from google.protobuf.message import Message
+
+from ledgermq.proto import messaging_pb2 as pb
+
+MESSAGING = "/apache.rocketmq.v2.MessagingService/"
+ADMIN = "/ledgermq.v1.Admin/"
+Metadata = tuple[tuple[str, str], ...]
+R = TypeVar("R", bound=Message)
+
+
+def unary(channel: grpc.Channel, path: str, request: Message, response: type[R], timeout: float, metadata: Metadata = ()) -> R:
+    """One call, answered or failed with grpc.RpcError."""
+    call: Any = channel.unary_unary(path, type(request).SerializeToString, response.FromString)
+    return cast(R, call(request, metadata=metadata, timeout=timeout))
+
+
+def query_route(channel: grpc.Channel, request: pb.QueryRouteRequest, metadata: Metadata, timeout: float) -> pb.QueryRouteResponse:
+    return unary(channel, MESSAGING + "QueryRoute", request, pb.QueryRouteResponse, timeout, metadata)
+
+
+def send_message(channel: grpc.Channel, request: pb.SendMessageRequest, metadata: Metadata, timeout: float) -> Any:
+    """The call in flight: a `grpc.Future` that is also a `grpc.Call`."""
+    call: Any = channel.unary_unary(MESSAGING + "SendMessage", pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)
+    return call.future(request, metadata=metadata, timeout=timeout)
+
+
+def receive_message(
+    channel: grpc.Channel, request: pb.ReceiveMessageRequest, metadata: Metadata, timeout: float
+) -> Iterator[pb.ReceiveMessageResponse]:
+    path, read = MESSAGING + "ReceiveMessage", pb.ReceiveMessageResponse.FromString
+    call: Any = channel.unary_stream(path, pb.ReceiveMessageRequest.SerializeToString, read)
+    return cast(Iterator[pb.ReceiveMessageResponse], call(request, metadata=metadata, timeout=timeout))
+
+
+def ack_message(channel: grpc.Channel, request: pb.AckMessageRequest, metadata: Metadata, timeout: float) -> pb.AckMessageResponse:
+    return unary(channel, MESSAGING + "AckMessage", request, pb.AckMessageResponse, timeout, metadata)
