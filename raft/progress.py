@@ -63,10 +63,8 @@ class Peer:
 
     def budget(self, window_bytes: int, window_ranges: int) -> int:
         """Bytes that may be pushed now; 0 = none. A single range may exceed what is left, so that the window never blocks a big entry."""
-        if self.stage is Stage.PROBING:
-            limit = int(self.rewound_round == 0)
-        else:
-            limit = 1 if self.suspect else window_ranges
+        flowing = 1 if self.suspect else window_ranges
+        limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
         return max(0, window_bytes - self.underway_bytes) if len(self.underway) < limit else 0
 
     def pushed(self, extent: Extent, round_: int) -> None:

@@ -1,0 +1,282 @@
+"""A cluster of bare cores in one thread: a log of (term, chain) pairs instead of bytes, a network that loses, repeats and reorders, a disk
+that forgets what was not synced. Every step is followed by the checks of I1, I3, I4, log matching and durability of what is committed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from random import Random
+
+from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.core import Core
+from ledgermq.raft.effects import Effects, Writes
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import Append, Extent, Message
+
+Entry = tuple[int, int]
+ENTRY_BYTES = 100
+
+
+def chain(previous: int, term: int, value: int) -> int:
+    return zlib.crc32(f"{term}/{value}".encode(), previous)
+
+
+@dataclass
+class Disk:
+    """What a power cut leaves behind, and the log as written so far."""
+
+    hard_state: HardState = HardState()
+    written: list[Entry] = field(default_factory=lambda: [(0, 1)])
+    durable: int = 0
+
+    def runs(self) -> list[tuple[int, int]]:
+        runs: list[tuple[int, int]] = []
+        for index, (term, _) in enumerate(self.written):
+            if not runs or runs[-1][1] != term:
+                runs.append((index, term))
+        return runs
+
+
+@dataclass
+class Packet:
+    message: Message
+    entries: list[Entry]
+
+
+class Member:
+    """A core with its driver: the shortest correct way to carry out effects."""
+
+    core_type: type[Core] = Core
+
+    def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing = Timing()) -> None:
+        self.name, self.voters, self.chance, self.timing = name, voters, chance, timing
+        self.disk = Disk()
+        self.syncing: tuple[int, int, list[Entry]] | None = None
+        self.boots = 0
+        self.core: Core
+        self.start(0)
+
+    def start(self, now_ns: int) -> None:
+        self.boots += 1
+        self.syncing = None
+        config = RaftConfig(self.name, self.voters, self.boots, timing=self.timing)
+        log = LogView(self.disk.runs(), len(self.disk.written) - 1)
+        self.core = self.core_type(config, log, self.disk.hard_state, self.chance, now_ns, commit_index=0)
+
+    def crash(self) -> None:
+        """Keep a random part of what was not synced; here a prefix, as recovery would leave it."""
+        keep = self.chance.randint(self.disk.durable, len(self.disk.written) - 1)
+        del self.disk.written[keep + 1 :]
+        self.disk.durable = keep
+
+    def step(self, packet: Packet, now_ns: int) -> None:
+        message, agree = packet.message, True
+        if isinstance(message, Append) and (at := self.core.chain_question(message)) is not None:
+            theirs = packet.entries[at - message.prev_index]
+            agree = theirs[1] == self.disk.written[at][1]
+        self.core.step(message, now_ns, chains_agree=agree)
+        if isinstance(message, Append):
+            self.carry_out(self.core.take_writes(), message, packet.entries)
+
+    def carry_out(self, writes: Writes, message: Append | None, entries: list[Entry]) -> None:
+        if writes.hard_state is not None:
+            self.disk.hard_state = writes.hard_state
+        if writes.truncate_from is not None:
+            del self.disk.written[writes.truncate_from :]
+            self.disk.durable = min(self.disk.durable, writes.truncate_from - 1)
+        if writes.append is not None:
+            assert message is not None
+            first, last = writes.append
+            assert first == len(self.disk.written)
+            self.disk.written += entries[first - message.prev_index : last - message.prev_index + 1]
+
+    def propose(self, count: int) -> None:
+        first, term = len(self.disk.written), self.core.term
+        for _ in range(count):
+            self.disk.written.append((term, chain(self.disk.written[-1][1], term, self.chance.getrandbits(30))))
+        self.core.appended(Extent(first, first + count - 1, term, count * ENTRY_BYTES))
+
+    def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
+        effects = self.core.take(now_ns)
+        self.carry_out(effects.writes, None, [])
+        packets = [Packet(m, self.payload(m)) for m in effects.messages]
+        for push in effects.pushes:
+            first, budget = push.first_index, push.budget_bytes
+            while budget > 0 and first <= self.core.log.end_index:
+                most = max(1, min(budget, self.timing.range_bytes_max) // ENTRY_BYTES)
+                last = min(self.core.log.run_end(first), first + most - 1)
+                term = self.core.log.term_at(first)
+                assert term is not None
+                message = self.core.pushed(push.to, Extent(first, last, term, (last - first + 1) * ENTRY_BYTES))
+                packets.append(Packet(message, self.payload(message)))
+                budget -= (last - first + 1) * ENTRY_BYTES
+                first = last + 1
+        return effects, packets
+
+    def payload(self, message: Message) -> list[Entry]:
+        """The entry before the range (for its chain) and the range."""
+        if not isinstance(message, Append):
+            return []
+        return self.disk.written[message.prev_index : message.last_index + 1]
+
+    def begin_sync(self) -> None:
+        if self.syncing is None and self.disk.durable < len(self.disk.written) - 1:
+            term, index = self.core.sync_begins()
+            self.syncing = (term, index, list(self.disk.written))
+
+    def end_sync(self) -> None:
+        """The disk keeps what was written when the sync began and is still there."""
+        if self.syncing is None:
+            return
+        term, index, then = self.syncing
+        self.syncing = None
+        same = 0
+        while same < min(len(then), len(self.disk.written)) and then[same] is self.disk.written[same]:
+            same += 1
+        self.disk.durable = max(self.disk.durable, same - 1)
+        self.core.synced(term, index)
+
+
+class Cluster:
+    """Members, network and the checks. All chance comes from one seed."""
+
+    member_type: type[Member] = Member
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.chance = Random(seed)
+        self.now_ns = 0
+        names = tuple(f"n{i + 1}" for i in range(size))
+        timing = Timing(window_bytes=2000, range_bytes_max=500, window_ranges=6)
+        self.members = {name: self.member_type(name, names, self.chance, timing) for name in names}
+        self.network: list[Packet] = []
+        self.down: dict[str, int] = {}
+        self.cut: set[tuple[str, str]] = set()
+        self.leaders: dict[int, str] = {}
+        self.committed: dict[int, Entry] = {0: (0, 1)}
+        self.seen: dict[tuple[int, int], int] = {}
+        self.commits: dict[str, int] = {}
+        self.fences: list[str] = []
+        self.loss = self.chance.choice((0.0, 0.02, 0.2))
+        self.repeat = self.chance.choice((0.0, 0.1))
+        self.shuffle = self.chance.random() < 0.7
+
+    def up(self) -> list[Member]:
+        return [m for m in self.members.values() if m.name not in self.down]
+
+    def turn(self, member: Member) -> None:
+        """take, send, check."""
+        effects, packets = member.take(self.now_ns)
+        if effects.fence is not None:
+            self.fences.append(f"{member.name}: {effects.fence}")
+        for packet in packets:
+            if (packet.message.sender, packet.message.to) in self.cut or self.chance.random() < self.loss:
+                continue
+            self.network += [packet] * (2 if self.chance.random() < self.repeat else 1)
+        self.check(member)
+
+    def deliver(self) -> None:
+        if not self.network:
+            return
+        packet = self.network.pop(self.chance.randrange(len(self.network)) if self.shuffle else 0)
+        member = self.members[packet.message.to]
+        if member.name not in self.down:
+            member.step(packet, self.now_ns)
+            self.turn(member)
+
+    def step(self) -> None:
+        """One random event."""
+        event = self.chance.random()
+        member = self.chance.choice(self.up()) if self.up() else None
+        if event < 0.55 and self.network:
+            self.deliver()
+        elif event < 0.7 and member:
+            member.end_sync() if member.syncing else member.begin_sync()
+            self.turn(member)
+        elif event < 0.82 and member:
+            if member.core.role is Role.LEADER and len(member.disk.written) < 400:
+                member.propose(self.chance.randint(1, 7))
+                self.turn(member)
+        elif event < 0.985:
+            self.now_ns += round(self.chance.uniform(1, 30) * MS)
+            for each in self.up():
+                if self.now_ns >= each.core.wake_at_ns(self.now_ns):
+                    each.core.tick(self.now_ns)
+                    self.turn(each)
+        else:
+            self.disturb()
+        for name in [n for n, until in self.down.items() if until <= self.now_ns]:
+            del self.down[name]
+            self.members[name].start(self.now_ns)
+            self.commits[name] = 0
+
+    def disturb(self) -> None:
+        what = self.chance.random()
+        names = list(self.members)
+        if what < 0.4 and len(self.down) < len(names) - 1:
+            name = self.chance.choice(names)
+            if name not in self.down:
+                self.members[name].crash()
+                self.down[name] = self.now_ns + round(self.chance.uniform(1, 2000) * MS)
+        elif what < 0.7:
+            alone = self.chance.choice(names)
+            self.cut |= {(alone, n) for n in names}
+            if self.chance.random() < 0.6:
+                self.cut |= {(n, alone) for n in names}
+        else:
+            self.cut.clear()
+
+    def check(self, member: Member) -> None:
+        core = member.core
+        core.check_invariants()
+        assert core.log.end_index == len(member.disk.written) - 1
+        assert core.log.runs == tuple(member.disk.runs())
+        assert core.durable_index <= member.disk.durable, f"{member.name} believes more durable than is"
+        if core.role is Role.LEADER:
+            assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two leaders in term {core.term}"
+            for index, entry in self.committed.items():
+                assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
+        for index, (term, word) in enumerate(member.disk.written):
+            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
+        before = self.commits.get(member.name, 0)
+        assert core.commit_index >= before, f"I4: commit of {member.name} fell"
+        self.commits[member.name] = core.commit_index
+        for index in range(before + 1, core.commit_index + 1):
+            entry = member.disk.written[index]
+            assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+        holders = [m for m in self.members.values() if m.disk.durable >= core.commit_index]
+        holders = [m for m in holders if m.disk.written[core.commit_index] == member.disk.written[core.commit_index]]
+        assert len(holders) > len(self.members) // 2, f"I5: entry {core.commit_index} committed but durable on {len(holders)}"
+
+    def heal(self) -> None:
+        """Everything works again: the cluster must elect, commit a new entry everywhere and agree."""
+        self.cut.clear()
+        self.loss = self.repeat = 0.0
+        self.shuffle = False
+        for name in list(self.down):
+            self.members[name].start(self.now_ns)
+            self.commits[name] = 0
+        self.down.clear()
+        deadline = self.now_ns + 20_000 * MS
+        target, proposed_in = -1, -1
+        while self.now_ns < deadline:
+            while self.network:
+                self.deliver()
+            for member in self.up():
+                member.begin_sync()
+                member.end_sync()
+                self.turn(member)
+            leader = next((m for m in self.up() if m.core.role is Role.LEADER), None)
+            if leader is not None and leader.core.term != proposed_in:
+                leader.propose(1)
+                target, proposed_in = leader.core.log.end_index, leader.core.term
+                self.turn(leader)
+            if target >= 0 and all(m.core.commit_index >= target for m in self.members.values()):
+                return
+            if not self.network:
+                self.now_ns += 10 * MS
+                for member in self.up():
+                    member.core.tick(self.now_ns)
+                    self.turn(member)
+        raise AssertionError(f"no progress after healing: {[repr(m.core) for m in self.members.values()]}")
