@@ -1,0 +1,231 @@
+"""Control records: everything a broker group replicates besides clients' messages (docs/format.md §11).
+
+One frozen dataclass per kind, with `encode()` for its JSON body, and `decode(tag, body)` back. Only the form lives here; what a record
+does to the state is decided where it is applied. Groups and topics inside are stored names. Tuples stand for JSON arrays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ledgermq.proto.layout import java_hash
+from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, stored_name
+from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
+
+VERSION = 1
+MEMBERSHIP_CHANNEL = 1
+
+
+class UnknownControlRecord(Exception):
+    """A kind or version this program does not know, or a body it cannot read. The replica stops before anything is applied."""
+
+    exit_code = 76
+
+
+_to_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def _body(fields: dict[str, Any]) -> bytes:
+    return _to_json({"v": VERSION, **fields}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who replicates the group. The first entry of every group."""
+
+    TAG: ClassVar[str] = "membership"
+    TOPIC: ClassVar[str] = RAFT_TOPIC
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return _body({"voters": {node: {} for node in sorted(self.voters)}, "learners": {node: {} for node in sorted(self.learners)}})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> Membership:
+        return cls(tuple(sorted(fields["voters"])), tuple(sorted(fields["learners"])))
+
+
+@dataclass(frozen=True, slots=True)
+class TermStart:
+    """The first entry of every leader's term."""
+
+    TAG: ClassVar[str] = "term-start"
+    TOPIC: ClassVar[str] = RAFT_TOPIC
+
+    term: int
+    leader: str
+
+    def encode(self) -> bytes:
+        return _body({"term": self.term, "leader": self.leader})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TermStart:
+        return cls(fields["term"], fields["leader"])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic's configuration in this broker group takes effect, or the topic is deleted."""
+
+    TAG: ClassVar[str] = "topic"
+    TOPIC: ClassVar[str] = CONFIG_TOPIC
+
+    config: TopicConfig
+    first_queue: int = 0
+    deleted: bool = False
+
+    @property
+    def stored(self) -> str:
+        return stored_name(self.config.namespace, self.config.name)
+
+    def encode(self) -> bytes:
+        c = self.config
+        return _body(
+            {
+                "ns": c.namespace,
+                "name": c.name,
+                "kind": c.kind.value,
+                "queues": c.queues,
+                "first_queue": self.first_queue,
+                "perm": c.permission.value,
+                "incarnation": c.incarnation,
+                "deleted": self.deleted,
+            }
+        )
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TopicRecord:
+        kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
+        config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"])
+        return cls(config, fields["first_queue"], fields["deleted"])
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A consumer group's configuration takes effect, or the group is deleted."""
+
+    TAG: ClassVar[str] = "group"
+    TOPIC: ClassVar[str] = CONFIG_TOPIC
+
+    config: GroupConfig
+    deleted: bool = False
+
+    @property
+    def stored(self) -> str:
+        return stored_name(self.config.namespace, self.config.name)
+
+    def encode(self) -> bytes:
+        c = self.config
+        return _body({"ns": c.namespace, "name": c.name, "max_attempts": c.max_attempts, "fifo": c.fifo, "deleted": self.deleted})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> GroupRecord:
+        return cls(GroupConfig(fields["ns"], fields["name"], fields["max_attempts"], fields["fifo"]), fields["deleted"])
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """Messages of one topic handed to one client. The lease number of all of them is the index of this entry."""
+
+    TAG: ClassVar[str] = "lease"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    group: str
+    topic: str
+    client: str
+    duration_ms: int | None
+    """None: renews itself while the client is alive."""
+    leased: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] = ()
+    """(queue, offsets, attempts)"""
+    passed: tuple[tuple[int, int, int], ...] = ()
+    """(queue, from, to): the filter passed over these new messages; `to` is exclusive."""
+    passed_again: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(queue, offsets) a redelivery passed over."""
+
+    def encode(self) -> bytes:
+        return _body(
+            {
+                "g": self.group,
+                "t": self.topic,
+                "c": self.client,
+                "d": self.duration_ms,
+                "q": self.leased,
+                "s": self.passed,
+                "x": self.passed_again,
+            }
+        )
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> LeaseRecord:
+        leased = tuple([(queue, tuple(offsets), tuple(attempts)) for queue, offsets, attempts in fields["q"]])
+        passed = tuple([(queue, first, to) for queue, first, to in fields["s"]])
+        passed_again = tuple([(queue, tuple(offsets)) for queue, offsets in fields["x"]])
+        return cls(fields["g"], fields["t"], fields["c"], fields["d"], leased, passed, passed_again)
+
+
+@dataclass(frozen=True, slots=True)
+class AckRecord:
+    """Leased messages that are done: (group, stored topic, queue, offsets, lease numbers)."""
+
+    TAG: ClassVar[str] = "ack"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    acks: tuple[tuple[str, str, int, tuple[int, ...], tuple[int, ...]], ...]
+
+    def encode(self) -> bytes:
+        return _body({"a": self.acks})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> AckRecord:
+        return cls(tuple([(g, t, queue, tuple(offsets), tuple(leases)) for g, t, queue, offsets, leases in fields["a"]]))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """Leases that were replaced: (group, stored topic, queue, offset, old lease number, duration in ms, client id)."""
+
+    TAG: ClassVar[str] = "change"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    changes: tuple[tuple[str, str, int, int, int, int, str], ...]
+
+    def encode(self) -> bytes:
+        return _body({"a": self.changes})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> ChangeRecord:
+        rows = [(g, t, queue, offset, lease, duration, client) for g, t, queue, offset, lease, duration, client in fields["a"]]
+        return cls(tuple(rows))
+
+
+ControlRecord = Membership | TermStart | TopicRecord | GroupRecord | LeaseRecord | AckRecord | ChangeRecord
+KINDS: dict[str, type[ControlRecord]] = {
+    kind.TAG: kind for kind in (Membership, TermStart, TopicRecord, GroupRecord, LeaseRecord, AckRecord, ChangeRecord)
+}
+_PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}
+
+
+def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
+    """The record of kind `tag`. Raises UnknownControlRecord for a kind, version or form this program does not know."""
+    kind = KINDS.get(tag)
+    if kind is None:
+        raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
+    try:
+        fields = json.loads(bytes(body))
+        if fields["v"] == VERSION:
+            return kind.read(fields)
+        version = fields["v"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnknownControlRecord(f"control record {tag!r} cannot be read ({error}); start the version that wrote it") from error
+    raise UnknownControlRecord(f"control record {tag!r} has version {version}; this log was written by a newer version, start that one")
+
+
+def draft(record: ControlRecord, born_ms: int) -> Draft:
+    """`record` as a message on its system topic, queue 0, ready for the encoder."""
+    channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
+    return Draft(record.TOPIC, 0, record.encode(), _PROPERTIES[record.TAG], born_ms, java_hash(record.TAG), channel)

@@ -1,0 +1,244 @@
+"""Where every field of an entry lies, and how columns are read out of many entries at once.
+
+Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather they are used with, Java's string hash, and the columns
+a dispatcher needs. Everything is a pure function of bytes. Writing and checking live in `layout.py`; the auditor has its own copy of
+all this and never imports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.types import I32, I64, Range
+
+ENTRY_MAGIC = 1
+HEADER_BYTES = 48
+CHAINED_BYTES = 36
+"""The chain covers this much of the header, then the body CRC."""
+CRC_WORDS_AT = 36
+BLANK_MAGIC = -1
+BLANK_MIN_BYTES = 8
+
+RECORD_V1 = 0xDAA320A7 - (1 << 32)
+RECORD_V2 = 0xDAA320AB - (1 << 32)
+V1_TOPIC_MAX = 127
+BODY_AT = 136
+"""Offset in the entry of a record's body; everything before it has a fixed place."""
+RECORD_FIXED_BYTES = 91
+"""Of a V1 record; V2 has one more."""
+ENTRY_MIN_BYTES = HEADER_BYTES + RECORD_FIXED_BYTES
+
+HEADER = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("pos", ">i8"),
+        ("channel", ">i4"),
+        ("chain_crc", ">u4"),
+        ("body_crc", ">u4"),
+        ("body_size", ">i4"),
+    ]
+)
+RECORD_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("record_magic", ">i4"),
+        ("crc32", ">i4"),
+        ("queue", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sysflag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+# The first 136 bytes of an entry: everything with a fixed offset.
+PREFIX = np.dtype(HEADER.descr + RECORD_HEAD.descr)
+INDEX_UNIT = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
+QUEUE_UNIT = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert HEADER.itemsize == HEADER_BYTES and PREFIX.itemsize == BODY_AT
+assert INDEX_UNIT.itemsize == 32 and QUEUE_UNIT.itemsize == 20
+
+Buffer = bytes | bytearray | memoryview
+U32 = NDArray[np.uint32]
+_PREFIX_BYTES = np.dtype(f"V{BODY_AT}")
+
+
+@lru_cache(maxsize=65536)
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer."""
+    h = 0
+    if text.isascii():
+        for unit in text.encode():
+            h = (31 * h + unit) & 0xFFFFFFFF
+    else:
+        raw = text.encode("utf-16-be", "surrogatepass")
+        for high, low in zip(raw[::2], raw[1::2], strict=True):
+            h = (31 * h + (high << 8 | low)) & 0xFFFFFFFF
+    return h - (1 << 32) if h & 0x80000000 else h
+
+
+def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A view of `data` with one overlapping item of `dtype` at every byte; index it with offsets to gather or scatter unaligned fields."""
+    return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
+
+
+def prefixes(data: Buffer, starts: I64) -> NDArray[Any]:
+    """The fixed part of the entries at `starts`, copied out, as records of `PREFIX`."""
+    return windows(data, _PREFIX_BYTES)[starts].view(PREFIX)
+
+
+def put_prefixes(data: bytearray, starts: I64, heads: NDArray[Any]) -> None:
+    """Write what `prefixes` returned back."""
+    windows(data, _PREFIX_BYTES)[starts] = heads.view(_PREFIX_BYTES)
+
+
+_I1, _I2, _U1 = np.dtype("i1"), np.dtype(">i2"), np.dtype("u1")
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Where topic and properties of entries lie, relative to the data; `ok` is False where the lengths do not add up to the record."""
+
+    topic_at: I64
+    topic_length: I64
+    properties_at: I64
+    properties_length: I64
+    ok: NDArray[np.bool_]
+
+
+def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
+    """Follow the three length fields of each record. Never reads outside an entry, whatever the lengths say."""
+    ends = starts + sizes
+    body_length = heads["body_length"].astype(np.int64)
+    v2 = heads["record_magic"] == RECORD_V2
+    ok = (body_length >= 0) & (body_length <= sizes - ENTRY_MIN_BYTES)
+    length_at = starts + BODY_AT + np.where(ok, body_length, 0)
+    topic_length = windows(data, _I1)[length_at].astype(np.int64)
+    topic_at = length_at + 1
+    if v2.any():
+        topic_length = np.where(v2, windows(data, _I2)[length_at], topic_length)
+        topic_at = topic_at + v2
+    ok &= (topic_length >= 0) & (topic_at + topic_length + 2 <= ends)
+    properties_length_at = topic_at + np.where(ok, topic_length, 0)
+    np.minimum(properties_length_at, ends - 2, out=properties_length_at)
+    properties_length = windows(data, _I2)[properties_length_at].astype(np.int64)
+    properties_at = properties_length_at + 2
+    ok &= (properties_length >= 0) & (properties_at + properties_length == ends)
+    return Tails(topic_at, topic_length, properties_at, properties_length, ok)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs."""
+
+    topics: tuple[str, ...]
+    topic_of: I32
+    queues: I32
+    queue_offsets: I64
+    tags_codes: I64
+    physical_offsets: I64
+    sizes: I32
+
+
+def record_columns(entries: Range) -> Columns:
+    """The columns of a sealed range whose bytes were written or verified here."""
+    data, starts = entries.data, entries.starts
+    heads = prefixes(data, starts)
+    found = tails(data, starts, entries.sizes, heads)
+    topics, topic_of = _topics(data, found)
+    return Columns(
+        topics=topics,
+        topic_of=topic_of,
+        queues=heads["queue"].astype(np.int32),
+        queue_offsets=heads["queue_offset"].astype(np.int64),
+        tags_codes=_tags_codes(data, found),
+        physical_offsets=heads["physical_offset"].astype(np.int64),
+        sizes=entries.sizes - np.int32(HEADER_BYTES),
+    )
+
+
+_ROUNDS = 8
+"""Distinct values compared in vectors before the rest is looked up one by one."""
+
+
+def _topics(data: memoryview, found: Tails) -> tuple[tuple[str, ...], I32]:
+    """Distinct topics: take the first entry without one, compare all others with it, and so on."""
+    topics: dict[bytes, int] = {}
+    topic_of = np.full(len(found.topic_at), -1, np.int32)
+    rest = np.arange(len(topic_of))
+    for _ in range(_ROUNDS):
+        if not len(rest):
+            break
+        at, length = int(found.topic_at[rest[0]]), int(found.topic_length[rest[0]])
+        topic = bytes(data[at : at + length])
+        same = found.topic_length[rest] == length
+        if length:
+            same[same] = windows(data, np.dtype(f"V{length}"))[found.topic_at[rest[same]]] == np.void(topic)
+        topic_of[rest[same]] = topics.setdefault(topic, len(topics))
+        rest = rest[~same]
+    for i in rest.tolist():
+        at, length = int(found.topic_at[i]), int(found.topic_length[i])
+        topic_of[i] = topics.setdefault(bytes(data[at : at + length]), len(topics))
+    return tuple([topic.decode() for topic in topics]), topic_of
+
+
+_TAG_FIELD = b"TAGS\x01"
+_ID_FIELD = b"UNIQ_KEY\x01"
+_USUAL_ID_BYTES = 34
+_USUAL_TAG_AT = len(_ID_FIELD) + _USUAL_ID_BYTES + 1
+_TAG_WINDOW = 16
+_ENDS = np.dtype("V6")
+_WORDS = np.dtype(f"V{_TAG_WINDOW}")
+_TAG_FIELD_AFTER_ID = np.void(b"\x02" + _TAG_FIELD)
+
+
+def _tags_codes(data: memoryview, found: Tails) -> I64:
+    """Hash of each TAGS value. Fast for what nearly all records look like: a 34-character id, then a tag of at most 15 bytes."""
+    n = len(found.properties_at)
+    codes = np.zeros(n, np.int64)
+    usual = found.properties_length >= _USUAL_TAG_AT + len(_TAG_FIELD) + _TAG_WINDOW
+    # 0x02 ends a property wherever it stands, so these six bytes can only be the beginning of the tag's property.
+    usual[usual] = windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
+    where = np.flatnonzero(usual)
+    if len(where):
+        words = windows(data, _WORDS)[found.properties_at[where] + _USUAL_TAG_AT + len(_TAG_FIELD)]
+        raw = words.view(np.uint8).reshape(-1, _TAG_WINDOW)
+        end = raw == 2
+        length = end.argmax(axis=1)
+        short = end.any(axis=1)
+        raw[np.arange(_TAG_WINDOW) >= length[:, None]] = 0
+        halves = raw.view(np.uint64)
+        mixed = halves[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ halves[:, 1]
+        _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
+        exact = short & (halves[first][inverse] == halves).all(axis=1)
+        hashes = [java_hash(raw[i, : length[i]].tobytes().decode()) if short[i] else 0 for i in first.tolist()]
+        codes[where[exact]] = np.array(hashes, np.int64)[inverse[exact]]
+        usual[where[~exact]] = False
+    for i in np.flatnonzero(~usual & (found.properties_length > 0)).tolist():
+        at = int(found.properties_at[i])
+        codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))
+    return codes
+
+
+def tags_code(properties: bytes) -> int:
+    """The tags code of one property string; 0 without a tag."""
+    at = 0 if properties.startswith(_TAG_FIELD) else properties.find(b"\x02" + _TAG_FIELD) + 1
+    if at == 0 and not properties.startswith(_TAG_FIELD):
+        return 0
+    at += len(_TAG_FIELD)
+    end = properties.find(b"\x02", at)
+    return java_hash(properties[at : end if end >= 0 else len(properties)].decode())

@@ -1,0 +1,139 @@
+"""Names: what a topic, consumer group, namespace or property key may be called, and how names look inside the log.
+
+Pure functions over strings; a broken rule is a `LedgerError` with the contract's code. A *stored name* is (namespace, name) as one string
+(docs/format.md §4.2); everything below the client surface uses stored names only.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from ledgermq.proto.status import Code, fail
+
+TOPIC_MAX = 127
+DERIVED_TOPIC_MAX = 255
+GROUP_MAX = 120
+NAMESPACE_MAX = 127
+STORED_MAX = 255
+"""A stored name is a directory name and, in a V2 record, a topic; both end at 255 bytes."""
+
+SEPARATOR = "@"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+RAFT_TOPIC = "rmq_sys_ledgermq_raft"
+CONFIG_TOPIC = "rmq_sys_ledgermq_config"
+DELIVERY_TOPIC = "rmq_sys_ledgermq_delivery"
+CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC})
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+# Property keys that RocketMQ keeps for itself; a client may not use them for its own properties (contract §4.7).
+RESERVED_KEYS = frozenset(
+    """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID
+    ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK
+    POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL
+    ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS
+    TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP
+    DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32# _SYS_MSG_PRIORITY_ __LITE_TOPIC
+    """.split()  # noqa: SIM905 - one name a line would hide the rest of the module
+)
+
+_LEGAL = re.compile(r"[A-Za-z0-9_\-%|]+").fullmatch
+# Control characters as Java's Character.isISOControl sees them: C0, DEL and C1. The property separators are two of them.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]").search
+_ALLOWED = "use only letters, digits, '_', '-', '%' and '|'"
+
+
+def has_control_character(text: str) -> bool:
+    """True if `text` could break the property string or a terminal."""
+    return _CONTROL(text) is not None
+
+
+def is_system_topic(name: str) -> bool:
+    """True for a topic clients may not touch: RocketMQ's own and ours. Takes a plain or a stored name."""
+    name = name.rpartition(SEPARATOR)[2]
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def _check_topic(name: str) -> None:
+    if not name.strip():
+        raise fail(Code.ILLEGAL_TOPIC, "the topic name is blank; give one")
+    limit = DERIVED_TOPIC_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX
+    if len(name) > limit:
+        raise fail(Code.ILLEGAL_TOPIC, f"the topic name has {len(name)} characters; the limit is {limit}")
+    if not _LEGAL(name):
+        raise fail(Code.ILLEGAL_TOPIC, f"the topic name {name!r} has an illegal character; {_ALLOWED}")
+    if is_system_topic(name):
+        raise fail(Code.ILLEGAL_TOPIC, f"the topic name {name!r} is reserved; choose another")
+
+
+def _check_group(name: str) -> None:
+    if not name.strip():
+        raise fail(Code.ILLEGAL_CONSUMER_GROUP, "the consumer group name is blank; give one")
+    if len(name) > GROUP_MAX:
+        raise fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name has {len(name)} characters; the limit is {GROUP_MAX}")
+    if not _LEGAL(name):
+        raise fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name {name!r} has an illegal character; {_ALLOWED}")
+    if name.startswith(SYSTEM_GROUP_PREFIX):
+        raise fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name {name!r} is reserved; choose another")
+
+
+def _check_namespace(namespace: str, code: Code) -> None:
+    if not namespace:
+        return
+    if len(namespace) > NAMESPACE_MAX:
+        raise fail(code, f"the namespace has {len(namespace)} characters; the limit is {NAMESPACE_MAX}")
+    if not _LEGAL(namespace):
+        raise fail(code, f"the namespace {namespace!r} has an illegal character; {_ALLOWED}")
+
+
+def stored_name(namespace: str, name: str) -> str:
+    """(namespace, name) as one string. The caller has validated both, or made them itself."""
+    return f"{namespace}{SEPARATOR}{name}" if namespace else name
+
+
+def parse_stored(stored: str) -> tuple[str, str]:
+    """The inverse of `stored_name`."""
+    namespace, _, name = stored.rpartition(SEPARATOR)
+    return namespace, name
+
+
+def _stored(namespace: str, name: str, code: Code) -> str:
+    stored = stored_name(namespace, name)
+    if len(stored) > STORED_MAX:
+        raise fail(code, f"namespace and name together have {len(stored)} characters; the limit is {STORED_MAX}")
+    return stored
+
+
+@lru_cache(maxsize=4096)
+def topic_name(namespace: str, name: str) -> str:
+    """Validate a topic a client names and return its stored name. Raises ILLEGAL_TOPIC."""
+    _check_topic(name)
+    _check_namespace(namespace, Code.ILLEGAL_TOPIC)
+    return _stored(namespace, name, Code.ILLEGAL_TOPIC)
+
+
+@lru_cache(maxsize=4096)
+def group_name(namespace: str, name: str) -> str:
+    """Validate a consumer group a client names and return its stored name. Raises ILLEGAL_CONSUMER_GROUP."""
+    _check_group(name)
+    _check_namespace(namespace, Code.ILLEGAL_CONSUMER_GROUP)
+    return _stored(namespace, name, Code.ILLEGAL_CONSUMER_GROUP)

@@ -1,0 +1,158 @@
+"""The property string of a message record (docs/format.md §4.1): its bytes, and how the client's fields map to it and back.
+
+Pure functions. Names and values never hold the two separators: `encode` refuses them, whatever the door let through, because one of
+them in a value would forge a property. Protobuf messages are only read and filled here, never kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import RESERVED_KEYS
+from ledgermq.proto.status import Code, fail
+
+PROPERTIES_MAX = 32767
+
+MESSAGE_ID = "UNIQ_KEY"
+TAG = "TAGS"
+KEYS = "KEYS"
+EXACT_KEYS = "__LMQ.KEYS"
+MESSAGE_GROUP = "__SHARDINGKEY"
+TRACE_CONTEXT = "TRACE_CONTEXT"
+BORN_HOST = "__BORNHOST"
+ENCODING = "__LMQ.ENC"
+OWN_PREFIX = "__LMQ."
+ESCAPE = "__LMQ.U."
+
+_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING})
+_ESCAPED = _OURS | RESERVED_KEYS
+_GZIP = "GZIP"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The client's view of a message's properties. None: not sent."""
+
+    message_id: str | None = None
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    message_group: str | None = None
+    trace_context: str | None = None
+    born_host: str | None = None
+    gzip: bool = False
+    user: Mapping[str, str] = field(default_factory=dict)
+
+
+def _named(key: str) -> str:
+    return ESCAPE + key if key in _ESCAPED or key.startswith(OWN_PREFIX) else key
+
+
+def _join(pairs: list[str]) -> bytes:
+    """`pairs` holds name, value, name, value …"""
+    if not pairs:
+        return b""
+    count = len(pairs) // 2
+    text = "\x02".join([f"{name}\x01{value}" for name, value in zip(pairs[::2], pairs[1::2], strict=True)]) + "\x02"
+    if text.count("\x01") != count or text.count("\x02") != count:
+        raise fail(Code.BAD_REQUEST, "a message property contains the control character U+0001 or U+0002; remove it")
+    data = text.encode()
+    if len(data) > PROPERTIES_MAX:
+        raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message properties take {len(data)} bytes; the limit is {PROPERTIES_MAX}")
+    return data
+
+
+def encode(fields: Fields) -> bytes:
+    """The property string for `fields`. An empty tag or message group counts as not sent (contract §2.5)."""
+    pairs: list[str] = []
+    if fields.message_id is not None:
+        pairs += (MESSAGE_ID, fields.message_id)
+    if fields.tag:
+        pairs += (TAG, fields.tag)
+    if fields.keys:
+        joined = " ".join(fields.keys)
+        pairs += (KEYS, joined)
+        if joined.split(" ") != list(fields.keys) or "" in fields.keys:
+            pairs += (EXACT_KEYS, json.dumps(list(fields.keys), ensure_ascii=False, separators=(",", ":")))
+    if fields.message_group:
+        pairs += (MESSAGE_GROUP, fields.message_group)
+    if fields.trace_context is not None:
+        pairs += (TRACE_CONTEXT, fields.trace_context)
+    if fields.born_host:
+        pairs += (BORN_HOST, fields.born_host)
+    if fields.gzip:
+        pairs += (ENCODING, _GZIP)
+    for key in sorted(fields.user):
+        pairs += (_named(key), fields.user[key])
+    return _join(pairs)
+
+
+def encode_message(message: pb.Message) -> bytes:
+    """The property string of a message a client sent."""
+    system = message.system_properties
+    return encode(
+        Fields(
+            message_id=system.message_id,
+            tag=system.tag,
+            keys=system.keys,
+            message_group=system.message_group,
+            trace_context=system.trace_context if system.HasField("trace_context") else None,
+            born_host=system.born_host,
+            gzip=system.body_encoding == pb.GZIP,
+            user=message.user_properties,
+        )
+    )
+
+
+def parse(data: bytes | memoryview) -> dict[str, str]:
+    """Name → value as stored, in order. A piece without a name separator is skipped, as RocketMQ does; a final 0x02 may be missing."""
+    out: dict[str, str] = {}
+    for piece in bytes(data).decode().split("\x02"):
+        name, separator, value = piece.partition("\x01")
+        if separator:
+            out[name] = value
+    return out
+
+
+def decode(data: bytes | memoryview) -> Fields:
+    """The inverse of `encode`."""
+    stored = parse(data)
+    take = stored.pop
+    message_id, tag, joined, exact = take(MESSAGE_ID, None), take(TAG, None), take(KEYS, None), take(EXACT_KEYS, None)
+    keys: Sequence[str] = ()
+    if exact is not None:
+        keys = tuple(json.loads(exact))
+    elif joined is not None:
+        keys = tuple(joined.split(" "))
+    group, trace, born, encoding = take(MESSAGE_GROUP, None), take(TRACE_CONTEXT, None), take(BORN_HOST, None), take(ENCODING, None)
+    user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user)
+
+
+def _is_ours(name: str) -> bool:
+    return name in _ESCAPED or name.startswith(OWN_PREFIX)
+
+
+def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
+    """Write what the property string says into a message to deliver: user properties, ids, tag, keys, group, encoding, type."""
+    fields = decode(data)
+    system = message.system_properties
+    if fields.user:
+        message.user_properties.update(fields.user)
+    if fields.message_id is not None:
+        system.message_id = fields.message_id
+    if fields.tag is not None:
+        system.tag = fields.tag
+    if fields.keys:
+        system.keys.extend(fields.keys)
+    if fields.message_group is not None:
+        system.message_group = fields.message_group
+    if fields.trace_context is not None:
+        system.trace_context = fields.trace_context
+    if fields.born_host is not None:
+        system.born_host = fields.born_host
+    system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
+    system.message_type = pb.FIFO if fields.message_group is not None else pb.NORMAL
+    return fields
