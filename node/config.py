@@ -23,7 +23,7 @@ from ledgermq.node.errors import ConfigError, FatalError
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
-FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG"})
+FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT"})
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32

@@ -1,0 +1,186 @@
+"""The commands that run nodes: `up`, `serve` and `config`.
+
+Only options, wording and process supervision live here; what a node does begins in `server.py`, which is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import yaml
+
+from ledgermq.node import config as configuration
+from ledgermq.node.errors import FatalError
+from ledgermq.node.local import LocalCluster
+
+_CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
+_SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
+
+
+class Size(click.ParamType[int]):
+    """A size such as 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            parsed = configuration.parse_size_bytes(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        assert isinstance(parsed, int)
+        return parsed
+
+
+@click.command()
+@_CONFIG_OPTION
+@_SET_OPTION
+def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
+    """Run one node until SIGTERM. The log goes to stderr, one JSON object a line.
+
+    \b
+    Examples:
+      ledgermq serve --config node.yaml
+      ledgermq serve --config cluster.yaml --set node=n2 --set data=/var/lib/ledgermq
+    """
+    from ledgermq.node.server import run
+
+    sys.exit(run(configuration.load(config_file, settings)))
+
+
+@click.group()
+def config() -> None:
+    """Check, show or explain a node's configuration.
+
+    \b
+    Examples:
+      ledgermq config example > node.yaml
+      ledgermq config check node.yaml
+      ledgermq config show node.yaml --set log_level=debug
+    """
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False, envvar="LEDGERMQ_CONFIG")
+@_SET_OPTION
+def check(file: Path | None, settings: tuple[str, ...]) -> None:
+    """Say whether FILE and the environment make a valid configuration.
+
+    \b
+    Example:
+      ledgermq config check node.yaml
+    """
+    loaded = configuration.load(file, settings)
+    loaded.secret()
+    groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"
+    click.echo(f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}")
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False, envvar="LEDGERMQ_CONFIG")
+@_SET_OPTION
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(file: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """Print the whole configuration with defaults filled in and secrets masked.
+
+    \b
+    Example:
+      ledgermq config show node.yaml
+    """
+    shown = configuration.masked(configuration.load(file, settings))
+    click.echo(json.dumps({"v": 1, **shown}) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
+
+
+@config.command()
+def example() -> None:
+    """Print a commented configuration to start from.
+
+    \b
+    Example:
+      ledgermq config example > node.yaml
+    """
+    click.echo(configuration.EXAMPLE, nl=False)
+
+
+class _Stop:
+    """SIGINT and SIGTERM, remembered."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._seen)
+
+    def _seen(self, number: int, frame: FrameType | None) -> None:
+        self.wanted = True
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
+@click.option("--data", type=click.Path(path_type=Path), default=Path("ledgermq-data"), show_default="./ledgermq-data", help="Directory.")
+@click.option("--base-port", type=click.IntRange(1, 62_000), default=8081, show_default=True, help="Client port of the first node.")
+@click.option("--log-file-size", type=Size(), help="Size of a log file.  [default: 64MiB]")
+def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None) -> None:
+    """Start a cluster on this machine, in the foreground, until Ctrl-C.
+
+    An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on P+1000+k-1, for the controller on P+2000+k-1
+    and for HTTP (/healthz /readyz /metrics) on P+3000+k-1; its log is DATA/nK/node.log.
+
+    \b
+    Examples:
+      ledgermq up
+      ledgermq up --nodes 1 --data /tmp/one --base-port 18081
+    """
+    stop = _Stop()
+    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, log_file_bytes=log_file_size)
+    try:
+        cluster.start_all()
+        ready = _wait_ready(cluster, stop)
+        if ready:
+            click.echo(f"ready: endpoints={cluster.endpoints}")
+            sys.stdout.flush()
+            _watch(cluster, stop)
+    finally:
+        codes = cluster.stop()
+    bad = {node: code for node, code in codes.items() if code != 0}
+    if bad:
+        node, code = next(iter(bad.items()))
+        raise FatalError(code if code > 0 else 1, f"node {node} did not stop cleanly: {cluster.last_error(node)}", "its log says more")
+
+
+def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
+    """True when every node is ready, False when a stop was asked for; a node that ends before raises."""
+    told = began = time.monotonic()
+    waiting = dict.fromkeys(cluster.nodes)
+    while waiting and not stop.wanted:
+        for node in list(waiting):
+            code = cluster.children[node].exit_code
+            if code is not None:
+                what, _, remedy = cluster.last_error(node).partition("; ")
+                raise FatalError(code if code > 0 else 1, f"node {node}: {what}", remedy or f"see {cluster.log_file(node)}")
+            if cluster.ready(node):
+                del waiting[node]
+        if time.monotonic() - told >= 5:
+            told = time.monotonic()
+            click.echo(f"waiting for {', '.join(waiting)} ({told - began:.0f} s)", err=True)
+        time.sleep(0.05)
+    return not waiting
+
+
+def _watch(cluster: LocalCluster, stop: _Stop) -> None:
+    """Until a stop is asked for: report nodes that end. They are not started again: a node that stops by itself has a reason."""
+    reported: set[str] = set()
+    while not stop.wanted:
+        for node, child in cluster.children.items():
+            if child.exit_code is not None and node not in reported:
+                reported.add(node)
+                click.echo(f"node {node} stopped: {cluster.last_error(node)}", err=True)
+        if len(reported) == len(cluster.children):
+            code = next(iter(cluster.children.values())).exit_code or 0
+            raise FatalError(code if code > 0 else 1, "every node stopped", f"see the logs in {cluster.directory}")
+        time.sleep(0.1)

@@ -1,0 +1,288 @@
+"""A cluster of `serve` processes on this machine: what `ledgermq up`, the demo and the slow tests share.
+
+Here live the layout of such a cluster's directory (cluster id and secret minted once, ports rewritten at every start), free ports, and
+starting, watching and ending the processes. Nothing here speaks the protocols; readiness is asked over HTTP like any outside watcher would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from ledgermq.node.config import ENV_PREFIX, FOREIGN_ENV, BrokerGroup, NodeAddress, NodeConfig, validate
+from ledgermq.node.errors import EXIT_DATA, FatalError
+
+CLUSTER_FILE = "cluster.yaml"
+SECRET_FILE = "secret"
+LOG_FILE = "node.log"
+DEFAULT_GROUP = "g1"
+DEFAULT_LOG_FILE_BYTES = 64 << 20
+PORT_STEPS = {"client_port": 0, "peer_port": 1000, "controller_port": 2000, "http_port": 3000}
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def ports_from_base(nodes: int, base_port: int) -> list[NodeAddress]:
+    """Node k: client P+k−1, peer P+1000+k−1, controller P+2000+k−1, HTTP P+3000+k−1."""
+    return [NodeAddress.model_validate({kind: base_port + step + k for kind, step in PORT_STEPS.items()}) for k in range(nodes)]
+
+
+def free_ports(nodes: int) -> list[NodeAddress]:
+    """Addresses with ports nobody listens on.
+
+    They lie below the range from which the system numbers outgoing connections: a node that is down for a while must not find its port
+    taken by the source port of a connection, possibly one that tries to reach that very node.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = random.sample(range(10_000, max(lowest, 12_000)), 400)
+    found: list[int] = []
+    for port in candidates:
+        with contextlib.closing(socket.socket()) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == nodes * len(PORT_STEPS):
+            break
+    fours = [found[k : k + len(PORT_STEPS)] for k in range(0, len(found), len(PORT_STEPS))]
+    return [NodeAddress.model_validate(dict(zip(PORT_STEPS, four, strict=True))) for four in fours]
+
+
+@dataclass(slots=True)
+class Child:
+    """One `serve` process."""
+
+    node: str
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code; a process that does not end in time is killed and reported as such."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.log.close()
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """The directory of a local cluster and its running processes."""
+
+    directory: Path
+    nodes: dict[str, NodeAddress]
+    cluster_id: str
+    groups: tuple[BrokerGroup, ...]
+    settings: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    children: dict[str, Child] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(
+        cls,
+        directory: Path,
+        *,
+        addresses: Sequence[NodeAddress] | None = None,
+        nodes: int | None = None,
+        base_port: int | None = None,
+        log_file_bytes: int | None = None,
+        groups: Sequence[str] = (DEFAULT_GROUP,),
+        extra: Mapping[str, Any] | None = None,
+        settings: Sequence[str] = (),
+    ) -> LocalCluster:
+        """Create or resume a cluster directory. `nodes` and `log_file_bytes` must agree with an existing one; without a base port free
+        ports are chosen. `extra` are further configuration sections (raft, delivery, limits), used when the directory is created."""
+        directory = directory.absolute()
+        path = directory / CLUSTER_FILE
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                _create(directory, nodes or 3, log_file_bytes or DEFAULT_LOG_FILE_BYTES, groups, extra or {})
+            tree = _load(path)
+            names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]
+            _check_agrees(directory, tree, nodes, log_file_bytes)
+            if addresses is None:
+                addresses = ports_from_base(len(names), base_port) if base_port is not None else free_ports(len(names))
+            tree["nodes"] = {name: address.model_dump() for name, address in zip(names, addresses, strict=True)}
+            _replace(path, tree)
+        except OSError as error:
+            what = f"the directory {directory} cannot be used ({error.strerror})"
+            raise FatalError(EXIT_DATA, what, "choose another one with --data, or make it writable") from error
+        checked = validate({**tree, "node": names[0], "data": str(directory / names[0])})
+        return cls(directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, settings)
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / CLUSTER_FILE
+
+    @property
+    def endpoints(self) -> str:
+        """Ready to paste into a client."""
+        return ";".join(f"{address.host}:{address.client_port}" for address in self.nodes.values())
+
+    def data(self, node: str) -> Path:
+        return self.directory / node
+
+    def log_file(self, node: str) -> Path:
+        return self.directory / node / LOG_FILE
+
+    def start(self, node: str) -> Child:
+        """Start one node; its log is appended to its node.log."""
+        former = self.children.get(node)
+        assert former is None or former.exit_code is not None, f"{node} is running"
+        self.data(node).mkdir(parents=True, exist_ok=True)
+        log = self.log_file(node).open("ab")
+        command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(self.config_file)]
+        for setting in (f"node={node}", f"data={self.data(node)}", *self.settings):
+            command += ["--set", setting]
+        # A node of a local cluster is described by its files alone; settings for other nodes must not leak in.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.removeprefix(ENV_PREFIX) in FOREIGN_ENV}
+        environment = {**kept, **self.environment, f"{ENV_PREFIX}PARENT": str(os.getpid())}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
+        )
+        child = Child(node, process, log)
+        self.children[node] = child
+        return child
+
+    def start_all(self) -> None:
+        for node in self.nodes:
+            self.start(node)
+
+    def kill(self, node: str) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self.children[node].signal(signal.SIGKILL)
+        self.children[node].wait(30)
+
+    def terminate(self, node: str, timeout_s: float = 30) -> int:
+        """SIGTERM; the exit code."""
+        self.children[node].signal(signal.SIGTERM)
+        return self.children[node].wait(timeout_s)
+
+    def stop(self, timeout_s: float = 30) -> dict[str, int]:
+        """SIGTERM to every node that runs; the exit codes."""
+        running = [child for child in self.children.values() if child.exit_code is None]
+        for child in running:
+            child.signal(signal.SIGTERM)
+        return {child.node: child.wait(timeout_s) for child in running}
+
+    def ready(self, node: str) -> bool:
+        """What the node answers at /readyz."""
+        address = self.nodes[node]
+        try:
+            with _OPENER.open(f"http://{address.host}:{address.http_port}/readyz", timeout=2) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_ready(self, timeout_s: float = 60, nodes: Sequence[str] | None = None) -> None:
+        """Return when the nodes (default: all) are ready; raise when one stopped or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        waiting = list(self.nodes if nodes is None else nodes)
+        while waiting:
+            for node in list(waiting):
+                code = self.children[node].exit_code
+                if code is not None:
+                    raise FatalError(
+                        code if 64 <= code <= 78 else 1, f"node {node} stopped: {self.last_error(node)}", "correct this and start again"
+                    )
+                if self.ready(node):
+                    waiting.remove(node)
+            if waiting and time.monotonic() > deadline:
+                raise FatalError(3, f"not ready after {timeout_s:g} s: {', '.join(waiting)}", f"look into {self.log_file(waiting[0])}")
+            time.sleep(0.05)
+
+    def last_error(self, node: str) -> str:
+        """The node's own last `error:` line."""
+        try:
+            lines = self.log_file(node).read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        own = [line.removeprefix("error: ") for line in lines[-50:] if line.startswith("error: ")]
+        return own[-1] if own else f"exit status {self.children[node].exit_code}, see {self.log_file(node)}"
+
+
+def _create(directory: Path, nodes: int, log_file_bytes: int, groups: Sequence[str], extra: Mapping[str, Any]) -> None:
+    names = [f"n{k + 1}" for k in range(nodes)]
+    secret = directory / SECRET_FILE
+    if not secret.exists():
+        with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    cluster = {
+        "id": str(uuid.uuid4()),
+        "created_ms": time.time_ns() // 1_000_000,
+        "secret_file": str(secret),
+        "groups": [{"name": group, "replicas": names, "data_file_bytes": log_file_bytes} for group in groups],
+    }
+    _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {} for name in names}})
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree["nodes"].keys()
+        tree["cluster"]["groups"][0]["data_file_bytes"] += 0
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FatalError(
+            EXIT_DATA, f"{path} is not the description of a cluster", "restore it, or choose another directory with --data"
+        ) from error
+    # The directory may have been moved since.
+    tree["cluster"]["secret_file"] = str(path.parent / SECRET_FILE)
+    loaded: dict[str, Any] = tree
+    return loaded
+
+
+def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, log_file_bytes: int | None) -> None:
+    has = len(tree["nodes"])
+    if nodes is not None and nodes != has:
+        raise FatalError(4, f"{directory} holds a cluster of {has} nodes, not {nodes}", f"use --nodes {has} or another --data")
+    size = tree["cluster"]["groups"][0]["data_file_bytes"]
+    if log_file_bytes is not None and log_file_bytes != size:
+        what = f"{directory} was created with log files of {size} bytes, not {log_file_bytes}"
+        raise FatalError(4, what, "leave --log-file-size away or use another --data")
+
+
+def _replace(path: Path, tree: Mapping[str, Any]) -> None:
+    text = "# Written by `ledgermq up`: the cluster's identity is minted once, `nodes` is rewritten at every start.\n"
+    text += yaml.safe_dump(dict(tree), sort_keys=False)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def config_of(cluster: LocalCluster, node: str) -> NodeConfig:
+    """The configuration of one node of a local cluster."""
+    tree = _load(cluster.config_file)
+    return validate({**tree, "node": node, "data": str(cluster.data(node))})
