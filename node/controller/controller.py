@@ -1,0 +1,351 @@
+"""The controller as the node uses it: asyncio in front, the quorum on a thread of its own behind.
+
+Here live the calls (each bounded in time, each answered with the resulting configuration or a `LedgerError`), the barrier read, the change
+notices and the health. What a command means is decided in `metadata`, how it is kept and agreed on in `quorum`; nothing of either is here.
+
+A command that the quorum may have lost is submitted again under the same request id, so it is carried out at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ledgermq.node.controller import metadata
+from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
+from ledgermq.node.controller.metadata import Outcome, State, Topic
+from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Quorum, Timing, require_library
+from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
+from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.types import GroupConfig, Permission, TopicKind
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.real_disk import RealDisk
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S = 5.0
+ATTEMPT_S = 1.5
+"""How long one submission may stay unanswered before it is repeated: a message between nodes can be lost with its connection."""
+PAUSE_S = 0.05
+"""Between submissions while there is no leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """Who takes part and where. `addresses` gives every node's controller as host:port, written the same way on all nodes."""
+
+    node: str
+    addresses: Mapping[str, str]
+    listen: str
+    directory: str
+    cluster_id: str
+    secret: bytes = field(repr=False)
+    timing: Timing = field(default_factory=Timing)
+    file_bytes: int = DEFAULT_FILE_BYTES
+
+    def __post_init__(self) -> None:
+        if self.node not in self.addresses:
+            raise ValueError(f"no controller address for this node, {self.node!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a readiness check and a status page may know. `has_quorum`: a leader is known and a majority is connected to this node."""
+
+    node: str
+    leader: str | None = None
+    has_quorum: bool = False
+    caught_up: bool = False
+    """Everything that was committed when this node came back is applied here."""
+    term: int = 0
+    applied_index: int = 0
+    failed: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.has_quorum and self.caught_up and self.failed is None
+
+
+def quorum_secret(secret: bytes, cluster_id: str) -> bytes:
+    """The secret of one cluster's controllers: nodes of two clusters that share a secret still refuse each other."""
+    return hmac.new(secret, b"ledgermq controller " + cluster_id.encode(), hashlib.sha256).hexdigest().encode()
+
+
+class Controller:
+    """One node's part in the controller quorum. All coroutines and callbacks belong to the loop that ran `start`."""
+
+    def __init__(self, config: ControllerConfig, disk: Disk | None = None) -> None:
+        self._config = config
+        self._disk: Disk = RealDisk() if disk is None else disk
+        self._quorum: Quorum | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._watchers: list[Callable[[State], None]] = []
+        self._failure_watchers: list[Callable[[FatalError], None]] = []
+        self._announced = State()
+        self._health = Health(config.node)
+        self._names = {address: name for name, address in config.addresses.items()}
+        self._barrier_waiters: list[tuple[asyncio.Future[None], float]] = []
+        self._barrier_task: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover, listen and take part. Raises FatalError or StorageError, both with an exit code and a sentence that says what to do."""
+        if not self._config.secret:
+            raise FatalError(EXIT_SECRET, "the controller has no cluster secret", "set cluster.secret_file")
+        require_library()
+        self._loop = asyncio.get_running_loop()
+        self._quorum = await asyncio.to_thread(self._opened)
+        self._thread = threading.Thread(target=self._run, args=(self._quorum,), name=f"controller-{self._config.node}", daemon=True)
+        self._thread.start()
+        logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._config.addresses))
+
+    async def stop(self) -> None:
+        """Leave the quorum; everything promised is on disk."""
+        self._stopping.set()
+        if self._quorum is not None:
+            self._quorum.wake()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        if self._barrier_task is not None:
+            self._barrier_task.cancel()
+            await asyncio.gather(self._barrier_task, return_exceptions=True)
+
+    def on_change(self, callback: Callable[[State], None]) -> None:
+        """Call back on the loop with every newer state; several changes may come as one."""
+        self._watchers.append(callback)
+
+    def on_failure(self, callback: Callable[[FatalError], None]) -> None:
+        """Call back on the loop when the controller cannot go on: the node should exit with the error's code."""
+        self._failure_watchers.append(callback)
+
+    @property
+    def state(self) -> State:
+        """The newest state applied here; immutable, readable from any thread."""
+        return self._announced if self._quorum is None else self._quorum.state
+
+    @property
+    def health(self) -> Health:
+        """Readable from any thread; at most a tick old."""
+        return self._health
+
+    # -- calls --------------------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        namespace: str,
+        name: str,
+        kind: TopicKind = TopicKind.NORMAL,
+        queues: int = 8,
+        permission: Permission = Permission.READ_WRITE,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> tuple[Topic, bool]:
+        """The topic, and whether this call made it; the same settings again are fine. Raises Conflict, BadRequest, or see `submit`."""
+        settings = {"kind": kind.value, "queues": queues, "permission": permission.value}
+        outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
+        return metadata.restore_topic(_value(outcome)), outcome.changed
+
+    async def update_topic(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        queues: int | None = None,
+        permission: Permission | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Topic:
+        """Change what is given. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
+        settings = {"queues": queues, "permission": None if permission is None else permission.value}
+        outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
+        return metadata.restore_topic(_value(outcome))
+
+    async def delete_topic(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> Topic:
+        """What was deleted. Raises NotFound, or see `submit`."""
+        return metadata.restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
+
+    async def create_group(
+        self, namespace: str, name: str, max_attempts: int = 17, *, fifo: bool = False, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> tuple[GroupConfig, bool]:
+        """The consumer group, and whether this call made it. Raises Conflict, BadRequest, or see `submit`."""
+        settings = {"max_attempts": max_attempts, "fifo": fifo}
+        outcome = await self.submit("create-group", {"ns": namespace, "name": name, **settings}, timeout)
+        return metadata.restore_group(_value(outcome)), outcome.changed
+
+    async def delete_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> GroupConfig:
+        """What was deleted. Raises NotFound, or see `submit`."""
+        return metadata.restore_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
+
+    async def announce(
+        self, nodes: Mapping[str, Mapping[str, str]], broker_groups: Mapping[str, Sequence[str]], timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Make nodes with their addresses and broker groups with their replicas known; every node does so when it starts."""
+        state = self.state
+        known_nodes = all(state.nodes.get(name) == dict(addresses) for name, addresses in nodes.items())
+        if known_nodes and all(state.broker_groups.get(name) == tuple(replicas) for name, replicas in broker_groups.items()):
+            return
+        told = {name: dict(addresses) for name, addresses in nodes.items()}
+        groups = {name: list(replicas) for name, replicas in broker_groups.items()}
+        await self.submit("set-cluster", {"nodes": told, "broker_groups": groups}, timeout)
+
+    async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """After this, `state` here contains every command that was answered anywhere before the call. Callers that wait together share
+        one round; nobody joins a round that began before its call. Raises as `submit`."""
+        assert self._loop is not None, "start the controller first"
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._barrier_waiters.append((waiter, self._loop.time() + timeout))
+        if self._barrier_task is None or self._barrier_task.done():
+            self._barrier_task = self._loop.create_task(self._barriers())
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        except TimeoutError:
+            raise self._late(taken=False, timeout=timeout) from None
+
+    async def _barriers(self) -> None:
+        while self._barrier_waiters:
+            round_, self._barrier_waiters = self._barrier_waiters, []
+            assert self._loop is not None
+            limit = max(until for _, until in round_) - self._loop.time()
+            error: LedgerError | None = None
+            try:
+                await self.submit("barrier", {}, max(limit, 0.001))
+            except LedgerError as failure:
+                error = failure
+            for waiter, _ in round_:
+                if not waiter.done():
+                    if error is None:
+                        waiter.set_result(None)
+                    else:
+                        waiter.set_exception(error)
+
+    async def submit(self, operation: str, arguments: metadata.Json, timeout: float) -> Outcome:
+        """Carry out one command. Raises the refusal of the state machine; HA_NOT_AVAILABLE when there is no quorum and nothing was changed;
+        PROXY_TIMEOUT when it may still be carried out."""
+        assert self._quorum is not None and self._loop is not None, "start the controller first"
+        command = {"op": operation, **arguments}
+        if operation != "barrier":
+            command["id"] = uuid.uuid4().hex
+        until = self._loop.time() + timeout
+        taken = False
+        while True:
+            left = until - self._loop.time()
+            if left <= 0:
+                raise self._late(taken=taken, timeout=timeout)
+            outcome, failure = await self._attempt(command, min(left, ATTEMPT_S))
+            if outcome is not None:
+                if outcome.code != Code.OK:
+                    raise fail(outcome.code, outcome.detail)
+                return outcome
+            taken = taken or failure not in NOT_TAKEN
+            await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
+
+    async def _attempt(self, command: metadata.Json, limit: float) -> tuple[Outcome | None, int | None]:
+        """Outcome of one submission, or None and why not (None for silence)."""
+        assert self._quorum is not None and self._loop is not None
+        loop = self._loop
+        answered: asyncio.Future[tuple[Outcome | None, int | None]] = loop.create_future()
+
+        def settle(outcome: Outcome | None, failure: int) -> None:
+            if not answered.done():
+                answered.set_result((outcome if failure == SUCCESS else None, failure))
+
+        def answer(outcome: Outcome | None, failure: int) -> None:
+            self._post(settle, outcome, failure)
+
+        try:
+            self._quorum.submit(command, answer)
+        except ValueError as error:
+            raise fail(Code.BAD_REQUEST, str(error)) from error
+        try:
+            async with asyncio.timeout(limit):
+                return await answered
+        except TimeoutError:
+            return None, None
+
+    def _late(self, *, taken: bool, timeout: float) -> LedgerError:
+        if self._health.failed is not None:
+            return fail(Code.HA_NOT_AVAILABLE, f"the controller of node {self._config.node} has stopped: {self._health.failed}")
+        if taken:
+            text = f"the controller quorum did not confirm within {timeout:g} s and may still do so; look at the result, then try again"
+            return fail(Code.PROXY_TIMEOUT, text)
+        names = ", ".join(sorted(self._config.addresses))
+        text = f"no controller quorum within {timeout:g} s, nothing was changed; check that a majority of {names} runs, then try again"
+        return fail(Code.HA_NOT_AVAILABLE, text)
+
+    # -- the quorum's thread ------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Quorum:
+        config = self._config
+        address = config.addresses[config.node]
+        others = sorted(other for other in config.addresses.values() if other != address)
+        secret = quorum_secret(config.secret, config.cluster_id)
+        timing = config.timing.for_nodes(len(config.addresses))
+        return Quorum(address, others, config.listen, secret, self._disk, config.directory, timing, config.file_bytes)
+
+    def _run(self, quorum: Quorum) -> None:
+        try:
+            while not self._stopping.is_set():
+                quorum.tick()
+                self._publish(quorum)
+        except Exception as error:  # whatever it is, the library may have stopped half way through a change: never go on
+            logger.exception("controller: stopped")
+            self._fail(error)
+        finally:
+            try:
+                quorum.destroy()
+            except (OSError, StorageError) as error:
+                self._fail(error)
+
+    def _publish(self, quorum: Quorum) -> None:
+        leader = quorum._getLeader()
+        health = Health(
+            node=self._config.node,
+            leader=None if leader is None else self._names.get(leader.id),
+            has_quorum=leader is not None and quorum.hasQuorum,
+            caught_up=quorum.isReady(),
+            term=quorum.raftCurrentTerm,
+            applied_index=quorum.raftLastApplied,
+        )
+        if (health.leader, health.has_quorum) != (self._health.leader, self._health.has_quorum):
+            logger.info("controller: leader %s, quorum %s, term %d", health.leader, "yes" if health.has_quorum else "no", health.term)
+        self._health = health
+        if quorum.state.revision != self._announced.revision:
+            self._announced = quorum.state
+            self._post(self._tell, quorum.state)
+
+    def _tell(self, state: State) -> None:
+        for watcher in self._watchers:
+            watcher(state)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, FatalError):
+            fatal = error
+        else:
+            code = getattr(error, "exit_code", None) or EXIT_BUG
+            fatal = FatalError(code, f"the controller of node {self._config.node} stopped: {error}", "start the node again")
+        if self._health.failed is None:
+            self._health = replace(self._health, leader=None, has_quorum=False, failed=str(fatal))
+            self._post(lambda: [watcher(fatal) for watcher in self._failure_watchers])
+
+    def _post(self, callback: Callable[..., Any], *arguments: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            # The loop is closed: nobody is left to be told.
+            logger.debug("controller: the event loop is gone")
+
+
+def _value(outcome: Outcome) -> metadata.Json:
+    assert outcome.value is not None, "a successful command on a topic or group names the result"
+    return outcome.value

@@ -1,0 +1,367 @@
+"""What the controller quorum agrees on: nodes, broker groups, topics and consumer groups, as intent (design §6).
+
+Pure and deterministic: `apply(state, command)` returns the next state and what to tell the caller, from its arguments alone. States are
+immutable, so any thread may read one; commands, outcomes and the exported state are plain JSON values. No clock, no chance, no I/O, and
+nothing of the library that replicates the commands.
+
+Every command carries the id of the request it serves. The outcomes of the last requests are part of the state, so a request that is
+submitted again because its answer was lost is answered, not carried out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from ledgermq.proto.names import group_name, stored_name, topic_name
+from ledgermq.proto.status import Code, LedgerError
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+STATE_VERSION = 1
+MAX_QUEUES = 1024
+MAX_ATTEMPTS = 1000
+REMEMBERED_REQUESTS = 512
+
+IN_PART_ONE = frozenset({TopicKind.NORMAL, TopicKind.FIFO})
+
+
+class UnknownCommand(Exception):
+    """The log holds a command this version does not know. Skipping it would make replicas differ, so the controller stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic as intended. `placement` gives every broker group that has queues of it their number, sorted by group."""
+
+    namespace: str
+    name: str
+    kind: TopicKind
+    permission: Permission
+    queues: int
+    placement: Mapping[str, int]
+    incarnation: int
+
+    def in_group(self, broker_group: str) -> TopicConfig | None:
+        """The topic as that broker group's log should know it; None when it has no queue there."""
+        queues = self.placement.get(broker_group, 0)
+        if not queues:
+            return None
+        return TopicConfig(self.namespace, self.name, self.kind, queues, self.permission, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command came to: a status code, a sentence when it was refused, the resulting object when there is one.
+
+    `changed` is False when everything was as asked already.
+    """
+
+    code: int = 20000
+    detail: str = ""
+    value: Json | None = None
+    changed: bool = False
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The agreed metadata. `revision` grows by one with every command that changed something, and by nothing else."""
+
+    revision: int = 0
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
+    broker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=_empty)
+    topics: Mapping[Key, Topic] = field(default_factory=_empty)
+    groups: Mapping[Key, GroupConfig] = field(default_factory=_empty)
+    answered: Mapping[str, Outcome] = field(default_factory=_empty)
+
+    def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
+        """What the log of a broker group should hold, in the order of (namespace, name)."""
+        found = (self.topics[key].in_group(broker_group) for key in sorted(self.topics))
+        return tuple(config for config in found if config is not None)
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = Outcome(int(code), detail)
+
+
+def apply(state: State, command: Json) -> tuple[State, Outcome]:
+    """The one transition. Refusals leave everything but the remembered outcomes as it was."""
+    operation = _OPERATIONS.get(command.get("op", ""))
+    if operation is None:
+        raise UnknownCommand(f"controller command {command.get('op')!r}")
+    request = command.get("id")
+    if request is not None and request in state.answered:
+        return state, state.answered[request]
+    try:
+        after, outcome = operation(state, command)
+    except _Refused as refused:
+        after, outcome = state, refused.outcome
+    else:
+        outcome = replace(outcome, changed=after is not state)
+    if request is not None:
+        after = replace(after, answered=_remember(after.answered, request, outcome))
+    return after, outcome
+
+
+def barrier(state: State, _: Json) -> tuple[State, Outcome]:
+    """Changes nothing: its place in the log is what its caller wants."""
+    return state, Outcome()
+
+
+def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
+    """Make these nodes and broker groups known. An address may change; the replicas of a broker group may not: its own log decides them."""
+    told = _mapping(command.get("nodes"))
+    nodes = {name: {kind: _text(at) for kind, at in sorted(_mapping(addresses).items())} for name, addresses in told.items()}
+    groups = {name: tuple(_text(r) for r in _list(members)) for name, members in _mapping(command.get("broker_groups")).items()}
+    for name, replicas in groups.items():
+        known = state.broker_groups.get(name)
+        if known is not None and known != replicas:
+            raise _Refused(Code.PRECONDITION_FAILED, f"broker group {name} has the replicas {', '.join(known)}, not {', '.join(replicas)}")
+        for replica in replicas:
+            if replica not in nodes and replica not in state.nodes:
+                raise _Refused(Code.BAD_REQUEST, f"broker group {name} names the replica {replica}, which is no known node")
+    after_nodes = _merged(state.nodes, {name: MappingProxyType(at) for name, at in nodes.items()})
+    after_groups = _merged(state.broker_groups, groups)
+    return _changed(state, nodes=after_nodes, broker_groups=after_groups), Outcome()
+
+
+def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    key = _topic_key(command)
+    kind = _choice(TopicKind, command.get("kind"), "kind")
+    permission = _choice(Permission, command.get("permission"), "permission")
+    queues = _count(command.get("queues"), "queues", MAX_QUEUES)
+    if kind not in IN_PART_ONE:
+        raise _Refused(Code.BAD_REQUEST, f"topics of kind {kind.value} are not supported; use normal or fifo")
+    known = state.topics.get(key)
+    if known is not None:
+        if (known.kind, known.permission, known.queues) == (kind, permission, queues):
+            return state, Outcome(value=export_topic(known))
+        settings = f"kind {known.kind.value}, {known.queues} queues, permission {known.permission.value}"
+        raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} exists with other settings ({settings})")
+    placement = _placed(state, key, {}, queues)
+    topic = Topic(*key, kind, permission, queues, placement, incarnation=state.revision + 1)
+    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+
+
+def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    """Another permission, more queues, or both; null leaves a setting alone. Existing queues stay where they are."""
+    key = _topic_key(command)
+    known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
+    permission = known.permission if command.get("permission") is None else _choice(Permission, command["permission"], "permission")
+    queues = known.queues if command.get("queues") is None else _count(command["queues"], "queues", MAX_QUEUES)
+    if queues < known.queues:
+        raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} has {known.queues} queues; their number can grow but not shrink")
+    placement = known.placement if queues == known.queues else _placed(state, key, known.placement, queues)
+    topic = replace(known, permission=permission, queues=queues, placement=placement)
+    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+
+
+def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    key = _topic_key(command)
+    known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
+    return _changed(state, topics=_without(state.topics, key)), Outcome(value=export_topic(known))
+
+
+def create_group(state: State, command: Json) -> tuple[State, Outcome]:
+    key = _group_key(command)
+    attempts = _count(command.get("max_attempts"), "max_attempts", MAX_ATTEMPTS)
+    if command.get("fifo"):
+        raise _Refused(Code.BAD_REQUEST, "FIFO consumer groups are not supported; create the group without it")
+    known = state.groups.get(key)
+    if known is not None:
+        if known.max_attempts == attempts:
+            return state, Outcome(value=export_group(known))
+        detail = f"consumer group {_shown(key)} exists with other settings (max attempts {known.max_attempts})"
+        raise _Refused(Code.PRECONDITION_FAILED, detail)
+    group = GroupConfig(*key, max_attempts=attempts, fifo=False)
+    return _changed(state, groups=_with(state.groups, key, group)), Outcome(value=export_group(group))
+
+
+def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
+    key = _group_key(command)
+    known = _existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
+    return _changed(state, groups=_without(state.groups, key)), Outcome(value=export_group(known))
+
+
+_OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
+    "barrier": barrier,
+    "set-cluster": set_cluster,
+    "create-topic": create_topic,
+    "update-topic": update_topic,
+    "delete-topic": delete_topic,
+    "create-group": create_group,
+    "delete-group": delete_group,
+}
+
+
+def spread(queues: int, held: Mapping[str, int], load: Mapping[str, int]) -> Mapping[str, int]:
+    """`queues` of one topic over the broker groups of `load` (their queues of other topics), keeping what `held` already places.
+
+    One by one to the group with the fewest queues of this topic, then the least load, then the first name: the numbers differ by at
+    most one when nothing was held.
+    """
+    counts = {group: held.get(group, 0) for group in sorted(load)}
+    for _ in range(queues - sum(counts.values())):
+        chosen = min(counts, key=lambda group: (counts[group], load[group] + counts[group], group))
+        counts[chosen] += 1
+    return MappingProxyType({group: count for group, count in counts.items() if count})
+
+
+def _placed(state: State, key: Key, held: Mapping[str, int], queues: int) -> Mapping[str, int]:
+    if not state.broker_groups:
+        raise _Refused(Code.HA_NOT_AVAILABLE, "no broker group is known yet; wait until the cluster has started and try again")
+    load = dict.fromkeys(state.broker_groups, 0)
+    for other, topic in state.topics.items():
+        if other != key:
+            for group, count in topic.placement.items():
+                load[group] += count
+    return spread(queues, held, load)
+
+
+def export(state: State) -> Json:
+    """The whole state as JSON; `restore` is its inverse."""
+    return {
+        "v": STATE_VERSION,
+        "revision": state.revision,
+        "nodes": {name: dict(addresses) for name, addresses in sorted(state.nodes.items())},
+        "broker_groups": {name: list(replicas) for name, replicas in sorted(state.broker_groups.items())},
+        "topics": [export_topic(state.topics[key]) for key in sorted(state.topics)],
+        "groups": [export_group(state.groups[key]) for key in sorted(state.groups)],
+        "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
+    }
+
+
+def restore(tree: Json) -> State:
+    """The state that `export` described."""
+    if tree["v"] != STATE_VERSION:
+        raise UnknownCommand(f"controller state of version {tree['v']}")
+    topics = [restore_topic(item) for item in tree["topics"]]
+    groups = [restore_group(item) for item in tree["groups"]]
+    return State(
+        revision=tree["revision"],
+        nodes=MappingProxyType({name: MappingProxyType(dict(addresses)) for name, addresses in tree["nodes"].items()}),
+        broker_groups=MappingProxyType({name: tuple(replicas) for name, replicas in tree["broker_groups"].items()}),
+        topics=MappingProxyType({(topic.namespace, topic.name): topic for topic in topics}),
+        groups=MappingProxyType({(group.namespace, group.name): group for group in groups}),
+        answered=MappingProxyType({request: Outcome(*fields) for request, *fields in tree["answered"]}),
+    )
+
+
+def export_topic(topic: Topic) -> Json:
+    return {
+        "ns": topic.namespace,
+        "name": topic.name,
+        "kind": topic.kind.value,
+        "permission": topic.permission.value,
+        "queues": topic.queues,
+        "placement": dict(topic.placement),
+        "incarnation": topic.incarnation,
+    }
+
+
+def restore_topic(tree: Json) -> Topic:
+    placement = MappingProxyType(dict(sorted(tree["placement"].items())))
+    kind, permission = TopicKind(tree["kind"]), Permission(tree["permission"])
+    return Topic(tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"])
+
+
+def export_group(group: GroupConfig) -> Json:
+    return {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}
+
+
+def restore_group(tree: Json) -> GroupConfig:
+    return GroupConfig(tree["ns"], tree["name"], tree["max_attempts"], tree["fifo"])
+
+
+def _changed(state: State, **fields: Any) -> State:
+    """`state` with these fields and the next revision; the same state when nothing differs."""
+    if all(getattr(state, name) == value for name, value in fields.items()):
+        return state
+    return replace(state, revision=state.revision + 1, **fields)
+
+
+def _remember(answered: Mapping[str, Outcome], request: str, outcome: Outcome) -> Mapping[str, Outcome]:
+    kept = list(answered.items())[-(REMEMBERED_REQUESTS - 1) :]
+    return MappingProxyType({**dict(kept), request: outcome})
+
+
+def _merged(known: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(sorted({**known, **told}.items())))
+
+
+def _with(known: Mapping[Key, Any], key: Key, value: Any) -> Mapping[Key, Any]:
+    return MappingProxyType({**known, key: value})
+
+
+def _without(known: Mapping[Key, Any], key: Key) -> Mapping[Key, Any]:
+    return MappingProxyType({other: value for other, value in known.items() if other != key})
+
+
+def _existing(known: Mapping[Key, Any], key: Key, code: Code, what: str) -> Any:
+    if key not in known:
+        raise _Refused(code, f"{what} {_shown(key)} does not exist")
+    return known[key]
+
+
+def _shown(key: Key) -> str:
+    return stored_name(*key)
+
+
+def _topic_key(command: Json) -> Key:
+    return _key(command, topic_name)
+
+
+def _group_key(command: Json) -> Key:
+    return _key(command, group_name)
+
+
+def _key(command: Json, check: Callable[[str, str], str]) -> Key:
+    key = _text(command.get("ns")), _text(command.get("name"))
+    try:
+        check(*key)
+    except LedgerError as error:
+        raise _Refused(error.code, error.message) from error
+    return key
+
+
+def _choice(kind: Callable[[str], Any], value: Any, field: str) -> Any:
+    try:
+        return kind(_text(value))
+    except ValueError:
+        raise _Refused(Code.BAD_REQUEST, f"{field} {value!r} is unknown") from None
+
+
+def _count(value: Any, field: str, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise _Refused(Code.BAD_REQUEST, f"{field} must be a whole number from 1 to {most}, not {value!r}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Refused(Code.BAD_REQUEST, f"expected a text, not {value!r}")
+    return value
+
+
+def _mapping(value: Any) -> Json:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _Refused(Code.BAD_REQUEST, f"expected names and values, not {value!r}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Refused(Code.BAD_REQUEST, f"expected a list, not {value!r}")
+    return value

@@ -1,0 +1,218 @@
+"""The library in our harness: the only place that reaches into PySyncObj, pinned to the one version that was read line by line.
+
+What is bent, and why it has to be:
+
+* `syncobj.createJournal` returns the journal it is given: 0.3.17 has no hook for a journal, and its own never syncs.
+* `syncobj.pickle` and `tcp_connection.pickle` are a JSON codec: 0.3.17 unpickles what peers send (invariant I12).
+* `Quorum._SyncObj__doApplyCommand` applies JSON commands and knows no others: the library would unpickle them.
+* `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and goes on with half a state.
+* No thread of the library: `controller.py` owns the ticks, because the library's own loop logs any error and continues.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pysyncobj.syncobj as library
+import pysyncobj.tcp_connection as library_connection
+from pysyncobj.config import FAIL_REASON, SyncObjConf
+from pysyncobj.version import VERSION
+
+from ledgermq.node.controller import metadata, snapshot
+from ledgermq.node.controller.journal import Entry, Journal
+from ledgermq.node.controller.wire import JsonCodec, QuorumTransport
+from ledgermq.node.errors import EXIT_PLATFORM, EXIT_SYNC, FatalError
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import LogFenced, is_no_space
+
+logger = logging.getLogger(__name__)
+
+LIBRARY_VERSION = "0.3.17"
+COMMAND_TYPE = b"J"
+"""First byte of our commands in the log; the library's own start with 0 to 3."""
+NO_OP = b"\x01"
+COMMAND_BYTES_MAX = 32 << 10
+"""Below the library's batch size, so that it never splits a command."""
+
+SUCCESS = FAIL_REASON.SUCCESS
+NOT_TAKEN = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.QUEUE_FULL, FAIL_REASON.REQUEST_DENIED})
+"""Failures after which the command is in no log because of this attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods of the quorum in seconds. Metadata is not on the data path, so these are calm."""
+
+    tick_s: float = 0.1
+    heartbeat_s: float = 0.2
+    election_min_s: float = 0.8
+    election_max_s: float = 1.6
+    reconnect_s: float = 0.5
+    silent_s: float = 3.0
+    """A connection without a byte for this long, and a leader without a majority for this long, give up."""
+    compact_entries: int = 1000
+    """A longer journal is replaced by a snapshot."""
+    compact_again_s: float = 10.0
+    """How long after a compaction that failed (no space) the next is tried."""
+
+    def for_nodes(self, count: int) -> Timing:
+        """A single node waits for nobody."""
+        return self if count > 1 else replace(self, heartbeat_s=0.01, election_min_s=0.05, election_max_s=0.1)
+
+
+def require_library() -> None:
+    """Refuse any other version: private names are used here."""
+    if VERSION != LIBRARY_VERSION:
+        raise FatalError(EXIT_PLATFORM, f"PySyncObj {VERSION} is installed, {LIBRARY_VERSION} is needed", "install the locked requirements")
+
+
+def install() -> None:
+    """Bend the library, once for the process (see the module's law)."""
+    require_library()
+    library.createJournal = lambda journal: journal
+    library.pickle = JsonCodec
+    library_connection.pickle = JsonCodec
+
+
+class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
+    """One replica of the metadata. Not thread-safe, but for `submit` and for reading `state`."""
+
+    def __init__(
+        self, address: str, others: list[str], listen: str, secret: bytes, disk: Disk, directory: str, timing: Timing, file_bytes: int
+    ) -> None:
+        install()
+        disk.mkdirs(directory)
+        for name in disk.listdir(directory):
+            if name.endswith(".tmp"):
+                disk.unlink(f"{directory}/{name}")
+        self._disk = disk
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._open = True
+        self._compacted_s: float | None = None
+        self._failure: LogFenced | None = None
+        self._snapshot_path = f"{directory}/{snapshot.NAME}"
+        self.state = metadata.State()
+        self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
+        conf = SyncObjConf(
+            password=secret,
+            journalFile=self.journal,
+            fullDumpFile=self._snapshot_path,
+            serializer=self._write_snapshot,
+            deserializer=self._read_snapshot,
+            useFork=False,
+            autoTick=False,
+            appendEntriesUseBatch=False,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            bindAddress=listen,
+            appendEntriesPeriod=timing.heartbeat_s,
+            raftMinTimeout=timing.election_min_s,
+            raftMaxTimeout=timing.election_max_s,
+            connectionRetryTime=timing.reconnect_s,
+            connectionTimeout=max(timing.silent_s, timing.election_max_s),
+            leaderFallbackTimeout=timing.silent_s,
+            dnsCacheTime=30.0,
+            dnsFailCacheTime=1.0,
+            # Compaction is started by `tick` alone: the library would try again at every tick while the disk is full.
+            logCompactionMinEntries=1 << 60,
+            logCompactionMinTime=1e15,
+        )
+        try:
+            super().__init__(address, others, conf, transportClass=QuorumTransport)
+        except BaseException:
+            self.journal._destroy()
+            raise
+
+    def tick(self) -> None:
+        """Wait for something to do, at most a tick, and do it. Raises what cannot be survived."""
+        self.doTick(self._timing.tick_s)
+        now = time.monotonic()
+        if len(self.journal) > self._timing.compact_entries and (
+            self._compacted_s is None or now > self._compacted_s + self._timing.compact_again_s
+        ):
+            self._compacted_s = now
+            self.forceLogCompaction()
+
+    def make_durable(self) -> None:
+        """Called before anything leaves this process."""
+        if self._failure is not None:
+            raise self._failure
+        self.journal.flush()
+
+    def submit(self, command: metadata.Json, answer: Callable[[metadata.Outcome | None, int], None]) -> None:
+        """Hand a command to the log. `answer` is called on the quorum's thread with the outcome and SUCCESS, or with None and the failure,
+        or never: a leader may die. From any thread."""
+        text = json.dumps(command, separators=(",", ":")).encode("ascii")
+        if len(text) > COMMAND_BYTES_MAX:
+            raise ValueError(f"the command has {len(text)} bytes; the limit is {COMMAND_BYTES_MAX}")
+        with self._lock:
+            if not self._open:
+                answer(None, FAIL_REASON.MISSING_LEADER)
+                return
+            # The pipe is full only when a wake-up is under way.
+            with suppress(BlockingIOError):
+                self._applyCommand(COMMAND_TYPE + text, answer, None)
+
+    def wake(self) -> None:
+        """End the current wait of `tick`. From any thread."""
+        with self._lock, suppress(BlockingIOError):
+            if self._open:
+                self._SyncObj__pipeNotifier.notify()
+
+    def destroy(self) -> None:
+        """Close connections, port, journal and the library's wake-up pipe, which it leaves open itself."""
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            super().destroy()
+            notifier = self._SyncObj__pipeNotifier
+            for descriptor in (notifier._PipeNotifier__pipeR, notifier._PipeNotifier__pipeW):
+                os.close(descriptor)
+
+    # -- called by the library ----------------------------------------------------------------------------------------------------
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> metadata.Outcome | None:
+        if command == NO_OP:
+            return None
+        if command[:1] != COMMAND_TYPE:
+            raise metadata.UnknownCommand(f"controller command of type {command[:1]!r}")
+        self.state, outcome = metadata.apply(self.state, json.loads(command[1:]))
+        return outcome
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
+        snapshot.adopt(self._disk, self._snapshot_path)
+        # A damaged file raises here, before the library hides it.
+        snapshot.read(self._disk, self._snapshot_path)
+        super()._SyncObj__loadDumpFile(clearJournal)
+
+    def _write_snapshot(self, path: str, covered: tuple[Entry, Entry, Any]) -> None:
+        last, previous, _ = covered
+        try:
+            snapshot.write(self._disk, path, metadata.export(self.state), last, previous)
+        except OSError as error:
+            # The library hides this. A full disk may have space again; any other failure is final (I9).
+            if not is_no_space(error):
+                text = f"the controller snapshot {path} cannot be written ({error.strerror}): check the disk, then start the node again"
+                self._failure = LogFenced(text, EXIT_SYNC)
+            raise
+
+    def _read_snapshot(self, path: str) -> tuple[Entry, Entry, list[Any]]:
+        tree, last, previous = snapshot.read(self._disk, path)
+        self.state = metadata.restore(tree)
+        return last, previous, []
+
+    def _covered_by_snapshot(self) -> tuple[Entry, Entry] | None:
+        if not self._disk.exists(self._snapshot_path):
+            return None
+        _, last, previous = snapshot.read(self._disk, self._snapshot_path)
+        return previous, last

@@ -1,0 +1,51 @@
+"""The controller's snapshot file: the agreed state at one log index, and the two log entries around it that the library asks for.
+
+Written and read through the library's hooks for custom serialisation, so that its own (pickled) dumps never exist. The file is checksummed
+JSON (docs/format.md §12); it also travels, as it is, to a node that is too far behind.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ledgermq.node.controller.journal import Entry
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import UnknownFormat
+
+NAME = "snapshot"
+VERSION = 1
+
+
+def write(disk: Disk, path: str, state: dict[str, Any], last: Entry, previous: Entry) -> None:
+    """Durable under `path` when this returns; `last` is the entry whose effects are the newest in `state`."""
+    sealed_json.write(disk, path, {"v": VERSION, "state": state, "last": _listed(last), "previous": _listed(previous)})
+
+
+def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry]:
+    """State, last and previous entry. Raises FileNotFoundError, Damaged, UnknownFormat."""
+    tree = sealed_json.read(disk, path)
+    if tree["v"] != VERSION:
+        raise UnknownFormat(f"{path} has version {tree['v']}, this program reads {VERSION}: start the version that wrote it")
+    return tree["state"], _entry(tree["last"]), _entry(tree["previous"])
+
+
+def adopt(disk: Disk, path: str) -> None:
+    """Make a file durable that the library received and renamed into place without syncing anything."""
+    file = disk.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_dir(os.path.dirname(path))
+
+
+def _listed(entry: Entry) -> list[Any]:
+    command, index, term = entry
+    return [command.decode("latin-1"), index, term]
+
+
+def _entry(fields: list[Any]) -> Entry:
+    text, index, term = fields
+    return text.encode("latin-1"), index, term

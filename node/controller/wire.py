@@ -1,0 +1,226 @@
+"""What the controller quorum says on the network, and to whom it listens (invariant I12).
+
+Three things the library does not do by itself. Messages are JSON, never pickle, whoever sent them. A connection that has not proven
+knowledge of the cluster secret gets little memory, little time and few companions. And nothing leaves before the journal is durable.
+
+The library authenticates every frame (Fernet: AES-CBC and HMAC-SHA256 over the whole frame, checked before anything is decoded) and binds
+each direction of a connection to a random key of the other side, so frames of other connections cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import logging
+import socket
+import time
+from typing import Any
+
+from pysyncobj.transport import TCPTransport
+
+from ledgermq.node.errors import EXIT_PORT, FatalError
+
+logger = logging.getLogger(__name__)
+
+BYTES_KEY = "b64"
+UNPROVEN_BYTES = 16 << 10
+"""How much a connection may send before its first valid frame; a greeting has a few hundred bytes."""
+UNPROVEN_SECONDS = 5.0
+UNPROVEN_CONNECTIONS = 64
+REBIND_SECONDS = 1.0
+
+
+class JsonCodec:
+    """Stands where the library expects the pickle module: `dumps` and `loads` for its messages, which are JSON but for bytes."""
+
+    @staticmethod
+    def dumps(message: Any) -> bytes:
+        return json.dumps(message, separators=(",", ":"), default=_tagged).encode("ascii")
+
+    @staticmethod
+    def loads(data: bytes) -> Any:
+        return json.loads(data, object_hook=_untagged)
+
+
+def _tagged(value: Any) -> dict[str, str]:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} does not travel between controllers")
+    return {BYTES_KEY: base64.b64encode(value).decode("ascii")}
+
+
+def _untagged(tree: dict[str, Any]) -> Any:
+    return base64.b64decode(tree[BYTES_KEY], validate=True) if tree.keys() == {BYTES_KEY} else tree
+
+
+class Sentinel:
+    """The encryptor of one incoming connection: passes on what is authentic, remembers whether anything was, says who failed."""
+
+    def __init__(self, encryptor: Any, peer: str) -> None:
+        self._encryptor = encryptor
+        self._peer = peer
+        self.proven = False
+
+    def encrypt_at_time(self, data: bytes, now: int) -> bytes:
+        sealed: bytes = self._encryptor.encrypt_at_time(data, now)
+        return sealed
+
+    def extract_timestamp(self, frame: bytes) -> int:
+        """The library asks for this first, and closes the connection when it raises."""
+        try:
+            stamp: int = self._encryptor.extract_timestamp(frame)
+        except Exception:  # whatever is wrong with a stranger's bytes, the answer is the same; the library closes the connection
+            logger.warning("controller: %s does not know the cluster secret; connection closed (is it a node of this cluster?)", self._peer)
+            raise
+        self.proven = True
+        return stamp
+
+    def decrypt(self, frame: bytes) -> bytes:
+        plain: bytes = self._encryptor.decrypt(frame)
+        return plain
+
+
+class RationedSocket:
+    """A socket that hangs up on a peer that sends much without having proven anything."""
+
+    def __init__(self, plain: socket.socket, sentinel: Sentinel) -> None:
+        self._plain = plain
+        self._sentinel = sentinel
+        self._received = 0
+
+    def recv(self, most: int) -> bytes:
+        data = self._plain.recv(most)
+        self._received += len(data)
+        if self._received > UNPROVEN_BYTES and not self._sentinel.proven:
+            raise ConnectionResetError(errno.ECONNRESET, "too many bytes before the first valid frame")
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
+    """The library's transport, with the duties of this module. Private names of 0.3.17 are used here and in quorum.py only."""
+
+    _ready: bool
+    _lastBindAttemptTime: float
+
+    def __init__(self, quorum: Any, self_node: Any, other_nodes: Any) -> None:
+        self._quorum = quorum
+        self._arrived: dict[Any, float] = {}
+        self._listens_since: float | None = None
+        super().__init__(quorum, self_node, other_nodes)
+
+    # -- what leaves --------------------------------------------------------------------------------------------------------------
+
+    def send(self, node: Any, message: Any) -> bool:
+        """Send to a known node; what the message promises is durable first."""
+        self._quorum.make_durable()
+        if message["type"] == "next_node_idx":
+            # The library's replies to a leader do not say in which term they were given; see `_onMessageReceived`.
+            message["term"] = self._quorum.raftCurrentTerm
+        sent: bool = super().send(node, message)
+        return sent
+
+    # -- what arrives -------------------------------------------------------------------------------------------------------------
+
+    def _onMessageReceived(self, node: Any, message: Any) -> None:
+        kind = message["type"]
+        if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
+            return  # an answer to what this node said in another term; it says nothing about its log of today
+        reply = self._known_already(message) if kind == "append_entries" and message["term"] >= self._quorum.raftCurrentTerm else None
+        super()._onMessageReceived(node, message)
+        if reply is not None:
+            self.send(node, reply)
+
+    def _known_already(self, message: Any) -> Any:
+        """Keep the library from cutting entries off only to append the same ones again: between the two it would have forgotten what it
+        acknowledged. Entries at the front that the journal has are taken out of the message. If it has them all, only the leader's signs of
+        life are left in it, and the reply is returned that the library would have given for them."""
+        entries = message.get("entries")
+        if not entries or message.get("prevLogIdx") is None:
+            return None
+        journal = self._quorum.journal
+        first = journal[0][1]
+        known = message["prevLogIdx"]
+        if not self._agree(journal, known - first, message["prevLogTerm"]):
+            return None
+        while entries and self._agree(journal, entries[0][1] - first, entries[0][2]):
+            _, known, message["prevLogTerm"] = entries.pop(0)
+        message["prevLogIdx"] = known
+        if entries or known == journal[-1][1]:
+            return None
+        del message["prevLogIdx"], message["prevLogTerm"]
+        message["commit_index"] = min(message["commit_index"], known)
+        return {"type": "next_node_idx", "next_node_idx": known + 1, "reset": False, "success": True}
+
+    @staticmethod
+    def _agree(journal: Any, place: int, term: int) -> bool:
+        return 0 <= place < len(journal) and journal[place][2] == term
+
+    # -- strangers ----------------------------------------------------------------------------------------------------------------
+
+    def _onNewIncomingConnection(self, conn: Any) -> None:
+        super()._onNewIncomingConnection(conn)
+        plain = conn._TcpConnection__socket
+        conn.encryptor = Sentinel(conn.encryptor, _peer_name(plain))
+        conn._TcpConnection__socket = RationedSocket(plain, conn.encryptor)
+        self._arrived[conn] = time.monotonic()
+        if len(self._unknownConnections) > UNPROVEN_CONNECTIONS:
+            self._dismiss(min(self._unknownConnections, key=self._arrived.__getitem__), "too many connections wait to greet")
+
+    def _onIncomingMessageReceived(self, conn: Any, message: Any) -> None:
+        """The greeting of an authenticated peer: first its random key, then the address it is known by. Everything else the library would
+        take here (observers, administration) is refused."""
+        if conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
+            self._dismiss(conn, f"it calls itself {message!r}, which is no node of this cluster; compare `nodes` in the configurations")
+            return
+        before = dict(self._connections)
+        super()._onIncomingMessageReceived(conn, message)
+        for node, old in before.items():
+            # What an abandoned connection still holds is older than what the new one brings.
+            if self._connections.get(node) is conn and old is not conn:
+                old.disconnect()
+
+    def _dismiss(self, conn: Any, why: str) -> None:
+        logger.warning("controller: connection closed: %s", why)
+        conn.disconnect()
+        self._unknownConnections.discard(conn)
+        self._arrived.pop(conn, None)
+
+    def _onTick(self) -> None:
+        super()._onTick()
+        if self._arrived:
+            self._arrived = {conn: at for conn, at in self._arrived.items() if conn in self._unknownConnections}
+            late = time.monotonic() - UNPROVEN_SECONDS
+            for conn in [conn for conn, at in self._arrived.items() if at < late]:
+                self._dismiss(conn, f"no greeting within {UNPROVEN_SECONDS:.0f} s")
+        if self._ready and self._server is not None and self._server._TcpServer__fileno is None:
+            # The library stops listening for good when one accept fails, for instance for want of file descriptors.
+            self._ready = False
+
+    def _maybeBind(self) -> None:
+        """Bind, or say why not. Only the first attempt is fatal."""
+        now = time.monotonic()
+        if self._ready or (self._listens_since is not None and now < self._lastBindAttemptTime + REBIND_SECONDS):
+            return
+        self._lastBindAttemptTime = now
+        try:
+            self._server.bind()
+        except OSError as error:
+            self._server.unbind()
+            if self._listens_since is None:
+                what = f"the controller address {self._quorum.conf.bindAddress} cannot be used ({error.strerror or error})"
+                raise FatalError(EXIT_PORT, what, "stop the process that uses it or choose another controller_port") from error
+            logger.warning("controller: cannot listen again on %s (%s); trying again", self._quorum.conf.bindAddress, error.strerror)
+            return
+        self._listens_since = now
+        self._ready = True
+        self._bindOverEvent.set()
+
+
+def _peer_name(plain: socket.socket) -> str:
+    try:
+        return "{}:{}".format(*plain.getpeername()[:2])
+    except OSError:
+        return "a peer that is gone already"

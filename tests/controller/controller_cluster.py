@@ -1,0 +1,81 @@
+"""Controllers in one process on loopback, for tests: ports, timing, restarts. Knows nothing of what a test asserts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ledgermq.node.controller.controller import Controller, ControllerConfig
+from ledgermq.node.controller.quorum import Timing
+
+FAST = Timing(tick_s=0.02, heartbeat_s=0.03, election_min_s=0.12, election_max_s=0.3, reconnect_s=0.05, silent_s=1.0)
+SECRET = b"a secret for tests only, 32 bytes"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Cluster:
+    """Named controllers over directories below `root`; each can be stopped and started again."""
+
+    def __init__(self, root: Path, nodes: int = 3, timing: Timing = FAST, file_bytes: int = 1 << 16) -> None:
+        self.root = root
+        self.timing = timing
+        self.file_bytes = file_bytes
+        self.addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(nodes))}
+        self.running: dict[str, Controller] = {}
+
+    def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
+        return ControllerConfig(
+            node=name,
+            addresses=self.addresses,
+            listen=self.addresses[name],
+            directory=str(self.root / name / "controller"),
+            cluster_id="6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
+            secret=secret,
+            timing=self.timing,
+            file_bytes=self.file_bytes,
+        )
+
+    async def start(self, names: Iterable[str] | None = None, secret: bytes = SECRET) -> None:
+        for name in self.addresses if names is None else names:
+            controller = Controller(self.config(name, secret))
+            await controller.start()
+            self.running[name] = controller
+
+    async def stop(self, names: Iterable[str] | None = None) -> None:
+        chosen = list(self.running if names is None else names)
+        await asyncio.gather(*(self.running.pop(name).stop() for name in chosen))
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait for something that has to happen; the limit is only there to end a broken run."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def leader(self) -> str:
+        """The node that all running controllers call their leader."""
+
+        def agreed() -> bool:
+            views = {c.health.leader for c in self.running.values() if c.health.ready}
+            return len(views) == 1 and views <= set(self.running) and all(c.health.ready for c in self.running.values())
+
+        await self.until(agreed)
+        return next(iter(self.running.values())).health.leader or ""
+
+    async def describe(self) -> None:
+        """Make the nodes and two broker groups known."""
+        nodes = {name: {"peer": address} for name, address in self.addresses.items()}
+        groups = {"g1": list(self.addresses), "g2": list(self.addresses)}
+        await next(iter(self.running.values())).announce(nodes, groups, timeout=20)
