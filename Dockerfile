@@ -25,10 +25,11 @@ COPY audit/ audit/
 COPY sim/ sim/
 COPY src/ src/
 COPY deploy/node.yaml /etc/ledgermq/node.yaml
+COPY deploy/entrypoint.sh /usr/local/bin/ledgermq-entrypoint
 RUN /opt/venv/bin/pip install --quiet --no-deps --no-build-isolation --editable . \
-    && useradd --system --uid 10001 --home-dir /data ledgermq && mkdir -p /data && chown ledgermq /data
+    && useradd --system --uid 10001 --home-dir /data ledgermq \
+    && mkdir -p /data /run/ledgermq && chown ledgermq /data /run/ledgermq
 USER ledgermq
-VOLUME /data
-EXPOSE 8081 9081 10081 11081
-ENTRYPOINT ["ledgermq"]
+VOLUME ["/data", "/run/ledgermq"]
+ENTRYPOINT ["ledgermq-entrypoint"]
 CMD ["serve", "--config", "/etc/ledgermq/node.yaml"]
