@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address
 from itertools import repeat
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -36,7 +36,7 @@ from ledgermq.proto.layout_columns import (
     RECORD_V2,
     V1_TOPIC_MAX,
     Buffer,
-    Columns,
+    RecordColumns,
     java_hash,
     prefixes,
     put_prefixes,
@@ -57,8 +57,8 @@ __all__ = [
     "PREFIX",
     "QUEUE_UNIT",
     "BadEntry",
-    "Columns",
     "Record",
+    "RecordColumns",
     "chain_crc_at",
     "chain_seed",
     "decode_record",
@@ -481,8 +481,7 @@ def _split(record: Buffer) -> tuple[int, int, int, int]:
     return body_end, topic_at, topic_end, topic_end + 2
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One message record, for delivery. `properties` is the encoded property string."""
 
     topic: str
@@ -496,7 +495,13 @@ class Record:
     properties: bytes
 
 
-_RECORD = struct.Struct(">iiiiiqqiq8sq4siiqi")
+_RECORD = struct.Struct(">iiiiiqqiq8sq8siqi")
+
+
+@lru_cache(maxsize=256)
+def _host_text(packed: bytes) -> str:
+    return f"{packed[0]}.{packed[1]}.{packed[2]}.{packed[3]}:{int.from_bytes(packed[4:], 'big')}"
+
 
 
 def decode_record(record: Buffer) -> Record:
@@ -504,7 +509,7 @@ def decode_record(record: Buffer) -> Record:
     if len(record) < RECORD_FIXED_BYTES:
         raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
     body_end, topic_at, topic_end, properties_at = _split(record)
-    _, _, _, queue, _, queue_offset, physical, _, born_ms, _, store_ms, host, port, _, _, _ = _RECORD.unpack_from(record)
+    _, _, _, queue, _, queue_offset, physical, _, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
     return Record(
         topic=bytes(record[topic_at:topic_end]).decode(),
         queue=queue,
@@ -512,7 +517,7 @@ def decode_record(record: Buffer) -> Record:
         physical_offset=physical,
         born_ms=born_ms,
         store_ms=store_ms,
-        store_host=f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}",
+        store_host=_host_text(host),
         body=bytes(record[88:body_end]),
         properties=bytes(record[properties_at:]),
     )

@@ -142,7 +142,7 @@ def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RecordColumns:
     """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs."""
 
     topics: tuple[str, ...]
@@ -154,13 +154,13 @@ class Columns:
     sizes: I32
 
 
-def record_columns(entries: Range) -> Columns:
+def record_columns(entries: Range) -> RecordColumns:
     """The columns of a sealed range whose bytes were written or verified here."""
     data, starts = entries.data, entries.starts
     heads = prefixes(data, starts)
     found = tails(data, starts, entries.sizes, heads)
     topics, topic_of = _topics(data, found)
-    return Columns(
+    return RecordColumns(
         topics=topics,
         topic_of=topic_of,
         queues=heads["queue"].astype(np.int32),
