@@ -369,12 +369,12 @@ class Core:
             self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
         pushes = []
         for peer in self.peers.values():
-            budget = peer.budget(timing.window_bytes, timing.window_ranges) if peer.next_index <= self.log.end_index else 0
+            size, ranges = peer.room(timing.window_bytes, timing.window_ranges) if peer.next_index <= self.log.end_index else (0, 0)
             news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
-            if beat or peer.probe_due or (news and not budget):
+            if beat or peer.probe_due or (news and not ranges):
                 self._messages.append(self._append_to(peer, peer.anchor(), None))
-            if budget:
-                pushes.append(Push(peer.node, peer.next_index, budget))
+            if ranges:
+                pushes.append(Push(peer.node, peer.next_index, size, ranges))
         return tuple(pushes)
 
     def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None) -> Append:

@@ -26,12 +26,13 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Room in a peer's window: read ranges from `first_index` on while `budget_bytes` lasts, at least one entry; report each with
-    `Core.pushed`, which returns the message that carries it."""
+    """Room in a peer's window: read up to `ranges` ranges from `first_index` on while `size` bytes last, each of at least one entry; report
+    each with `Core.pushed`, which returns the message that carries it."""
 
     to: str
     first_index: int
-    budget_bytes: int
+    size: int
+    ranges: int
 
 
 @dataclass(frozen=True, slots=True)

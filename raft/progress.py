@@ -61,11 +61,12 @@ class Peer:
         """The entry that a message without a range asks about: the one surely in common, or while probing the one in question."""
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
-    def budget(self, window_bytes: int, window_ranges: int) -> int:
-        """Bytes that may be pushed now; 0 = none. A single range may exceed what is left, so that the window never blocks a big entry."""
+    def room(self, window_bytes: int, window_ranges: int) -> tuple[int, int]:
+        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes: the window never blocks a big entry."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
-        return max(0, window_bytes - self.underway_bytes) if len(self.underway) < limit else 0
+        size, ranges = window_bytes - self.underway_bytes, limit - len(self.underway)
+        return (size, ranges) if size > 0 and ranges > 0 else (0, 0)
 
     def pushed(self, extent: Extent, round_: int) -> None:
         assert extent.first_index == self.next_index, (extent, self)

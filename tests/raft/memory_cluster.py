@@ -103,8 +103,9 @@ class Member:
         self.carry_out(effects.writes, None, [])
         packets = [Packet(m, self.payload(m)) for m in effects.messages]
         for push in effects.pushes:
-            first, budget = push.first_index, push.budget_bytes
-            while budget > 0 and first <= self.core.log.end_index:
+            first, budget, ranges = push.first_index, push.size, push.ranges
+            while budget > 0 and ranges > 0 and first <= self.core.log.end_index:
+                ranges -= 1
                 most = max(1, min(budget, self.timing.range_bytes_max) // ENTRY_BYTES)
                 last = min(self.core.log.run_end(first), first + most - 1)
                 term = self.core.log.term_at(first)

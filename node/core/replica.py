@@ -1,0 +1,308 @@
+"""The Raft replica of a broker group: a consensus core, an entry log and a hard state behind the `Replicator` port.
+
+Here lives the driver: packets become messages, the core decides, and its effects are carried out in the order `raft.effects.Effects` fixes:
+hard state durable, log cut and written, then packets. It decides nothing itself. No clock, threads or chance of its own: time comes in, the
+one blocking call of a group commit leaves as a `SyncTicket`. Duties that safety hangs on have a method of their own.
+
+The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something is unsynced and none is under way.
+The first failed write or sync fences the replica for good (invariant I9).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.proto.layout import BadEntry, chain_crc_at, verify_range
+from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.core import Core
+from ledgermq.raft.effects import Push, Writes
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
+from ledgermq.storage.entry_log import EntryLog, LogSync
+from ledgermq.storage.errors import BadRange, LogFenced, NoSpace
+from ledgermq.storage.hard_state import HardStateFile
+
+MEMBERSHIP_INDEX = 0
+"""The group's first entry, committed by definition: every replica wrote the same at bootstrap."""
+
+
+class RaftReplica:
+    """`Replicator` over Raft; see `node/core/ports.py` for the contract of every public method."""
+
+    core_type: type[Core] = Core
+
+    def __init__(
+        self,
+        group: str,
+        config: RaftConfig,
+        log: EntryLog,
+        hard_state: HardStateFile,
+        chance: Chance,
+        now_ns: int,
+        *,
+        store_host: bytes,
+        commit_index: int = MEMBERSHIP_INDEX,
+    ) -> None:
+        """`log` is recovered and bootstrapped; everything in it is durable. `commit_index` was committed and durable here when it was
+        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark)."""
+        if log.end_index < MEMBERSHIP_INDEX:
+            raise ValueError(f"group {group} has an empty log: bootstrap it first")
+        self.group = group
+        self.config = config
+        self.log = log
+        self.fenced: str | None = None
+        self.core = self.core_type(
+            config, LogView(log.term_runs(), log.end_index), hard_state.value, chance, now_ns, max(commit_index, MEMBERSHIP_INDEX)
+        )
+        self._hard_state = hard_state
+        self._store_host = store_host
+        self._underway: tuple[SyncTicket, LogSync, int, int] | None = None
+        self._tickets = 0
+        self._packets: list[tuple[str, PeerPacket]] = []
+        self._recent: dict[int, Range] = {}
+        self._counts: Counter[str] = Counter()
+
+    # What the port shows
+
+    @property
+    def role(self) -> Role:
+        return self.core.role
+
+    @property
+    def term(self) -> int:
+        return self.core.term
+
+    @property
+    def leader(self) -> str | None:
+        return self.core.leader
+
+    @property
+    def begin_index(self) -> int:
+        return self.log.begin_index
+
+    @property
+    def end_index(self) -> int:
+        return self.core.log.end_index
+
+    @property
+    def durable_index(self) -> int:
+        return self.core.durable_index
+
+    @property
+    def commit_index(self) -> int:
+        return self.core.commit_index
+
+    def status(self) -> ReplicaStatus:
+        """`applied_index` is −1: applying is the caller's business."""
+        return ReplicaStatus(
+            group=self.group,
+            node=self.config.node,
+            role=self.role,
+            term=self.term,
+            leader=self.leader,
+            begin_index=self.begin_index,
+            end_index=self.end_index,
+            durable_index=self.durable_index,
+            commit_index=self.commit_index,
+            applied_index=NO_INDEX,
+            peers=self.core.peer_progress(),
+            fenced=self.fenced,
+            extra=dict(self._counts),
+        )
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        return self.log.read(first_index, max_bytes)
+
+    # Inputs
+
+    def tick(self, now_ns: int) -> None:
+        self._refuse_when_fenced()
+        self.core.tick(now_ns)
+
+    def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
+        self._refuse_when_fenced()
+        try:
+            arrived = decode(packet, sender)
+            if isinstance(arrived.message, Append):
+                self._step_append(arrived.message, arrived, now_ns)
+            else:
+                self.core.step(arrived.message, now_ns)
+        except BadPacket as bad:
+            self._counts[f"dropped-{bad.kind}"] += 1
+        except BadEntry:
+            self._counts["dropped-bytes"] += 1
+
+    def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
+        """Verify a pushed range once, compare chains where both logs meet, let the core decide, and write what it keeps."""
+        question = self.core.chain_question(message)
+        entries = None
+        if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
+            entries = verify_range(arrived.payload, message.extent.first_index, message.extent.term, arrived.pos, arrived.prev_chain)
+            if entries.last_index != message.extent.last_index:
+                raise BadPacket("shape", f"range ends at {entries.last_index}, not at {message.extent.last_index}")
+        agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
+        self.core.step(message, now_ns, chains_agree=agree)
+        self._carry_out(self.core.take_writes(), entries)
+
+    def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
+        self._refuse_when_fenced()
+        assert self._underway is not None and self._underway[0] is ticket, "a ticket comes back once"
+        _, sync, term, index = self._underway
+        self._underway = None
+        with self._fencing("the log could not be synced"):
+            self.log.finish_sync(sync, error)
+        if error is not None:
+            self._fence(f"the log could not be synced: {error}", error)
+        self.core.synced(term, index)
+
+    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+        self._refuse_when_fenced()
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader)
+        self._carry_out(self.core.take_writes(), None)
+        try:
+            with self._fencing("the log could not be written"):
+                ranges = self.log.append_leader(self.term, batch, queue_offsets, store_ms, self._store_host, control=control)
+        except NoSpace as error:
+            raise LogFull(str(error)) from error
+        for entries in ranges:
+            self.core.appended(_extent(entries))
+            self._recent[entries.first_index] = entries
+        return ranges
+
+    def take(self, now_ns: int) -> ReplicaOutput:
+        self._refuse_when_fenced()
+        effects = self.core.take(now_ns)
+        if effects.fence is not None:
+            self._fence(effects.fence)
+        self._carry_out(effects.writes, None)
+        for message in effects.messages:
+            self._post(message)
+        for push in effects.pushes:
+            self._push(push)
+        self._recent.clear()
+        self.core.check_invariants()
+        packets, self._packets = tuple(self._packets), []
+        return ReplicaOutput(packets, self._begin_sync(), effects.commit_index, effects.role_changed, self.core.wake_at_ns(now_ns))
+
+    # Duties that safety hangs on, one method each
+
+    def _persist(self, hard_state: HardState) -> None:
+        """Term and vote are on stable storage when this returns, and before anything that depends on them."""
+        with self._fencing("term and vote could not be stored"):
+            self._hard_state.save(hard_state)
+
+    def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
+        """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""
+        if entries is None or index < entries.first_index:
+            theirs = prev_chain
+        else:
+            theirs = chain_crc_at(entries.data, int(entries.starts[index - entries.first_index]))
+        return theirs == self.log.chain_at(index)
+
+    def _truncate(self, index: int) -> None:
+        """The log ends before `index` afterwards, and no byte behind its end can come back."""
+        with self._fencing("the log could not be cut"):
+            self.log.truncate_from(index)
+
+    def _begin_sync(self) -> SyncTicket | None:
+        """One group commit over everything written so far, unless one is under way."""
+        if self._underway is not None or not self.log.needs_sync:
+            return None
+        term, index = self.core.sync_begins()
+        sync = self.log.begin_sync()
+        self._tickets += 1
+        ticket = SyncTicket(self._tickets, sync.run)
+        self._underway = (ticket, sync, term, index)
+        return ticket
+
+    # Carrying out
+
+    def _carry_out(self, writes: Writes, entries: Range | None) -> None:
+        if writes.hard_state is not None:
+            self._persist(writes.hard_state)
+        if writes.truncate_from is not None:
+            self._truncate(writes.truncate_from)
+            self._counts["truncations"] += 1
+        if writes.append is not None:
+            assert entries is not None
+            self._append(entries, writes.append[0])
+
+    def _append(self, entries: Range, first_index: int) -> None:
+        try:
+            with self._fencing("a pushed range could not be written"):
+                self.log.append_range(tail_of(entries, first_index))
+        except NoSpace:
+            self._counts["refused-disk-full"] += 1
+            self.core.append_refused(first_index)
+
+    def _post(self, message: Message) -> None:
+        if isinstance(message, Append):
+            self._packets.append((message.to, encode_append(message, self.log.chain_at(message.prev_index), None)))
+        else:
+            self._packets.append((message.to, encode(message)))
+
+    def _push(self, push: Push) -> None:
+        """Fill a peer's window with ranges from the log, the newest of which may still be at hand."""
+        first, size, most = push.first_index, push.size, self.config.timing.range_bytes_max
+        for _ in range(push.ranges):
+            if size <= 0 or first > self.end_index:
+                return
+            entries = self._range_at(first, min(size, most))
+            message = self.core.pushed(push.to, _extent(entries))
+            self._packets.append((push.to, encode_append(message, entries.prev_chain, entries)))
+            first, size = entries.last_index + 1, size - len(entries.data)
+
+    def _range_at(self, first_index: int, max_bytes: int) -> Range:
+        recent = self._recent.get(first_index)
+        if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
+            recent = self._recent[first_index] = self.log.read(first_index, max_bytes)
+        return recent
+
+    # Fencing
+
+    @contextmanager
+    def _fencing(self, what: str) -> Iterator[None]:
+        """Any failure of the disk but a full one is final (invariant I9): the state of what was being written is unknown."""
+        try:
+            yield
+        except NoSpace:
+            raise
+        except (OSError, LogFenced, BadRange) as error:
+            self._fence(f"{what}: {error}", error)
+
+    def _fence(self, reason: str, error: Exception | None = None) -> None:
+        self.fenced = reason
+        raise Fenced(reason) from error
+
+    def _refuse_when_fenced(self) -> None:
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+
+
+def _extent(entries: Range) -> Extent:
+    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), entries.first_index == MEMBERSHIP_INDEX)
+
+
+def tail_of(entries: Range, first_index: int) -> Range:
+    """The part of a range from `first_index` on, without copying."""
+    skip = first_index - entries.first_index
+    if skip == 0:
+        return entries
+    at = int(entries.starts[skip])
+    return Range(
+        first_index,
+        entries.last_index,
+        entries.term,
+        entries.pos + at,
+        entries.data[at:],
+        entries.starts[skip:] - at,
+        entries.sizes[skip:],
+        chain_crc_at(entries.data, int(entries.starts[skip - 1])),
+        entries.last_chain,
+    )

@@ -1,0 +1,130 @@
+"""Raft messages as packets: the one place that turns `raft.messages` values into headers of `proto/raft.proto` and back.
+
+Everything that arrives is checked here for shape: checksum, members of the message, and the relations between numbers that the core takes
+for granted. The bytes of a range are only attached or handed on; `proto.layout` verifies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import crc32c
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
+from ledgermq.proto.types import Range
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+
+
+class BadPacket(Exception):
+    """A packet that no correct peer sends; it is dropped and counted under `kind`."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a payload."""
+
+    message: Message
+    payload: bytes | memoryview
+    prev_chain: int = 0
+    pos: int = -1
+
+
+def encode_append(message: Append, prev_chain: int, entries: Range | None) -> PeerPacket:
+    """An `Append` with the chain CRC before its range, and the range itself."""
+    header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
+    append = header.append
+    append.round, append.commit_index = message.round, message.commit_index
+    append.prev_index, append.prev_term, append.prev_chain = message.prev_index, message.prev_term, prev_chain
+    if entries is None:
+        return _seal(header, b"")
+    append.range.last_index, append.range.term, append.range.pos = entries.last_index, entries.term, entries.pos
+    return _seal(header, entries.data)
+
+
+def encode(message: VoteRequest | VoteReply | AppendReply) -> PeerPacket:
+    """A message that needs nothing from the log."""
+    header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
+    if isinstance(message, VoteRequest):
+        request = header.vote_request
+        request.pre, request.last_index, request.last_term = message.pre, message.last_index, message.last_term
+    elif isinstance(message, VoteReply):
+        header.vote_reply.pre, header.vote_reply.granted = message.pre, message.granted
+    else:
+        reply = header.append_reply
+        reply.round, reply.boot_id, reply.rejected = message.round, message.boot_id, message.rejected
+        reply.received, reply.durable, reply.hint_term = message.received, message.durable, message.hint_term
+    return _seal(header, b"")
+
+
+def _seal(header: RaftMessage, payload: bytes | memoryview) -> PeerPacket:
+    message = header.SerializeToString()
+    return PeerPacket(RaftPacket(message=message, checksum=crc32c.crc32c(message)).SerializeToString(), payload)
+
+
+def decode(packet: PeerPacket, sender: str) -> Arrived:
+    """Raises BadPacket. `sender` is who the transport says it is."""
+    header = _open(packet)
+    if header.sender != sender:
+        raise BadPacket("stranger", f"{sender} sent a packet in the name of {header.sender!r}")
+    kind = header.WhichOneof("content")
+    if kind == "append":
+        return _append(header, packet.payload)
+    if len(packet.payload):
+        raise BadPacket("shape", f"{kind} with a payload")
+    return Arrived(_plain(header, kind), b"")
+
+
+def _open(packet: PeerPacket) -> RaftMessage:
+    try:
+        outer = RaftPacket.FromString(packet.header)
+        if crc32c.crc32c(outer.message) != outer.checksum:
+            raise BadPacket("checksum", "header was changed on the way")
+        return RaftMessage.FromString(outer.message)
+    except DecodeError as error:
+        raise BadPacket("shape", str(error)) from error
+
+
+def _plain(header: RaftMessage, kind: str | None) -> Message:
+    if kind == "vote_request":
+        request = header.vote_request
+        return VoteRequest(header.sender, header.to, header.term, request.pre, request.last_index, request.last_term)
+    if kind == "vote_reply":
+        return VoteReply(header.sender, header.to, header.term, header.vote_reply.pre, header.vote_reply.granted)
+    if kind != "append_reply":
+        raise BadPacket("shape", f"unknown content {kind}")
+    reply = header.append_reply
+    _demand(NO_INDEX <= reply.durable <= reply.received, "durable above received")
+    return AppendReply(
+        header.sender, header.to, header.term, reply.round, reply.boot_id, reply.rejected, reply.received, reply.durable, reply.hint_term
+    )
+
+
+def _append(header: RaftMessage, payload: bytes | memoryview) -> Arrived:
+    append = header.append
+    _demand(append.prev_index >= NO_INDEX and append.prev_term <= header.term, "entry before the range")
+    extent, pos = None, -1
+    if append.HasField("range"):
+        extent, pos = _extent(append, header.term, len(payload)), append.range.pos
+    else:
+        _demand(not len(payload), "payload without a range")
+    message = Append(header.sender, header.to, header.term, append.round, append.prev_index, append.prev_term, append.commit_index, extent)
+    return Arrived(message, payload, append.prev_chain, pos)
+
+
+def _extent(append: RaftAppend, term: int, size: int) -> Extent:
+    entries = append.range
+    _demand(size > 0 and entries.pos >= 0, "range without bytes")
+    _demand(entries.last_index > append.prev_index, "range ends before it begins")
+    _demand(0 <= entries.term and append.prev_term <= entries.term <= term, "terms fall along the range")
+    return Extent(append.prev_index + 1, entries.last_index, entries.term, size)
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise BadPacket("shape", what)
