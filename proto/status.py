@@ -229,13 +229,16 @@ def common(codes: set[int]) -> Code:
 # Why the core of a broker group refused a call (node/core/calls.py), in the words of the contract.
 REFUSALS: dict[str, Code] = {
     "not-leader": Code.HA_NOT_AVAILABLE,
-    "disk-full": Code.TOO_MANY_REQUESTS,
-    "unknown-outcome": Code.SLAVE_PERSISTENCE_TIMEOUT,
+    "no-leader": Code.HA_NOT_AVAILABLE,
+    "disk-full": Code.INTERNAL_SERVER_ERROR,
+    "unknown-outcome": Code.PROXY_TIMEOUT,
+    "busy": Code.TOO_MANY_REQUESTS,
     "unknown-topic": Code.TOPIC_NOT_FOUND,
     "too-large": Code.MESSAGE_BODY_TOO_LARGE,
 }
 _REFUSAL_TEXTS = {
     "disk-full": "the disk of the leader is full; writing resumes when space returns",
+    "unknown-outcome": "the leader changed before a majority confirmed; the call may still take effect",
     "too-large": "the message does not fit into a log file",
 }
 
