@@ -36,7 +36,7 @@ from ledgermq.proto.layout_columns import (
     RECORD_V2,
     V1_TOPIC_MAX,
     Buffer,
-    RecordColumns,
+    Columns,
     java_hash,
     prefixes,
     put_prefixes,
@@ -57,8 +57,8 @@ __all__ = [
     "PREFIX",
     "QUEUE_UNIT",
     "BadEntry",
+    "Columns",
     "Record",
-    "RecordColumns",
     "chain_crc_at",
     "chain_seed",
     "decode_record",
@@ -183,34 +183,39 @@ def encode_messages(
     )
 
 
-def _column(name: str, values: Sequence[str]) -> list[bytes]:
-    """`name 0x01 value 0x02` for each value, through one encoding call for all."""
-    joint = f"\x02\0{name}\x01"
-    data = f"{name}\x01{joint.join(values)}\x02".encode()
+def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
+    """`name 0x01 value 0x02` for each value, through one encoding call for all; None if some value needs more than that."""
+    between = f"\x02\0{name}\x01"
+    data = f"{name}\x01{between.join(values)}\x02".encode()
     n = len(values)
     if data.count(b"\0") != n - 1 or data.count(b"\x01") != n or data.count(b"\x02") != n:
         raise fail(Code.BAD_REQUEST, f"a value of {name} contains a control character; remove it")
-    return data.split(b"\0")
+    return None if b"\x01\x02" in data or b" " in data else data.split(b"\0")
 
 
 def _column_properties(n: int, ids: Sequence[str] | None, tags: Sequence[str] | None, keys: Sequence[str] | None) -> Sequence[bytes]:
     if n == 0:
         return []
-    if any(column is not None and "" in column for column in (ids, tags, keys)) or (keys is not None and any(" " in k for k in keys)):
-        blank = [""] * n
-        rows = zip(ids or blank, tags or blank, keys or blank, strict=True)
-        return [encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ())) for i, t, k in rows]
-    out: Sequence[bytes] | None = None
+    columns: list[Sequence[bytes] | None] = []
     if ids is not None:
-        out = _column("UNIQ_KEY", ids)
+        columns.append(_column("UNIQ_KEY", ids))
     if tags is not None:
-        known = dict(zip(distinct := set(tags), _column("TAGS", list(distinct)), strict=True))
-        column = list(map(known.__getitem__, tags))
-        out = column if out is None else list(map(add, out, column))
+        distinct = list(dict.fromkeys(tags))
+        encoded = _column("TAGS", distinct)
+        columns.append(encoded and list(map(dict(zip(distinct, encoded, strict=True)).__getitem__, tags)))
     if keys is not None:
-        column = _column("KEYS", keys)
-        out = column if out is None else list(map(add, out, column))
-    return [b""] * n if out is None else out
+        columns.append(_column("KEYS", keys))
+    joined: Sequence[bytes] | None = None
+    for column in columns:
+        if column is None:
+            return _row_properties(ids or repeat(None, n), tags or repeat(None, n), keys or repeat(None, n))
+        joined = column if joined is None else list(map(add, joined, column))
+    return [b""] * n if joined is None else joined
+
+
+def _row_properties(ids: Iterable[str | None], tags: Iterable[str | None], keys: Iterable[str | None]) -> list[bytes]:
+    rows = zip(ids, tags, keys, strict=True)
+    return [encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ())) for i, t, k in rows]
 
 
 def _assemble(

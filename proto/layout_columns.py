@@ -142,7 +142,7 @@ def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordColumns:
+class Columns:
     """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs."""
 
     topics: tuple[str, ...]
@@ -154,13 +154,13 @@ class RecordColumns:
     sizes: I32
 
 
-def record_columns(entries: Range) -> RecordColumns:
+def record_columns(entries: Range) -> Columns:
     """The columns of a sealed range whose bytes were written or verified here."""
     data, starts = entries.data, entries.starts
     heads = prefixes(data, starts)
     found = tails(data, starts, entries.sizes, heads)
     topics, topic_of = _topics(data, found)
-    return RecordColumns(
+    return Columns(
         topics=topics,
         topic_of=topic_of,
         queues=heads["queue"].astype(np.int32),
@@ -210,7 +210,8 @@ def _tags_codes(data: memoryview, found: Tails) -> I64:
     """Hash of each TAGS value. Fast for what nearly all records look like: a 34-character id, then a tag of at most 15 bytes."""
     n = len(found.properties_at)
     codes = np.zeros(n, np.int64)
-    usual = found.properties_length >= _USUAL_TAG_AT + len(_TAG_FIELD) + _TAG_WINDOW
+    room = len(data) - _USUAL_TAG_AT - len(_TAG_FIELD) - _TAG_WINDOW
+    usual = (found.properties_length > _USUAL_TAG_AT + len(_TAG_FIELD)) & (found.properties_at <= room)
     # 0x02 ends a property wherever it stands, so these six bytes can only be the beginning of the tag's property.
     usual[usual] = windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
     where = np.flatnonzero(usual)
@@ -219,7 +220,7 @@ def _tags_codes(data: memoryview, found: Tails) -> I64:
         raw = words.view(np.uint8).reshape(-1, _TAG_WINDOW)
         end = raw == 2
         length = end.argmax(axis=1)
-        short = end.any(axis=1)
+        short = end.any(axis=1) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
         raw[np.arange(_TAG_WINDOW) >= length[:, None]] = 0
         halves = raw.view(np.uint64)
         mixed = halves[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ halves[:, 1]
