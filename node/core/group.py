@@ -1,0 +1,277 @@
+"""One broker group on one node: the turn that drives its replicator, its derived state and its leader's decisions.
+
+Plain synchronous code: everything that happens in a turn is a function of its arguments and of what the ports return. Order of a
+turn: inputs of the replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed
+entries applied; answers. It repeats until nothing moves any more, so that a message committed in this turn reaches a waiting Receive
+in this turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgermq.node.core.calls import Call, Done, GroupView, Peek
+from ledgermq.node.core.leader import Leader, LeaderSettings
+from ledgermq.node.core.machine import Machine, last_store_ms
+from ledgermq.node.core.plan import Plan
+from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
+from ledgermq.node.core.ranges import cut
+from ledgermq.node.core.sequencer import Sequencer
+from ledgermq.proto import control
+from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.types import Draft, ReplicaStatus, Role
+from ledgermq.storage.errors import NoSpace
+
+_PASSES_PER_TURN = 16
+_READ_BYTES = 1 << 20
+_APPLY_BYTES_PER_TURN = 16 << 20
+_RETRY_NS = 100_000_000
+_NEVER_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutput:
+    """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
+
+    `view` is None when nothing an outsider can see has changed.
+    """
+
+    done: list[Done]
+    packets: list[tuple[str, PeerPacket]]
+    sync: SyncTicket | None
+    wake_at_ns: int
+    view: GroupView | None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn collects."""
+
+    now_ns: int
+    now_ms: int
+    done: list[Done] = field(default_factory=list)
+    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
+    sync: SyncTicket | None = None
+    wake_at_ns: int = _NEVER_NS
+    replica_wake_at_ns: int = _NEVER_NS
+    applied_bytes: int = 0
+    changed: bool = False
+    stalled: bool = False
+    """The disk is full: nothing more is appended or applied in this turn."""
+
+    def wake(self, at_ns: int | None) -> None:
+        if at_ns is not None:
+            self.wake_at_ns = min(self.wake_at_ns, at_ns)
+
+
+class Group:
+    """One broker group. Not thread-safe: one caller owns it."""
+
+    def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
+        self.group = group
+        self.node = node
+        self.replicator = replicator
+        self.machine = machine
+        self.leader = Leader(machine, settings)
+        self._sequencer = Sequencer(machine.end)
+        self._term_start: int | None = None
+        """Index of this term's term-start record once it is in the log."""
+        self._seen: tuple[object, ...] = ()
+        """What outsiders were told last, besides what applying entries changes."""
+        self._log_full = 0
+        self._dispatch_stalled = 0
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call] = (),
+        packets: Sequence[tuple[str, PeerPacket]] = (),
+        synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
+    ) -> TurnOutput:
+        """Take in what happened, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord: the node must stop."""
+        turn = _Turn(now_ns, now_ms)
+        for ticket, error in synced:
+            self.replicator.synced(now_ns, ticket, error)
+        for sender, packet in packets:
+            self.replicator.step(now_ns, sender, packet)
+        self.replicator.tick(now_ns)
+        self._follow_role(turn)
+        if self.leader.term is not None:
+            # A leader has everything committed in its log already: apply first and decide against the newest state.
+            self._apply(turn)
+        # What ended stays ended, whatever sign of life comes in with this turn.
+        self.leader.expire(now_ns)
+        self._take_calls(turn, calls)
+        for _ in range(_PASSES_PER_TURN):
+            self.leader.expire(now_ns)
+            proposed = self._propose(turn)
+            self._take_output(turn)
+            self._follow_role(turn)
+            if not self._apply(turn) and not proposed:
+                break
+        else:
+            turn.wake(now_ns)
+        return self._finish(turn)
+
+    def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
+        for call in calls:
+            if isinstance(call, Peek):
+                turn.done.append(Done(call.token, self.machine.peek(call)))
+        others = [call for call in calls if not isinstance(call, Peek)]
+        turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+
+    def _take_output(self, turn: _Turn) -> None:
+        output = self.replicator.take(turn.now_ns)
+        turn.packets.extend(output.packets)
+        if output.sync is not None:
+            assert turn.sync is None, "at most one sync of a group is under way"
+            turn.sync = output.sync
+        turn.replica_wake_at_ns = output.wake_at_ns
+
+    # Leadership
+
+    def _follow_role(self, turn: _Turn) -> None:
+        """Notice won and lost leadership; a new leader opens its term with a term-start record."""
+        leads = self.replicator.term if self.replicator.role is Role.LEADER else None
+        if self.leader.term is not None and self.leader.term != leads:
+            turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
+            self._term_start = None
+        if leads is None:
+            return
+        if self.leader.term is None:
+            self.leader.lead(leads)
+            self._rebuild_sequencer()
+        if self._term_start is None and not turn.stalled:
+            index = self.replicator.end_index + 1
+            record = control.TermStart(leads, self.node)
+            if self._append(turn, [control.draft(record, turn.now_ms)], control_only=True) is not None:
+                self._term_start = index
+
+    def _rebuild_sequencer(self) -> None:
+        """What the log holds beyond the applied state decides the next offsets, whoever appended it."""
+        self._sequencer.reset(self.machine.store_ms)
+        index = self.machine.applied_index + 1
+        while index <= self.replicator.end_index:
+            entries = self.replicator.read(index, _READ_BYTES)
+            for topic, queue, offset in self.machine.last_of_queues(entries):
+                self._sequencer.seen(topic, queue, offset, last_store_ms(entries))
+            index = entries.last_index + 1
+
+    # Proposing
+
+    def _append(self, turn: _Turn, drafts: list[Draft], *, control_only: bool) -> tuple[list[int], int] | None:
+        """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads."""
+        batch = encode_entries(drafts)
+        assignment = self._sequencer.assign(batch, turn.now_ms)
+        try:
+            self.replicator.propose(turn.now_ns, batch, assignment.queue_offsets, assignment.store_ms, control=control_only)
+        except LogFull:
+            self._log_full += 1
+            return None
+        except NotLeader:
+            return None
+        self._sequencer.appended(assignment)
+        return assignment.queue_offsets.tolist(), assignment.store_ms
+
+    def _propose(self, turn: _Turn) -> bool:
+        """Plan everything that waits and append it; True if something was appended."""
+        if not self.leader.has_work():
+            return False
+        if turn.stalled:
+            # What is appended now could not be applied, and its caller would wait for nothing.
+            turn.done += self.leader.refuse_all("disk-full")
+            return False
+        plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
+        columns = self._append_plan(turn, plan, control_only=False)
+        if columns is None and self.replicator.role is Role.LEADER:
+            # The disk is full: clients' messages are refused, everything else may use the reserve.
+            self.leader.withdraw()
+            plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=True)
+            columns = self._append_plan(turn, plan, control_only=True)
+        if columns is None:
+            self.leader.withdraw()
+            if self.replicator.role is Role.LEADER:
+                turn.stalled = True
+                turn.done += self.leader.refuse_all("disk-full")
+            return False
+        turn.done += self.leader.appended(plan, *columns)
+        return bool(plan.drafts)
+
+    def _append_plan(self, turn: _Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
+        if not plan.drafts:
+            return [], 0
+        drafts = [draft for draft in plan.drafts if draft is not None]
+        assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
+        return self._append(turn, drafts, control_only=control_only)
+
+    # Applying
+
+    def _apply(self, turn: _Turn) -> bool:
+        """Apply what is committed; True if there was something."""
+        applied = False
+        while self.machine.applied_index < self.replicator.commit_index and not turn.stalled:
+            if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
+                turn.wake(turn.now_ns)
+                break
+            entries = cut(self.replicator.read(self.machine.applied_index + 1, _READ_BYTES), self.replicator.commit_index)
+            try:
+                effects = self.machine.apply(entries)
+            except NoSpace:
+                self._dispatch_stalled += 1
+                turn.stalled = True
+                break
+            applied = turn.changed = True
+            turn.applied_bytes += len(effects.entries.data)
+            if self.leader.serving:
+                for key, offset in effects.touched:
+                    self.leader.clock.touched(turn.now_ns, key, offset)
+                for topic in effects.topics:
+                    self.leader.polls.wake_topic(topic)
+            turn.done += self.leader.applied(effects.entries)
+            if self._term_start is not None and not self.leader.serving and self.machine.applied_index >= self._term_start:
+                self.leader.serve(turn.now_ns)
+        return applied
+
+    # What outsiders see
+
+    def _finish(self, turn: _Turn) -> TurnOutput:
+        turn.done += self.leader.due(turn.now_ns)
+        turn.wake(turn.replica_wake_at_ns)
+        turn.wake(self.leader.wake_at_ns())
+        if turn.stalled:
+            turn.wake(turn.now_ns + _RETRY_NS)
+        seen = (self.replicator.leader, self.replicator.term, self.leader.serving)
+        view = self.view() if turn.changed or seen != self._seen else None
+        self._seen = seen
+        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view)
+
+    def view(self) -> GroupView:
+        """What outsiders may know of this group now."""
+        return GroupView(
+            leader=self.replicator.leader,
+            term=self.replicator.term,
+            serving=self.leader.serving,
+            topics=self.machine.topics,
+            groups=self.machine.groups,
+            queue_ends=self.machine.queue_ends(),
+            statistics=self.statistics(),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters and gauges of this replica, for metrics and status pages."""
+        return {
+            **self.leader.counters,
+            "polls_waiting": len(self.leader.polls),
+            "in_flight": self.machine.delivery.in_flight(),
+            "visible_again": self.leader.clock.ready_count(),
+            "log_full": self._log_full,
+            "dispatch_stalled": self._dispatch_stalled,
+        }
+
+    def status(self) -> ReplicaStatus:
+        """The replica's own status with the applied index filled in."""
+        return self.machine.fill_status(self.replicator.status())
+

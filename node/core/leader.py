@@ -1,0 +1,445 @@
+"""The one writer of a broker group: decides client calls against the state as of the log's end, while this node leads.
+
+Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
+`appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
+entry that bears it is applied (`applied`). Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader`
+for what was not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from ledgermq.node.core.calls import (
+    Ack,
+    Acked,
+    Call,
+    CancelReceive,
+    Change,
+    Changed,
+    ClientGone,
+    ClientsAlive,
+    Configure,
+    Configured,
+    Done,
+    Handle,
+    Lease,
+    Produce,
+    Produced,
+    Receive,
+    Received,
+    Refused,
+    Token,
+)
+from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.leases import LeaseClock, LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.overlay import Overlay, group_name, topic_name
+from ledgermq.node.core.picker import Pick, Picker
+from ledgermq.node.core.plan import Awaited, Plan
+from ledgermq.node.core.polls import Pair, Poll, Polls
+from ledgermq.proto import control
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.types import Range
+
+ENTRY_OVERHEAD = 48 + 92
+_REMEMBERED_RECEIVES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """What the one writer may do, per broker group."""
+
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+    lease_grace_ns: int = 100_000_000
+    """How much longer than its deadline a Receive waits for a lease that is already in the log."""
+    receive_bytes_max: int = 16 << 20
+    entry_bytes_max: int = (64 << 20) - 8
+
+
+class Leader:
+    """Decisions of one broker group's leader. Idle (and empty) on a follower."""
+
+    def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
+        self._machine = machine
+        self._settings = settings
+        self.term: int | None = None
+        """The term this node leads, None on a follower."""
+        self.serving = False
+        self._overlay = Overlay()
+        self.clock = LeaseClock(machine.delivery, settings.times)
+        self.polls = Polls(settings.lease_grace_ns)
+        self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
+        self._inbox: list[Call] = []
+        self._awaited: list[tuple[int, int, Awaited]] = []
+        self._serial = 0
+        self._releases: dict[tuple[QueueKey, int], int] = {}
+        """Leases whose Receive is gone, to be made visible again: (queue, offset) → lease number."""
+        self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over", "released"), 0
+        )
+
+    # Leadership
+
+    def lead(self, term: int) -> None:
+        """This node won `term`; it serves once its term-start record is applied."""
+        assert self.term is None, "resign before leading again"
+        self.term = term
+
+    def serve(self, now_ns: int) -> None:
+        """The term-start record is applied: applied state covers every earlier term."""
+        self.serving = True
+        self.clock.lead(now_ns)
+        self.polls.wake_all()
+        early, self._inbox = self._inbox, []
+        for call in early:
+            self._accept(call)
+
+    def resign(self, leader: str | None, commit_index: int) -> list[Done]:
+        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still come true when it is applied."""
+        self.term = None
+        self.serving = False
+        done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        kept: list[tuple[int, int, Awaited]] = []
+        for index, serial, awaited in sorted(self._awaited, key=lambda item: item[:2]):
+            if awaited.poll is not None and self.polls.get(awaited.token) is None:
+                continue
+            if index > commit_index:
+                done.append(Done(awaited.token, Refused("unknown-outcome", leader)))
+            else:
+                kept.append((index, serial, replace(awaited, poll=None)))
+        self._awaited = kept
+        done += [Done(poll.call.token, Refused("not-leader", leader)) for poll in self.polls.clear() if not poll.leasing]
+        self._inbox = []
+        self._releases.clear()
+        self._answered.clear()
+        self._overlay.clear()
+        self.clock.resign()
+        self._picker.forget()
+        return done
+
+    # Calls
+
+    def take(self, calls: Sequence[Call], leader: str | None, now_ns: int) -> list[Done]:
+        """Accept calls. The answers are those that need no decision."""
+        done: list[Done] = []
+        for call in calls:
+            if isinstance(call, CancelReceive):
+                done += self._cancel(call.receive)
+            elif self.term is None:
+                if not isinstance(call, _SIGNS):
+                    done.append(Done(call.token, Refused("not-leader", leader)))
+            elif isinstance(call, ClientGone):
+                for poll in self.polls.of_client(call.client_id):
+                    done += self._cancel(poll.call.token)
+                self._accept(call)
+            elif isinstance(call, Receive):
+                self.polls.add(call)
+                self.clock.alive((call.client_id,), now_ns)
+            else:
+                self._accept(call)
+        return done
+
+    def _accept(self, call: Call) -> None:
+        if not self.serving:
+            self._inbox.append(call)
+        elif isinstance(call, ClientsAlive):
+            self.clock.alive(sorted(call.client_ids), call.at_ns)
+        elif isinstance(call, ClientGone):
+            self.clock.gone(call.client_id, call.at_ns)
+        else:
+            self._inbox.append(call)
+
+    def _cancel(self, token: Token) -> list[Done]:
+        """The caller of a Receive is gone: nothing it leased may stay invisible."""
+        if self.polls.remove(token) is not None:
+            return [Done(token, Received(()))]
+        pair, leases = self._answered.pop(token, (("", ""), ()))
+        self._release(pair, leases)
+        return []
+
+    def _release(self, pair: Pair, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._releases[(*pair, lease.queue), lease.queue_offset] = lease.lease_number
+
+    def expire(self, now_ns: int) -> None:
+        """End leases whose time is over: their messages are visible again."""
+        if self.serving:
+            for pair in self.clock.expire(now_ns):
+                self.polls.wake(pair)
+
+    def due(self, now_ns: int) -> list[Done]:
+        """End long polls whose time is over. Each was looked at once, however little time it had."""
+        done = []
+        for poll in self.polls.due(now_ns):
+            self.polls.remove(poll.call.token)
+            done.append(Done(poll.call.token, Received(())))
+        return done
+
+    def has_work(self) -> bool:
+        """Is there anything to plan?"""
+        return self.serving and bool(self._inbox or self._releases or self.polls.dirty())
+
+    def wake_at_ns(self) -> int | None:
+        """When `expire` or `due` has something to do next. Ending leases matter only while somebody waits for messages."""
+        times = [self.polls.wake_at_ns()]
+        if self.serving and len(self.polls):
+            times.append(self.clock.wake_at_ns())
+        return min((at for at in times if at is not None), default=None)
+
+    # Planning
+
+    def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False) -> Plan:
+        """Decide everything that waits. With `full` no client message is accepted."""
+        assert self.serving, "a leader serves only after its term-start record is applied"
+        plan = Plan(first_index, now_ms)
+        for call in self._inbox:
+            if isinstance(call, Produce):
+                self._plan_produce(plan, call, full)
+            elif isinstance(call, Ack):
+                self._plan_ack(plan, call, now_ns)
+            elif isinstance(call, Change):
+                self._plan_change(plan, call, now_ns)
+            elif isinstance(call, Configure):
+                self._plan_configure(plan, call)
+        for (key, offset), lease in self._releases.items():
+            self._plan_release(plan, key, offset, lease)
+        for pair in self.polls.dirty():
+            self._plan_pair(plan, pair)
+        if plan.ack_place >= 0:
+            acks = tuple([(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()])
+            plan.drafts[plan.ack_place] = control.draft(control.AckRecord(acks), now_ms)
+        if plan.change_place >= 0:
+            plan.drafts[plan.change_place] = control.draft(control.ChangeRecord(tuple(plan.changes)), now_ms)
+        return plan
+
+    def _plan_produce(self, plan: Plan, call: Produce, full: bool) -> None:
+        if full:
+            plan.refuse(call.token, "disk-full")
+            return
+        for draft in call.drafts:
+            config = self._machine.topics.get(draft.stored_topic)
+            if config is None or not 0 <= draft.queue < config.queues:
+                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
+                return
+            size = ENTRY_OVERHEAD + len(draft.body) + len(draft.stored_topic.encode()) + len(draft.properties)
+            if size > self._settings.entry_bytes_max or len(draft.properties) > PROPERTIES_MAX:
+                plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
+                return
+        if any(self._overlay.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
+            plan.deferred.append(call)
+            return
+        if not call.drafts:
+            plan.refuse(call.token, "unknown-topic", "no message at all")
+            return
+        plan.produced.append((call, len(plan.drafts)))
+        plan.drafts.extend(call.drafts)
+        plan.count("produced", len(call.drafts))
+
+    def _judge(self, plan: Plan, handle: Handle, now_ns: int) -> tuple[bool, int | None]:
+        """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
+        key = (handle.group, handle.topic, handle.queue)
+        pending = self._overlay.pending(key, handle.queue_offset)
+        row = self._machine.delivery.row(key, handle.queue_offset)
+        good = (
+            pending is None
+            and row is not None
+            and row.lease == handle.lease_number
+            and not self.clock.expired(now_ns, key, handle.queue_offset)
+            and self._overlay.configuring(topic_name(handle.topic)) is None
+            and self._overlay.configuring(group_name(handle.group)) is None
+        )
+        if not good:
+            plan.count("handles_refused")
+        return good, pending
+
+    def _plan_ack(self, plan: Plan, call: Ack, now_ns: int) -> None:
+        flags: list[bool] = []
+        index = -1
+        for handle in call.handles:
+            good, pending = self._judge(plan, handle, now_ns)
+            flags.append(good)
+            if good:
+                key = (handle.group, handle.topic, handle.queue)
+                index = max(index, plan.ack_index())
+                plan.add_ack(key, handle.queue_offset, handle.lease_number)
+                self._overlay.mark_row(plan.ack_index(), key, handle.queue_offset)
+                plan.count("acked")
+            elif pending is not None:
+                # Refused because of an entry that might never be committed: the answer waits for it.
+                index = max(index, pending)
+        if index < 0:
+            plan.done.append(Done(call.token, Acked(tuple(flags))))
+        else:
+            plan.awaited.append((index, call.token, Acked(tuple(flags))))
+
+    def _plan_change(self, plan: Plan, call: Change, now_ns: int) -> None:
+        handle = call.handle
+        good, pending = self._judge(plan, handle, now_ns)
+        if good:
+            key = (handle.group, handle.topic, handle.queue)
+            index = plan.change_index()
+            plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
+            self._overlay.mark_row(index, key, handle.queue_offset)
+            plan.awaited.append((index, call.token, Changed(index)))
+            plan.count("changed")
+        elif pending is not None:
+            plan.awaited.append((pending, call.token, Changed(None)))
+        else:
+            plan.done.append(Done(call.token, Changed(None)))
+
+    def _plan_release(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
+        row = self._machine.delivery.row(key, offset)
+        if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
+            return
+        index = plan.change_index()
+        plan.changes.append((*key, offset, lease, 0, row.client))
+        self._overlay.mark_row(index, key, offset)
+        plan.count("released")
+
+    def _plan_configure(self, plan: Plan, call: Configure) -> None:
+        names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
+        names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
+        names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
+        if any(self._overlay.configuring(name) is not None for name in names):
+            plan.deferred.append(call)
+            return
+        index = -1
+        for record in self._machine.differences(call):
+            index = plan.next_index
+            plan.drafts.append(control.draft(record, plan.now_ms))
+            name = topic_name if isinstance(record, control.TopicRecord) else group_name
+            self._overlay.mark_name(index, name(record.stored))
+        if index < 0:
+            plan.done.append(Done(call.token, Configured()))
+        else:
+            plan.awaited.append((index, call.token, Configured()))
+
+    def _plan_pair(self, plan: Plan, pair: Pair) -> None:
+        """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
+        group, topic = pair
+        config = self._machine.topics.get(topic)
+        if config is None:
+            plan.unserved += self.polls.waiting(pair)
+            return
+        if self._overlay.configuring(topic_name(topic)) is not None or self._overlay.configuring(group_name(group)) is not None:
+            return
+        for poll in self.polls.waiting(pair):
+            pick = self._picker.pick(poll.call, config.queues)
+            if pick:
+                self._plan_lease(plan, poll, pick)
+            if not pick.messages:
+                if not pick.more:
+                    plan.settled.append(pair)
+                return
+
+    def _plan_lease(self, plan: Plan, poll: Poll, pick: Pick) -> None:
+        call = poll.call
+        index = plan.next_index
+        limit = self._machine.max_attempts(call.group)
+        columns: dict[int, tuple[list[int], list[int]]] = {}
+        for message in pick.messages:
+            offsets, attempts = columns.setdefault(message.queue, ([], []))
+            offsets.append(message.offset)
+            attempts.append(message.attempt)
+            if message.attempt > 1:
+                self._overlay.mark_row(index, (call.group, call.topic, message.queue), message.offset)
+                plan.count("leased_again")
+            plan.count("over_max_attempts", int(message.attempt > limit))
+        again: dict[int, list[int]] = {}
+        for queue, offset in pick.passed_again:
+            again.setdefault(queue, []).append(offset)
+            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+        for queue, cursor in pick.cursors.items():
+            self._overlay.mark_cursor(index, (call.group, call.topic, queue), cursor)
+        plan.count("leased", len(pick.messages))
+        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
+        record = control.LeaseRecord(
+            group=call.group,
+            topic=call.topic,
+            client=call.client_id,
+            duration_ms=call.invisible_ms,
+            leased=tuple([(queue, tuple(offsets), tuple(attempts)) for queue, (offsets, attempts) in columns.items()]),
+            passed=tuple(pick.passed),
+            passed_again=tuple([(queue, tuple(offsets)) for queue, offsets in again.items()]),
+        )
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        if pick.messages:
+            leases = tuple(Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages)
+            plan.leased.append((index, poll, leases))
+
+    def withdraw(self) -> None:
+        """The log refused the plan: nothing of it happened."""
+        self._overlay.rollback()
+
+    def refuse_all(self, reason: str) -> list[Done]:
+        """Not even control records find room: refuse every call; Receives go on waiting."""
+        done = [Done(call.token, Refused(reason)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        self._inbox = []
+        return done
+
+    def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
+        """The batch of `plan` is in the log (or it had none)."""
+        assert self.term is not None, "only a leader appends"
+        self._overlay.keep()
+        self._inbox = plan.deferred
+        self._releases.clear()
+        for name, by in plan.counts.items():
+            self.counters[name] += by
+        for call, place in plan.produced:
+            end = place + len(call.drafts)
+            produced = Produced(plan.first_index + place, self.term, tuple(queue_offsets[place:end]), store_ms)
+            self._await(Awaited(plan.first_index + end - 1, self.term, call.token, produced))
+        for index, token, result in plan.awaited:
+            self._await(Awaited(index, self.term, token, result))
+        for pair in plan.settled:
+            self.polls.settled(pair)
+        for poll in plan.unserved:
+            self.polls.remove(poll.call.token)
+            plan.refuse(poll.call.token, "unknown-topic", poll.call.topic)
+        for index, poll, leases in plan.leased:
+            self.polls.leasing(poll)
+            self._await(Awaited(index, self.term, poll.call.token, None, poll, leases))
+        return plan.done
+
+    def _await(self, awaited: Awaited) -> None:
+        self._serial += 1
+        heappush(self._awaited, (awaited.index, self._serial, awaited))
+
+    # Applying
+
+    def applied(self, entries: Range) -> list[Done]:
+        """The machine applied these entries; answer what waited for them."""
+        self._overlay.applied(entries.last_index)
+        done: list[Done] = []
+        while self._awaited and self._awaited[0][0] <= entries.last_index:
+            _, _, awaited = heappop(self._awaited)
+            if awaited.term != entries.term:
+                # Another leader's entry stands where this one was appended.
+                done.append(Done(awaited.token, Refused("unknown-outcome")))
+            elif awaited.result is not None:
+                done.append(Done(awaited.token, awaited.result))
+            else:
+                done += self._hand_out(awaited)
+        return done
+
+    def _hand_out(self, awaited: Awaited) -> list[Done]:
+        """The lease of a Receive is committed: hand out its messages, or make them visible again if nobody waits any more."""
+        if awaited.poll is None:
+            return [Done(awaited.token, Received(awaited.leases))]
+        pair = awaited.poll.pair
+        if self.polls.remove(awaited.token) is None:
+            self._release(pair, awaited.leases)
+            return []
+        self._answered[awaited.token] = (pair, awaited.leases)
+        if len(self._answered) > _REMEMBERED_RECEIVES:
+            self._answered.popitem(last=False)
+        return [Done(awaited.token, Received(awaited.leases))]
+
+
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive)

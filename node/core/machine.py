@@ -1,0 +1,323 @@
+"""Derived state of one broker group: everything that is a function of the committed log, and nothing else (invariant I8).
+
+`apply` takes committed ranges in order: messages go to the consume queues in vectors, control records to topics, consumer groups and
+delivery. Leader and followers run the same code on the same bytes. An unknown control record stops the replica before anything of its
+range is applied. A range that met a full disk is simply applied again: dispatching is idempotent, and the rest comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ledgermq.node.core.calls import Configure, Peek, Peeked, Refused
+from ledgermq.node.core.delivery import Delivery, Touched
+from ledgermq.node.core.ranges import cut
+from ledgermq.proto import control
+from ledgermq.proto.layout import Columns, decode_record, java_hash, record_columns
+from ledgermq.proto.names import CONTROL_TOPICS, stored_name
+from ledgermq.proto.properties import parse
+from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicKind
+
+SNAPSHOT_VERSION = 1
+PEEK_BYTES_MAX = 16 << 20
+_HEADER = 48
+_STORE_MS = slice(104, 112)
+
+
+class Queues(Protocol):
+    """The consume queues (`ledgermq.storage.consume_queue`)."""
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """One past the last unit."""
+        ...
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        """Of every queue that ever had a message."""
+        ...
+
+    def dispatch(self, columns: Columns) -> None:
+        """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        """Physical offsets, sizes and tags codes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What applying a range did, for those who keep something beside the derived state."""
+
+    entries: Range
+    """The part that was applied."""
+    topics: dict[str, None]
+    """Client topics with new messages or another configuration."""
+    touched: Touched
+    """Rows of the delivery state that may have changed."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic in force. `begins`: per queue, the first offset of this incarnation."""
+
+    config: TopicConfig
+    begins: list[int] = field(default_factory=list)
+
+
+class Machine:
+    """Topics, consumer groups, delivery and the dispatch of messages, at one applied index."""
+
+    def __init__(self, queues: Queues, read_record: Callable[[int, int], bytes]) -> None:
+        self._queues = queues
+        self._read_record = read_record
+        self._topics: dict[str, _Topic] = {}
+        self._ends: dict[str, tuple[int, ...]] = {}
+        self.topics: dict[str, TopicConfig] = {}
+        """Topics in force. Never changed, only replaced: outsiders hold it."""
+        self.groups: dict[str, GroupConfig] = {}
+        """Consumer groups with a record. Never changed, only replaced."""
+        self.delivery = Delivery(self.begin)
+        self.applied_index = -1
+        self.applied_term = -1
+        self.applied_end_pos = 0
+        self.chain_crc = 0
+        self.store_ms = 0
+        """Store time of the last applied entry."""
+
+    # Reading
+
+    def begin(self, topic: str, queue: int) -> int:
+        """The first queue offset of the topic's incarnation in force."""
+        known = self._topics.get(topic)
+        return known.begins[queue] if known is not None and queue < len(known.begins) else 0
+
+    def end(self, topic: str, queue: int) -> int:
+        """One past the last applied queue offset."""
+        return self._queues.next_offset(topic, queue)
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        """Consecutive consume-queue units: physical offsets, sizes, tags codes."""
+        return self._queues.units(topic, queue, first, count)
+
+    def record(self, physical_offset: int, size: int) -> bytes:
+        """One message record."""
+        return self._read_record(physical_offset, size)
+
+    def tag(self, record: bytes) -> str:
+        """The exact tag of a record, empty without one."""
+        return parse(decode_record(record).properties).get("TAGS", "")
+
+    def tags_code(self, tag: str) -> int:
+        """The hash of a tag as the consume queues hold it."""
+        return java_hash(tag)
+
+    def max_attempts(self, group: str) -> int:
+        """How often the group wants a message delivered at most."""
+        config = self.groups.get(group)
+        return GroupConfig("", group).max_attempts if config is None else config.max_attempts
+
+    def peek(self, call: Peek) -> Peeked | Refused:
+        """Messages of one queue, without a lease; at most 16 MiB at once."""
+        config = self.topics.get(call.topic)
+        if config is None or not 0 <= call.queue < config.queues:
+            return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
+        end = self.end(call.topic, call.queue)
+        first = min(max(call.offset, self.begin(call.topic, call.queue)), end)
+        count = max(0, min(call.max_messages, end - first))
+        positions, sizes, _ = self.units(call.topic, call.queue, first, count)
+        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PEEK_BYTES_MAX, side="right"))) if count else 0
+        rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
+        records = tuple([self.record(position, size) for position, size in rows])
+        return Peeked(records, first + len(records), end)
+
+    def queue_ends(self) -> dict[str, tuple[int, ...]]:
+        """Stored topic → next offset per queue, for the topics in force."""
+        for topic, config in self.topics.items():
+            if topic not in self._ends:
+                self._ends[topic] = tuple([self.end(topic, queue) for queue in range(config.queues)])
+        return {topic: self._ends[topic] for topic in self.topics}
+
+    def fill_status(self, status: ReplicaStatus) -> ReplicaStatus:
+        """The replicator's status with what only the machine knows."""
+        return replace(status, applied_index=self.applied_index)
+
+    # Configuration
+
+    def differences(self, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
+        """The records that bring `call` into force; none for what is in force already. An older incarnation never replaces a newer one."""
+        for topic in call.topics:
+            now = self.topics.get(stored_name(topic.namespace, topic.name))
+            if now != topic and (now is None or topic.incarnation >= now.incarnation):
+                yield control.TopicRecord(topic)
+        for group in call.groups:
+            if self.groups.get(stored_name(group.namespace, group.name)) != group:
+                yield control.GroupRecord(group)
+        for stored in call.deleted_topics:
+            if stored in self.topics:
+                yield control.TopicRecord(self.topics[stored], deleted=True)
+        for stored in call.deleted_groups:
+            if stored in self.groups:
+                yield control.GroupRecord(self.groups[stored], deleted=True)
+
+    # Applying
+
+    def apply(self, entries: Range) -> Effects:
+        """Apply committed entries that follow the applied index, at least the first one. Raises NoSpace and UnknownControlRecord.
+
+        A topic record takes effect between the messages before and behind it, so the part applied ends before the next one.
+        """
+        assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
+        columns = record_columns(entries)
+        records = list(_control_records(entries, columns))
+        later = [at for at, record in records if isinstance(record, control.TopicRecord) and at > 0]
+        if later:
+            entries = cut(entries, entries.first_index + later[0] - 1)
+            columns = record_columns(entries)
+            records = [(at, record) for at, record in records if at < later[0]]
+        effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), [])
+        if records and isinstance(records[0][1], control.TopicRecord) and records[0][0] == 0:
+            self._apply_topic(records.pop(0)[1], effects)
+        self._queues.dispatch(columns)
+        for topic in effects.topics:
+            self._ends.pop(topic, None)
+        for at, record in records:
+            self._apply_control(entries.first_index + at, record, effects)
+        self._advance(entries)
+        return effects
+
+    def _advance(self, entries: Range) -> None:
+        self.applied_index = entries.last_index
+        self.applied_term = entries.term
+        self.applied_end_pos = entries.pos + len(entries.data)
+        self.chain_crc = entries.last_chain
+        self.store_ms = last_store_ms(entries)
+
+    def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
+        delivery = self.delivery
+        if isinstance(record, control.LeaseRecord):
+            touched = delivery.apply_lease(
+                index, record.group, record.topic, record.client, record.duration_ms, record.leased, record.passed, record.passed_again
+            )
+        elif isinstance(record, control.AckRecord):
+            touched = delivery.apply_ack(record.acks)
+        elif isinstance(record, control.ChangeRecord):
+            touched = delivery.apply_change(index, record.changes)
+        elif isinstance(record, control.GroupRecord):
+            touched = self._apply_group(record)
+        else:
+            # Terms and membership are the replicator's; a topic record was applied before.
+            assert isinstance(record, control.TermStart | control.Membership), record
+            return
+        effects.touched.extend(touched)
+
+    def _apply_group(self, record: control.GroupRecord) -> Touched:
+        groups = dict(self.groups)
+        touched: Touched = []
+        if record.deleted:
+            groups.pop(record.stored, None)
+            touched = self.delivery.forget_group(record.stored)
+        else:
+            groups[record.stored] = record.config
+        self.groups = groups
+        return touched
+
+    def _apply_topic(self, record: control.ControlRecord, effects: Effects) -> None:
+        assert isinstance(record, control.TopicRecord), record
+        stored, config = record.stored, record.config
+        known = self._topics.get(stored)
+        effects.topics[stored] = None
+        if record.deleted:
+            self._topics.pop(stored, None)
+            effects.touched.extend(self.delivery.forget_topic(stored))
+        else:
+            if known is None or known.config.incarnation != config.incarnation:
+                effects.touched.extend(self.delivery.forget_topic(stored))
+                known = self._topics[stored] = _Topic(config)
+            known.config = config
+            # Queue offsets go on for ever; a queue begins, for this incarnation, where it ends now.
+            known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
+        self.topics = {stored: topic.config for stored, topic in self._topics.items()}
+
+    def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
+        """(topic, queue, last queue offset) of every queue in a range that is not applied."""
+        columns = record_columns(entries)
+        rows = zip(columns.topic_of.tolist(), columns.queues.tolist(), columns.queue_offsets.tolist(), strict=True)
+        last = {(columns.topics[topic], queue): offset for topic, queue, offset in rows}
+        return [(topic, queue, offset) for (topic, queue), offset in last.items()]
+
+    # Snapshot
+
+    def export(self, log_id: str) -> dict[str, Any]:
+        """The state as JSON values (format §11)."""
+        return {
+            "v": SNAPSHOT_VERSION,
+            "log_id": log_id,
+            "applied_index": self.applied_index,
+            "applied_term": self.applied_term,
+            "applied_end_pos": self.applied_end_pos,
+            "chain_crc": self.chain_crc,
+            "store_ms": self.store_ms,
+            "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self._queues.next_offsets().items()},
+            "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
+            "groups": {stored: _export_group(group) for stored, group in sorted(self.groups.items())},
+            "delivery": self.delivery.export(),
+        }
+
+    def restore(self, exported: dict[str, Any]) -> None:
+        """Take over what `export` returned; the consume queues are brought to its `queues` by the caller."""
+        self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
+        self.topics = {stored: topic.config for stored, topic in self._topics.items()}
+        self.groups = {
+            stored: GroupConfig(fields["ns"], fields["name"], fields["max_attempts"], fields["fifo"])
+            for stored, fields in exported["groups"].items()
+        }
+        self._ends = {}
+        self.delivery.restore(exported["delivery"])
+        self.applied_index = exported["applied_index"]
+        self.applied_term = exported["applied_term"]
+        self.applied_end_pos = exported["applied_end_pos"]
+        self.chain_crc = exported["chain_crc"]
+        self.store_ms = exported["store_ms"]
+
+
+def last_store_ms(entries: Range) -> int:
+    """Store time of the last entry of a range."""
+    return int.from_bytes(entries.data[int(entries.starts[-1]) :][_STORE_MS], "big", signed=True)
+
+
+def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, control.ControlRecord]]:
+    """(place in the range, record) of every control record, in order. Raises UnknownControlRecord."""
+    numbers = [number for number, topic in enumerate(columns.topics) if topic in CONTROL_TOPICS]
+    if not numbers:
+        return
+    for at in np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist():
+        begin = int(entries.starts[at])
+        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
+        yield at, control.decode(parse(record.properties).get("TAGS", ""), record.body)
+
+
+def _export_topic(topic: _Topic) -> dict[str, Any]:
+    c = topic.config
+    return {
+        "ns": c.namespace,
+        "name": c.name,
+        "kind": c.kind.value,
+        "queues": c.queues,
+        "perm": c.permission.value,
+        "incarnation": c.incarnation,
+        "begins": list(topic.begins),
+    }
+
+
+def _restore_topic(fields: dict[str, Any]) -> _Topic:
+    kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
+    config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"])
+    return _Topic(config, list(fields["begins"]))
+
+
+def _export_group(group: GroupConfig) -> dict[str, Any]:
+    return {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}

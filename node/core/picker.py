@@ -1,0 +1,193 @@
+"""Which messages a Receive gets: candidates of a (consumer group, topic), decided against the log's end.
+
+Pure reading. Queues are looked at in rotating order; messages visible again and messages never leased take turns at being first, so
+that neither a poison message nor a flood of new ones starves the other. A tag filter is tested on the hash in the consume queue first
+and then on the record itself; what does not match is passed over and thereby consumed for the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ledgermq.node.core.calls import Receive
+from ledgermq.node.core.delivery import Delivery, QueueKey
+from ledgermq.node.core.leases import LeaseClock
+from ledgermq.node.core.overlay import Overlay
+from ledgermq.proto.types import I32, I64
+
+SCAN_UNITS = 4096
+"""Units one Receive looks at per queue and turn; the rest is looked at in the next turn."""
+_FIRST_UNITS = 64
+
+
+class Messages(Protocol):
+    """Committed messages as the picker sees them."""
+
+    def end(self, topic: str, queue: int) -> int:
+        """One past the last queue offset that can be read."""
+        ...
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        """Physical offsets, sizes and tags codes of consecutive messages."""
+        ...
+
+    def record(self, physical_offset: int, size: int) -> bytes:
+        """One message record (format §4)."""
+        ...
+
+    def tag(self, record: bytes) -> str:
+        """The exact tag of a record, empty without one."""
+        ...
+
+    def tags_code(self, tag: str) -> int:
+        """The hash of a tag as consume queues hold it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """One message chosen."""
+
+    queue: int
+    offset: int
+    attempt: int
+    record: bytes
+
+
+@dataclass(slots=True)
+class Pick:
+    """What one Receive gets. `passed` are ranges never leased, `passed_again` single offsets visible again; both do not match.
+
+    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of what is stored.
+    """
+
+    messages: list[Picked] = field(default_factory=list)
+    passed: list[tuple[int, int, int]] = field(default_factory=list)
+    passed_again: list[tuple[int, int]] = field(default_factory=list)
+    cursors: dict[int, int] = field(default_factory=dict)
+    more: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.passed or self.passed_again)
+
+
+class Picker:
+    """Chooses messages for Receives. Keeps nothing but whose turn it is."""
+
+    def __init__(self, messages: Messages, delivery: Delivery, clock: LeaseClock, overlay: Overlay, max_bytes: int) -> None:
+        self._messages = messages
+        self._delivery = delivery
+        self._clock = clock
+        self._overlay = overlay
+        self._max_bytes = max_bytes
+        self._turns: dict[tuple[str, str], int] = {}
+
+    def forget(self) -> None:
+        """Leadership is lost."""
+        self._turns.clear()
+
+    def pick(self, call: Receive, queues: int) -> Pick:
+        """Candidates for one Receive among queues 0 … `queues` − 1."""
+        turn = self._turns.get((call.group, call.topic), 0)
+        self._turns[call.group, call.topic] = turn + 1
+        order = [(turn // 2 + i) % queues for i in range(queues)]
+        job = _Job(self, call)
+        steps: list[Callable[[int], None]] = [job.visible_again, job.never_leased]
+        for step in steps if turn % 2 == 0 else reversed(steps):
+            for queue in order:
+                if job.full():
+                    return job.pick
+                step(queue)
+        return job.pick
+
+
+class _Job:
+    """One call of `Picker.pick`."""
+
+    def __init__(self, picker: Picker, call: Receive) -> None:
+        self._messages = picker._messages
+        self._delivery = picker._delivery
+        self._clock = picker._clock
+        self._overlay = picker._overlay
+        self._max_bytes = picker._max_bytes
+        self._call = call
+        self._codes = [self._messages.tags_code(tag) for tag in sorted(call.filter.tags)]
+        self._bytes = 0
+        self.pick = Pick()
+
+    def full(self) -> bool:
+        return len(self.pick.messages) >= self._call.max_messages or self._bytes >= self._max_bytes
+
+    def _key(self, queue: int) -> QueueKey:
+        return (self._call.group, self._call.topic, queue)
+
+    def _take(self, queue: int, offset: int, attempt: int, position: int, size: int) -> bool:
+        """Choose this message if the filter wants it."""
+        record = self._messages.record(position, size)
+        tags = self._call.filter.tags
+        if tags and self._messages.tag(record) not in tags:
+            return False
+        self.pick.messages.append(Picked(queue, offset, attempt, record))
+        self._bytes += size
+        return True
+
+    def visible_again(self, queue: int) -> None:
+        """Redeliveries of one queue."""
+        key = self._key(queue)
+        for offset in self._clock.ready(key):
+            if self.full():
+                return
+            row = self._delivery.row(key, offset)
+            if row is None or self._overlay.pending(key, offset) is not None:
+                continue
+            positions, sizes, codes = self._messages.units(key[1], queue, offset, 1)
+            wanted = not self._codes or int(codes[0]) in self._codes
+            if not wanted or not self._take(queue, offset, row.attempt + 1, int(positions[0]), int(sizes[0])):
+                self.pick.passed_again.append((queue, offset))
+
+    def never_leased(self, queue: int) -> None:
+        """New messages of one queue, from its cursor as of the log's end."""
+        key = self._key(queue)
+        pending = self._overlay.cursor(key)
+        cursor = start = self._delivery.cursor(key) if pending is None else pending
+        end = self._messages.end(key[1], queue)
+        stop = min(end, start + SCAN_UNITS)
+        chunk = _FIRST_UNITS
+        while cursor < stop and not self.full():
+            count = min(chunk, stop - cursor)
+            cursor = self._scan(queue, cursor, count)
+            chunk = SCAN_UNITS
+        if cursor > start:
+            self.pick.cursors[queue] = cursor
+            self.pick.more |= cursor < end and not self.full()
+
+    def _scan(self, queue: int, first: int, count: int) -> int:
+        """Look at `count` messages from `first` on; returns the first one not looked at."""
+        positions, sizes, codes = self._messages.units(self._call.topic, queue, first, count)
+        hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)
+        done = first
+        for i in hits:
+            if self.full():
+                self._pass(queue, done, first + i)
+                return first + i
+            if self._take(queue, first + i, 1, int(positions[i]), int(sizes[i])):
+                self._pass(queue, done, first + i)
+                done = first + i + 1
+        if self.full():
+            return done
+        self._pass(queue, done, first + count)
+        return first + count
+
+    def _pass(self, queue: int, begin: int, to: int) -> None:
+        """The messages begin … to − 1 do not match."""
+        passed = self.pick.passed
+        if begin >= to:
+            return
+        if passed and passed[-1][0] == queue and passed[-1][2] == begin:
+            passed[-1] = (queue, passed[-1][1], to)
+        else:
+            passed.append((queue, begin, to))

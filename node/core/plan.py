@@ -1,0 +1,85 @@
+"""The plan of one turn: drafts of one batch, in the order in which their entries will stand in the log, and what they answer.
+
+Only bookkeeping lives here. Acknowledgements and changes of one turn share one record each: a place in the batch is reserved when the
+first one comes, so every lease number (the index of the entry that carries it) is known while planning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ledgermq.node.core.calls import Call, Done, Lease, Produce, Refused, Result, Token
+from ledgermq.node.core.polls import Pair, Poll
+from ledgermq.proto.types import Draft
+
+AckEntry = tuple[list[int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """An answer that waits until the entry at `index` of this `term` is applied here."""
+
+    index: int
+    term: int
+    token: Token
+    result: Result | None
+    """None: a Receive, to be answered with `leases`."""
+    poll: Poll | None = None
+    """The Receive, as long as this node leads: it may be cancelled meanwhile."""
+    leases: tuple[Lease, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a turn wants to append, and whom it serves with that."""
+
+    first_index: int
+    now_ms: int
+    drafts: list[Draft | None] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    """Answers that need no entry."""
+    produced: list[tuple[Produce, int]] = field(default_factory=list)
+    """Produce calls with the place of their first draft."""
+    awaited: list[tuple[int, Token, Result]] = field(default_factory=list)
+    leased: list[tuple[int, Poll, tuple[Lease, ...]]] = field(default_factory=list)
+    settled: list[Pair] = field(default_factory=list)
+    """Pairs for which nothing is left."""
+    unserved: list[Poll] = field(default_factory=list)
+    """Receives for a topic which is not in force."""
+    acks: dict[tuple[str, str, int], AckEntry] = field(default_factory=dict)
+    changes: list[tuple[str, str, int, int, int, int, str]] = field(default_factory=list)
+    deferred: list[Call] = field(default_factory=list)
+    """Calls that must wait until an entry already in the log is applied."""
+    counts: dict[str, int] = field(default_factory=dict)
+    ack_place: int = -1
+    change_place: int = -1
+
+    @property
+    def next_index(self) -> int:
+        """Index of the entry the next draft becomes."""
+        return self.first_index + len(self.drafts)
+
+    def refuse(self, token: Token, reason: str, detail: str = "") -> None:
+        self.done.append(Done(token, Refused(reason, detail=detail)))
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def ack_index(self) -> int:
+        """Index of this turn's ack record; reserves its place."""
+        if self.ack_place < 0:
+            self.ack_place = len(self.drafts)
+            self.drafts.append(None)
+        return self.first_index + self.ack_place
+
+    def change_index(self) -> int:
+        """Index of this turn's change record; reserves its place."""
+        if self.change_place < 0:
+            self.change_place = len(self.drafts)
+            self.drafts.append(None)
+        return self.first_index + self.change_place
+
+    def add_ack(self, key: tuple[str, str, int], offset: int, lease: int) -> None:
+        offsets, leases = self.acks.setdefault(key, ([], []))
+        offsets.append(offset)
+        leases.append(lease)

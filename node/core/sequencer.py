@@ -1,0 +1,88 @@
+"""The sequencer: which queue offset the next message of a queue gets, decided against the state as of the log's end.
+
+The one writer of a broker group (its leader) owns it. Next offset of a queue = what is applied + what this log holds beyond that.
+Rebuilt from the uncommitted tail when a node becomes leader; afterwards it only moves with appends. Offsets are dense for ever
+(invariant I6), so `assign` is a plan and `appended` makes it so: a batch the log refused leaves no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.proto.types import I64, UnsealedBatch
+
+_SMALL = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Queue offsets of one batch and the next offsets once it is in the log."""
+
+    queue_offsets: I64
+    next_offsets: dict[tuple[str, int], int]
+    store_ms: int
+
+
+class Sequencer:
+    """Next queue offsets and the last store time at the log's end. `applied(topic, queue)` is the next offset by applied state."""
+
+    def __init__(self, applied: Callable[[str, int], int]) -> None:
+        self._applied = applied
+        self._next: dict[tuple[str, int], int] = {}
+        self._store_ms = 0
+
+    def reset(self, store_ms: int) -> None:
+        """Forget the tail: the log's end is what is applied, stored last at `store_ms`."""
+        self._next.clear()
+        self._store_ms = store_ms
+
+    def seen(self, topic: str, queue: int, queue_offset: int, store_ms: int) -> None:
+        """An entry of the uncommitted tail, in log order."""
+        self._next[topic, queue] = queue_offset + 1
+        self._store_ms = max(self._store_ms, store_ms)
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """The queue offset of the next message appended to this queue."""
+        known = self._next.get((topic, queue))
+        return self._applied(topic, queue) if known is None else known
+
+    def assign(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
+        """Plan queue offsets and the store time (which never falls along the log) of a batch."""
+        store_ms = max(now_ms, self._store_ms)
+        if len(batch) <= _SMALL:
+            offsets, after = self._assign_each(batch)
+        else:
+            offsets, after = self._assign_columns(batch)
+        return Assignment(offsets, after, store_ms)
+
+    def _assign_each(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
+        after: dict[tuple[str, int], int] = {}
+        offsets = np.empty(len(batch), np.int64)
+        for i, (topic_of, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
+            key = (batch.topics[topic_of], queue)
+            offset = after.get(key)
+            if offset is None:
+                offset = self.next_offset(*key)
+            offsets[i] = offset
+            after[key] = offset + 1
+        return offsets, after
+
+    def _assign_columns(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
+        keys = (batch.topic_of.astype(np.int64) << 32) | batch.queues.astype(np.int64)
+        distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        queues = [(batch.topics[int(key) >> 32], int(key) & 0xFFFFFFFF) for key in distinct]
+        first = np.array([self.next_offset(*queue) for queue in queues], np.int64)
+        order = np.argsort(inverse, kind="stable")
+        begin_of_run = np.cumsum(counts) - counts
+        offsets = np.empty(len(batch), np.int64)
+        # In `order` the messages of one queue stand together, in batch order: rank within the run + first offset of the queue.
+        offsets[order] = np.arange(len(batch)) - np.repeat(begin_of_run, counts) + np.repeat(first, counts)
+        return offsets, {queue: int(f + c) for queue, f, c in zip(queues, first, counts, strict=True)}
+
+    def appended(self, assignment: Assignment) -> None:
+        """The batch of this plan is in the log."""
+        self._next.update(assignment.next_offsets)
+        self._store_ms = assignment.store_ms

@@ -1,0 +1,260 @@
+"""A replicator in memory for one node, consume queues in memory, and a bench that drives a `Group` over both on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from ledgermq.node.core.calls import Ack, Call, Change, Configure, Done, Handle, Lease, Produce, Receive, Refused, Result, TagFilter
+from ledgermq.node.core.group import Group, TurnOutput
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.core.ranges import tail
+from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range, seal
+from ledgermq.proto.layout_columns import Columns
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import I32, I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.storage.errors import NoSpace
+
+Outcome = Result | Refused
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+LOG_ID = "00000000-0000-5000-8000-000000000001"
+EPOCH_MS = 1_700_000_000_000
+
+
+class MemoryLog:
+    """The entries one or more replicas agree on: contiguous sealed bytes, as ranges of one term each."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Range] = []
+
+    @property
+    def end_index(self) -> int:
+        return self.ranges[-1].last_index if self.ranges else -1
+
+    @property
+    def end_pos(self) -> int:
+        return self.ranges[-1].end_pos if self.ranges else 0
+
+    @property
+    def chain(self) -> int:
+        return self.ranges[-1].last_chain if self.ranges else chain_seed(LOG_ID)
+
+    def append(self, entries: Range) -> None:
+        assert entries.first_index == self.end_index + 1 and entries.prev_chain == self.chain
+        self.ranges.append(entries)
+
+    def read(self, first_index: int) -> Range:
+        for entries in self.ranges:
+            if entries.first_index <= first_index <= entries.last_index:
+                return tail(entries, first_index)
+        raise AssertionError(f"entry {first_index} is not in the log")
+
+    def record(self, physical_offset: int, size: int) -> bytes:
+        for entries in reversed(self.ranges):
+            if entries.pos <= physical_offset:
+                begin = physical_offset - entries.pos
+                return bytes(entries.data[begin : begin + size])
+        raise AssertionError("no such record")
+
+    def cut(self, end_index: int) -> None:
+        """Drop whole ranges above `end_index`."""
+        while self.ranges and self.ranges[-1].first_index > end_index:
+            self.ranges.pop()
+        assert self.end_index == end_index, "only at a border of ranges"
+
+
+class FakeReplicator:
+    """Leads or follows when told; commits what is synced, or what it is told to."""
+
+    def __init__(self, log: MemoryLog, node: str = "n1") -> None:
+        self.log = log
+        self.node = node
+        self.role = Role.FOLLOWER
+        self.term = 0
+        self.leader: str | None = None
+        self.begin_index = 0
+        self.commit_index = -1
+        self.durable_index = -1
+        self.commit_at_once = True
+        self.full = False
+        self.full_for_control = False
+        self.proposals: list[int] = []
+
+    @property
+    def end_index(self) -> int:
+        return self.log.end_index
+
+    def tick(self, now_ns: int) -> None:
+        pass
+
+    def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
+        pass
+
+    def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
+        pass
+
+    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader)
+        if self.full and not (control and not self.full_for_control):
+            raise LogFull
+        first, pos, chain = self.log.end_index + 1, self.log.end_pos, self.log.chain
+        place = {"first_index": first, "term": self.term, "pos": pos, "prev_chain": chain}
+        seal(batch, queue_offsets=queue_offsets, store_ms=store_ms, store_host=host_bytes("127.0.0.1", 1), **place)
+        self.log.append(make_range(batch, 0, len(batch), **place))
+        self.proposals.append(len(batch))
+        return self.log.ranges[-1:]
+
+    def take(self, now_ns: int) -> ReplicaOutput:
+        if self.commit_at_once and self.role is Role.LEADER:
+            self.commit_index = self.log.end_index
+        return ReplicaOutput((), None, self.commit_index, False, now_ns + SECOND)
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        return self.log.read(first_index)
+
+    def status(self) -> ReplicaStatus:
+        end = self.end_index
+        return ReplicaStatus("g", self.node, self.role, self.term, self.leader, 0, end, end, self.commit_index, -1)
+
+    def lead(self, term: int) -> None:
+        self.role, self.term, self.leader = Role.LEADER, term, self.node
+
+    def follow(self, term: int, leader: str | None) -> None:
+        self.role, self.term, self.leader = Role.FOLLOWER, term, leader
+
+
+class MemoryQueues:
+    """Consume queues on lists."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.full = False
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        return len(self.rows.get((topic, queue), ()))
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        out: dict[str, dict[int, int]] = {}
+        for (topic, queue), rows in sorted(self.rows.items()):
+            out.setdefault(topic, {})[queue] = len(rows)
+        return out
+
+    def dispatch(self, columns: Columns) -> None:
+        for i, topic in enumerate(columns.topic_of.tolist()):
+            rows = self.rows.setdefault((columns.topics[topic], int(columns.queues[i])), [])
+            offset = int(columns.queue_offsets[i])
+            assert offset <= len(rows), "queue offsets are dense (I6)"
+            if offset == len(rows):
+                if self.full:
+                    raise NoSpace("the disk is full")
+                rows.append((int(columns.physical_offsets[i]), int(columns.sizes[i]), int(columns.tags_codes[i])))
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        rows = self.rows.get((topic, queue), [])[first : first + count]
+        assert len(rows) == count
+        return (
+            np.array([r[0] for r in rows], np.int64),
+            np.array([r[1] for r in rows], np.int32),
+            np.array([r[2] for r in rows], np.int64),
+        )
+
+    def truncate(self, ends: dict[str, dict[int, int]]) -> None:
+        self.rows = {key: rows[: ends.get(key[0], {}).get(key[1], 0)] for key, rows in self.rows.items()}
+
+
+class Bench:
+    """One group on virtual time. `done` holds every answer by token; a token answered twice fails at once."""
+
+    def __init__(self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1") -> None:
+        self.log = log or MemoryLog()
+        self.settings = settings or LeaderSettings()
+        self.replicator = FakeReplicator(self.log, node)
+        self.queues = MemoryQueues()
+        self.machine = Machine(self.queues, self.log.record)
+        self.group = Group("g", node, self.replicator, self.machine, self.settings)
+        self.now_ns = 10 * SECOND
+        self.tokens = count(1)
+        self.done: dict[int, Outcome] = {}
+        self.output: TurnOutput | None = None
+
+    @property
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.now_ns // MS
+
+    def lead(self, term: int | None = None) -> None:
+        self.replicator.lead(self.replicator.term + 1 if term is None else term)
+        self.turn()
+
+    def turn(self, *calls: Call, at_ns: int | None = None) -> TurnOutput:
+        if at_ns is not None:
+            self.now_ns = at_ns
+        self.output = self.group.turn(self.now_ns, self.now_ms, calls)
+        for done in self.output.done:
+            assert done.token not in self.done, f"token {done.token} is answered twice"
+            self.done[done.token] = done.outcome
+        return self.output
+
+    def pass_time(self, ns: int) -> TurnOutput:
+        return self.turn(at_ns=self.now_ns + ns)
+
+    def ask(self, call: Call) -> Outcome | None:
+        """Run one turn with this call; its answer if there is one already."""
+        self.turn(call)
+        return self.done.get(call.token)  # type: ignore[union-attr]
+
+    def configure(self, topic: str = "t", queues: int = 1, incarnation: int = 1) -> None:
+        config = TopicConfig("", topic, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
+        self.ask(Configure(next(self.tokens), topics=(config,)))
+
+    def send(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Outcome | None:
+        return self.ask(self.produce(*bodies, topic=topic, queue=queue, tag=tag))
+
+    def produce(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Produce:
+        return Produce(next(self.tokens), [draft(body, topic, queue, tag) for body in bodies])
+
+    def poll(
+        self,
+        group: str = "g",
+        topic: str = "t",
+        n: int = 32,
+        invisible_ms: int | None = 10_000,
+        wait_ns: int = 5 * SECOND,
+        tags: Sequence[str] = (),
+        client: str = "c",
+    ) -> Receive:
+        deadline = self.now_ns + wait_ns
+        return Receive(next(self.tokens), group, topic, client, TagFilter(frozenset(tags)), n, invisible_ms, deadline)
+
+    def receive(self, **options: object) -> tuple[Lease, ...]:
+        """A Receive that does not wait."""
+        call = self.poll(wait_ns=0, **options)  # type: ignore[arg-type]
+        outcome = self.ask(call)
+        return outcome.leases  # type: ignore[union-attr]
+
+    def ack(self, *leases: Lease, group: str = "g", topic: str = "t") -> tuple[bool, ...]:
+        outcome = self.ask(Ack(next(self.tokens), [handle(lease, group, topic) for lease in leases]))
+        return outcome.ok  # type: ignore[union-attr]
+
+    def change(self, lease: Lease, invisible_ms: int, group: str = "g", topic: str = "t") -> int | None:
+        outcome = self.ask(Change(next(self.tokens), handle(lease, group, topic), invisible_ms, "c"))
+        return outcome.lease_number  # type: ignore[union-attr]
+
+
+def draft(body: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Draft:
+    properties = encode(Fields(message_id=f"id-{body}", tag=tag))
+    return Draft(topic, queue, body.encode(), properties, EPOCH_MS, java_hash(tag) if tag else 0)
+
+
+def handle(lease: Lease, group: str = "g", topic: str = "t") -> Handle:
+    return Handle(group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+
+
+def of_token(done: Sequence[Done], token: int) -> list[Outcome]:
+    return [item.outcome for item in done if item.token == token]
