@@ -1,0 +1,222 @@
+"""Laws of the metadata state machine: deterministic, idempotent, exportable, evenly placed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.controller import metadata
+from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, Outcome, State, apply, export, restore, spread
+from ledgermq.proto.status import Code
+from ledgermq.proto.types import Permission, TopicConfig, TopicKind
+
+NODES = {"n1": {"peer": "h1:1"}, "n2": {"peer": "h2:1"}, "n3": {"peer": "h3:1"}}
+DESCRIBED = {"op": "set-cluster", "id": "boot", "nodes": NODES, "broker_groups": {"g1": ["n1", "n2"], "g2": ["n2", "n3"]}}
+
+
+def topic(name: str = "t", **changes: Any) -> dict[str, Any]:
+    return {"op": "create-topic", "ns": "", "name": name, "kind": "normal", "queues": 4, "permission": "rw", **changes}
+
+
+def run(commands: list[dict[str, Any]], state: State | None = None) -> tuple[State, list[Outcome]]:
+    state = State() if state is None else state
+    outcomes = []
+    for command in commands:
+        state, outcome = apply(state, command)
+        outcomes.append(outcome)
+    return state, outcomes
+
+
+def described() -> State:
+    return run([DESCRIBED])[0]
+
+
+names = st.sampled_from(["a", "b", "c", "rmq_sys_x", "bad name", ""])
+common = {"ns": st.sampled_from(["", "x"]), "name": names, "id": st.sampled_from([f"r{i}" for i in range(12)])}
+commands = st.lists(
+    st.one_of(
+        st.just(DESCRIBED),
+        st.fixed_dictionaries({"op": st.just("barrier")}),
+        st.fixed_dictionaries(
+            {
+                "op": st.just("create-topic"),
+                "kind": st.sampled_from(["normal", "fifo", "delay", "?", 3]),
+                "queues": st.sampled_from([0, 1, 3, 8, "8", True, None]),
+                "permission": st.sampled_from(["rw", "none", "x"]),
+                **common,
+            }
+        ),
+        st.fixed_dictionaries(
+            {"op": st.just("update-topic"), "queues": st.sampled_from([None, 2, 9]), "permission": st.sampled_from([None, "r"]), **common}
+        ),
+        st.fixed_dictionaries({"op": st.just("delete-topic"), **common}),
+        st.fixed_dictionaries({"op": st.just("create-group"), "max_attempts": st.sampled_from([1, 17, 0]), **common}),
+        st.fixed_dictionaries({"op": st.just("delete-group"), **common}),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(commands, st.integers(0, 30))
+def test_replay_is_deterministic_and_may_start_at_any_snapshot(script: list[dict[str, Any]], cut: int) -> None:
+    """Two replicas end equal, also when one of them began from an exported state that travelled as JSON text."""
+    whole, outcomes = run(script)
+    half, first = run(script[:cut])
+    travelled = restore(json.loads(json.dumps(export(half))))
+    assert export(travelled) == export(half)
+    rest, second = run(script[cut:], travelled)
+    assert export(rest) == export(whole)
+    assert first + second == outcomes
+
+
+@settings(max_examples=150, deadline=None)
+@given(commands)
+def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, Any]]) -> None:
+    """Submitting every command twice under its id changes nothing and gives the same answers."""
+    once, outcomes = run(script)
+    state = State()
+    for command, outcome in zip(script, outcomes, strict=True):
+        state, first = apply(state, command)
+        again, second = apply(state, command)
+        assert first == outcome
+        if "id" in command:
+            assert again is state
+            assert second == outcome
+    assert export(state) == export(once)
+
+
+@settings(max_examples=150, deadline=None)
+@given(commands)
+def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any]]) -> None:
+    """Revision grows by one exactly when nodes, broker groups, topics or consumer groups differ; `changed` says so too."""
+    state = State()
+    for command in script:
+        repeated = command.get("id") in state.answered
+        after, outcome = apply(state, command)
+        same = all(getattr(after, part) == getattr(state, part) for part in ("nodes", "broker_groups", "topics", "groups"))
+        assert after.revision == state.revision + (0 if same else 1)
+        assert repeated or outcome.changed == (not same)
+        assert outcome.code == Code.OK or (same and outcome.detail)
+        state = after
+    for config in state.topics.values():
+        assert sum(config.placement.values()) == config.queues
+
+
+@given(st.integers(1, 60), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 50), min_size=1))
+def test_queues_spread_evenly(queues: int, load: dict[str, int]) -> None:
+    """Numbers of queues per broker group differ by at most one, and the surplus goes to the groups with the least load."""
+    placed = spread(queues, {}, load)
+    counts = {group: placed.get(group, 0) for group in load}
+    assert sum(counts.values()) == queues
+    assert max(counts.values()) - min(counts.values()) <= 1
+    few = [load[g] for g in load if counts[g] == min(counts.values())]
+    many = [load[g] for g in load if counts[g] > min(counts.values())]
+    assert not many or max(many) <= min(few)
+
+
+def test_the_same_settings_again_are_fine_and_others_conflict() -> None:
+    """Create is idempotent by settings, not by request, and never changes what exists."""
+    state, outcomes = run([topic(), topic(), topic(queues=5), topic(kind="fifo"), topic(permission="r")], described())
+    assert [o.code for o in outcomes] == [Code.OK, Code.OK, *[Code.PRECONDITION_FAILED] * 3]
+    assert [o.changed for o in outcomes] == [True, False, False, False, False]
+    assert outcomes[0].value == outcomes[1].value
+    assert state.topics["", "t"].queues == 4
+
+
+def test_unknown_things_are_not_found() -> None:
+    """Update and delete of what does not exist say so with the contract's codes."""
+    missing = [{"op": op, "ns": "", "name": "t"} for op in ("update-topic", "delete-topic", "delete-group")]
+    _, outcomes = run(missing, described())
+    assert [o.code for o in outcomes] == [Code.TOPIC_NOT_FOUND, Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND]
+
+
+def test_a_recreated_topic_is_a_new_incarnation() -> None:
+    """Delete and create never reuse an incarnation, whatever happened between."""
+    state, _ = run([topic()], described())
+    first = state.topics["", "t"].incarnation
+    state, _ = run([{"op": "delete-topic", "ns": "", "name": "t"}, topic("other"), topic()], state)
+    assert state.topics["", "t"].incarnation > first
+
+
+def test_more_queues_keep_the_old_ones_in_place() -> None:
+    """Growing adds queues to broker groups and moves none; shrinking is refused."""
+    state, _ = run([topic(queues=3)], described())
+    before = state.topics["", "t"].placement
+    state, (grown, shrunk) = run([{"op": "update-topic", "ns": "", "name": "t", "queues": n} for n in (8, 7)], state)
+    after = state.topics["", "t"].placement
+    assert grown.code == Code.OK and shrunk.code == Code.PRECONDITION_FAILED
+    assert dict(after) == {"g1": 4, "g2": 4}
+    assert all(after[group] >= count for group, count in before.items())
+
+
+def test_names_in_different_namespaces_are_different() -> None:
+    """The key of a topic or consumer group is (namespace, name)."""
+    state, _ = run([topic(), topic(ns="x", kind="fifo"), {"op": "delete-topic", "ns": "", "name": "t"}], described())
+    assert list(state.topics) == [("x", "t")]
+
+
+def test_a_broker_group_sees_its_share() -> None:
+    """`topics_of` gives each group's log its number of queues and leaves out topics without one there."""
+    state, _ = run([topic("one", queues=1), topic("three", queues=3, permission="r")], described())
+    assert state.topics_of("g1") == (
+        TopicConfig("", "one", TopicKind.NORMAL, 1, Permission.READ_WRITE, 2),
+        TopicConfig("", "three", TopicKind.NORMAL, 1, Permission.READ, 3),
+    )
+    assert [t.name for t in state.topics_of("g2")] == ["three"]
+    assert state.topics_of("g3") == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (topic("rmq_sys_x"), Code.ILLEGAL_TOPIC),
+        (topic(ns="a@b"), Code.ILLEGAL_TOPIC),
+        (topic(7), Code.BAD_REQUEST),
+        (topic(queues=metadata.MAX_QUEUES + 1), Code.BAD_REQUEST),
+        (topic(kind="transaction"), Code.BAD_REQUEST),
+        ({"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": True}, Code.BAD_REQUEST),
+        ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g9": ["n9"]}}, Code.BAD_REQUEST),
+        ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g1": ["n1"]}}, Code.PRECONDITION_FAILED),
+        ({"op": "set-cluster", "nodes": [], "broker_groups": {}}, Code.BAD_REQUEST),
+    ],
+)
+def test_bad_commands_are_refused(command: dict[str, Any], code: Code) -> None:
+    """A command that breaks a rule is answered with its status and leaves the state alone."""
+    state = described()
+    after, outcome = apply(state, command)
+    assert outcome.code == code and outcome.detail
+    assert after is state
+
+
+def test_without_broker_groups_there_is_no_place_for_queues() -> None:
+    """A topic needs a broker group; the answer says to wait for the cluster."""
+    _, outcome = apply(State(), topic())
+    assert outcome.code == Code.HA_NOT_AVAILABLE and "broker group" in outcome.detail
+
+
+def test_an_unknown_operation_stops_the_controller() -> None:
+    """Skipping a command of a newer version would make replicas differ."""
+    with pytest.raises(metadata.UnknownCommand):
+        apply(State(), {"op": "fold-space"})
+    with pytest.raises(metadata.UnknownCommand):
+        restore({**export(State()), "v": 2})
+
+
+def test_remembered_requests_are_bounded() -> None:
+    """The oldest answers are forgotten, the newest kept."""
+    state, _ = run([{"op": "delete-topic", "ns": "", "name": "t", "id": str(i)} for i in range(REMEMBERED_REQUESTS + 10)])
+    assert list(state.answered) == [str(i) for i in range(10, REMEMBERED_REQUESTS + 10)]
+
+
+def test_states_cannot_be_changed_by_readers() -> None:
+    """A snapshot handed to another thread is read-only all the way down."""
+    state, _ = run([topic()], described())
+    for mapping in (state.nodes, state.nodes["n1"], state.topics, state.topics["", "t"].placement, state.answered):
+        with pytest.raises(TypeError):
+            mapping["new"] = 1  # type: ignore[index]
