@@ -84,7 +84,7 @@ class Core:
 
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True) -> None:
         """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before."""
-        if message.to != self.config.node or message.sender not in self.config.peers:
+        if self._fence is not None or message.to != self.config.node or message.sender not in self.config.peers:
             return
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ns)

@@ -62,7 +62,7 @@ class Peer:
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
     def room(self, window_bytes: int, window_ranges: int) -> tuple[int, int]:
-        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes: the window never blocks a big entry."""
+        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that a big entry always fits."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
         size, ranges = window_bytes - self.underway_bytes, limit - len(self.underway)

@@ -4,8 +4,8 @@ Here lives the driver: packets become messages, the core decides, and its effect
 hard state durable, log cut and written, then packets. It decides nothing itself. No clock, threads or chance of its own: time comes in, the
 one blocking call of a group commit leaves as a `SyncTicket`. Duties that safety hangs on have a method of their own.
 
-The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something is unsynced and none is under way.
-The first failed write or sync fences the replica for good (invariant I9).
+The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something is unsynced and none is under
+way. The first failed write or sync fences the replica for good (invariant I9).
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.proto.layout import BadEntry, chain_crc_at, verify_range
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.config import MS, Chance, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
-from ledgermq.storage.entry_log import EntryLog, LogSync
+from ledgermq.storage.entry_log import EntryLog, SyncJob
 from ledgermq.storage.errors import BadRange, LogFenced, NoSpace
 from ledgermq.storage.hard_state import HardStateFile
 
-MEMBERSHIP_INDEX = 0
-"""The group's first entry, committed by definition: every replica wrote the same at bootstrap."""
+IDLE_NS = 100 * MS
+"""After this long without a write the lagging synced mark gets a sync of its own."""
 
 
 class RaftReplica:
@@ -49,7 +50,10 @@ class RaftReplica:
         commit_index: int = MEMBERSHIP_INDEX,
     ) -> None:
         """`log` is recovered and bootstrapped; everything in it is durable. `commit_index` was committed and durable here when it was
-        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark)."""
+        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark). Raises Fenced when recovery found
+        damage, ValueError when the group was never bootstrapped."""
+        if log.fenced is not None:
+            raise Fenced(str(log.fenced)) from log.fenced
         if log.end_index < MEMBERSHIP_INDEX:
             raise ValueError(f"group {group} has an empty log: bootstrap it first")
         self.group = group
@@ -61,8 +65,8 @@ class RaftReplica:
         )
         self._hard_state = hard_state
         self._store_host = store_host
-        self._underway: tuple[SyncTicket, LogSync, int, int] | None = None
-        self._tickets = 0
+        self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
+        self._last_write_ns = now_ns
         self._packets: list[tuple[str, PeerPacket]] = []
         self._recent: dict[int, Range] = {}
         self._counts: Counter[str] = Counter()
@@ -147,17 +151,18 @@ class RaftReplica:
                 raise BadPacket("shape", f"range ends at {entries.last_index}, not at {message.extent.last_index}")
         agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
         self.core.step(message, now_ns, chains_agree=agree)
-        self._carry_out(self.core.take_writes(), entries)
+        writes = self.core.take_writes()
+        if writes.append is not None:
+            self._last_write_ns = now_ns
+        self._carry_out(writes, entries)
 
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
         self._refuse_when_fenced()
         assert self._underway is not None and self._underway[0] is ticket, "a ticket comes back once"
-        _, sync, term, index = self._underway
+        _, job, term, index = self._underway
         self._underway = None
         with self._fencing("the log could not be synced"):
-            self.log.finish_sync(sync, error)
-        if error is not None:
-            self._fence(f"the log could not be synced: {error}", error)
+            self.log.finish_sync(job, error)
         self.core.synced(term, index)
 
     def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
@@ -170,6 +175,7 @@ class RaftReplica:
                 ranges = self.log.append_leader(self.term, batch, queue_offsets, store_ms, self._store_host, control=control)
         except NoSpace as error:
             raise LogFull(str(error)) from error
+        self._last_write_ns = now_ns
         for entries in ranges:
             self.core.appended(_extent(entries))
             self._recent[entries.first_index] = entries
@@ -186,9 +192,16 @@ class RaftReplica:
         for push in effects.pushes:
             self._push(push)
         self._recent.clear()
-        self.core.check_invariants()
+        ticket = self._begin_sync(now_ns)
+        self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        return ReplicaOutput(packets, self._begin_sync(), effects.commit_index, effects.role_changed, self.core.wake_at_ns(now_ns))
+        return ReplicaOutput(packets, ticket, effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns))
+
+    def check_invariants(self) -> None:
+        """I4, and the core's picture of the log agrees with the log itself."""
+        self.core.check_invariants()
+        assert (self.log.end_index, self.log.end_term) == (self.core.log.end_index, self.core.log.end_term), (self.log, self.core)
+        assert self.core.durable_index <= self.log.durable_index, (self.log.durable_index, self.core)
 
     # Duties that safety hangs on, one method each
 
@@ -203,23 +216,32 @@ class RaftReplica:
             theirs = prev_chain
         else:
             theirs = chain_crc_at(entries.data, int(entries.starts[index - entries.first_index]))
-        return theirs == self.log.chain_at(index)
+        with self._fencing("the log could not be read"):
+            return theirs == self.log.chain_at(index)
 
     def _truncate(self, index: int) -> None:
         """The log ends before `index` afterwards, and no byte behind its end can come back."""
         with self._fencing("the log could not be cut"):
             self.log.truncate_from(index)
 
-    def _begin_sync(self) -> SyncTicket | None:
-        """One group commit over everything written so far, unless one is under way."""
-        if self._underway is not None or not self.log.needs_sync:
+    def _begin_sync(self, now_ns: int) -> SyncTicket | None:
+        """One group commit over everything written so far, unless one is under way; at rest also for the synced mark alone."""
+        if self._underway is not None:
+            return None
+        with self._fencing("the synced mark could not be written"):
+            job = self.log.begin_sync(idle=now_ns >= self._last_write_ns + IDLE_NS)
+        if job is None:
             return None
         term, index = self.core.sync_begins()
-        sync = self.log.begin_sync()
-        self._tickets += 1
-        ticket = SyncTicket(self._tickets, sync.run)
-        self._underway = (ticket, sync, term, index)
+        assert (term, index) == (job.term, job.index), (job, self.core)
+        ticket = SyncTicket(job.number, job.run)
+        self._underway = (ticket, job, term, index)
         return ticket
+
+    def _wake_at_ns(self, now_ns: int) -> int:
+        wake = self.core.wake_at_ns(now_ns)
+        wants_idle_sync = self._underway is None and self.log.mark_pending
+        return min(wake, self._last_write_ns + IDLE_NS) if wants_idle_sync else wake
 
     # Carrying out
 
@@ -243,7 +265,9 @@ class RaftReplica:
 
     def _post(self, message: Message) -> None:
         if isinstance(message, Append):
-            self._packets.append((message.to, encode_append(message, self.log.chain_at(message.prev_index), None)))
+            with self._fencing("the log could not be read"):
+                prev_chain = self.log.chain_at(message.prev_index)
+            self._packets.append((message.to, encode_append(message, prev_chain, None)))
         else:
             self._packets.append((message.to, encode(message)))
 
@@ -261,7 +285,8 @@ class RaftReplica:
     def _range_at(self, first_index: int, max_bytes: int) -> Range:
         recent = self._recent.get(first_index)
         if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
-            recent = self._recent[first_index] = self.log.read(first_index, max_bytes)
+            with self._fencing("the log could not be read"):
+                recent = self._recent[first_index] = self.log.read(first_index, max_bytes)
         return recent
 
     # Fencing

@@ -121,7 +121,7 @@ def _extent(append: RaftAppend, term: int, size: int) -> Extent:
     entries = append.range
     _demand(size > 0 and entries.pos >= 0, "range without bytes")
     _demand(entries.last_index > append.prev_index, "range ends before it begins")
-    _demand(0 <= entries.term and append.prev_term <= entries.term <= term, "terms fall along the range")
+    _demand(entries.term >= 0 and append.prev_term <= entries.term <= term, "terms fall along the range")
     return Extent(append.prev_index + 1, entries.last_index, entries.term, size)
 
 

@@ -27,7 +27,7 @@ def chain(previous: int, term: int, value: int) -> int:
 class Disk:
     """What a power cut leaves behind, and the log as written so far."""
 
-    hard_state: HardState = HardState()
+    hard_state: HardState = field(default_factory=HardState)
     written: list[Entry] = field(default_factory=lambda: [(0, 1)])
     durable: int = 0
 
@@ -50,7 +50,7 @@ class Member:
 
     core_type: type[Core] = Core
 
-    def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing = Timing()) -> None:
+    def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing) -> None:
         self.name, self.voters, self.chance, self.timing = name, voters, chance, timing
         self.disk = Disk()
         self.syncing: tuple[int, int, list[Entry]] | None = None
