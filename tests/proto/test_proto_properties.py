@@ -1,0 +1,97 @@
+"""The property string and the client's fields, both ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import RESERVED_KEYS
+from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, encode, encode_message, fill_message, parse
+from ledgermq.proto.status import Code, LedgerError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+FILLED = TEXT.filter(bool)
+SPECIAL = st.sampled_from(["UNIQ_KEY", "KEYS", "TRACE_CONTEXT", "__SHARDINGKEY", "__LMQ.U.x", "__LMQ.ENC", "__LMQ.", "WAIT"])
+FIELDS = st.builds(
+    Fields,
+    message_id=FILLED,
+    tag=st.none() | FILLED,
+    keys=st.lists(TEXT | st.just("a b"), max_size=4).map(tuple),
+    message_group=st.none() | FILLED,
+    trace_context=st.none() | TEXT,
+    born_host=st.none() | FILLED,
+    gzip=st.booleans(),
+    user=st.dictionaries(TEXT | SPECIAL, TEXT, max_size=5),
+)
+
+
+@given(FIELDS)
+def test_round_trip(fields: Fields) -> None:
+    """Whatever a client may send comes back field by field, property names of ours included."""
+    assert decode(encode(fields)) == fields
+
+
+@given(FIELDS)
+def test_round_trip_through_the_contract(fields: Fields) -> None:
+    """A message written from stored properties gives the same properties again, and tells its type."""
+    message = pb.Message()
+    data = encode(fields)
+    assert fill_message(data, message) == fields
+    assert encode_message(message) == data
+    system = message.system_properties
+    assert system.HasField("tag") == (fields.tag is not None) and list(system.keys) == list(fields.keys)
+    assert system.message_type == (pb.NORMAL if fields.message_group is None else pb.FIFO)
+    assert system.body_encoding == (pb.GZIP if fields.gzip else pb.IDENTITY)
+
+
+def test_order_and_bytes() -> None:
+    """The order is the table's, then user properties by key; everything ends in 0x02."""
+    fields = Fields("ID", "T", ("a b", "c"), "G", "tc", "h", True, {"z": "1", "b": "", "WAIT": "x"})
+    assert encode(fields) == (
+        b'UNIQ_KEY\x01ID\x02TAGS\x01T\x02KEYS\x01a b c\x02__LMQ.KEYS\x01["a b","c"]\x02__SHARDINGKEY\x01G\x02TRACE_CONTEXT\x01tc\x02'
+        b"__BORNHOST\x01h\x02__LMQ.ENC\x01GZIP\x02__LMQ.U.WAIT\x01x\x02b\x01\x02z\x011\x02"
+    )
+
+
+def test_nothing_sent() -> None:
+    """No property at all is an empty string; an empty tag or group counts as not sent."""
+    assert encode(Fields()) == b"" and decode(b"") == Fields()
+    assert encode(Fields(tag="", message_group="", born_host="")) == b""
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_KEYS | {"__LMQ.KEYS", "__SHARDINGKEY"}))
+def test_a_user_property_never_becomes_a_system_property(name: str) -> None:
+    """A user property with a reserved name is stored under another one, and comes back under its own."""
+    data = encode(Fields(message_id="ID", user={name: "v"}))
+    assert parse(data) == {"UNIQ_KEY": "ID", f"__LMQ.U.{name}": "v"} and decode(data).user == {name: "v"}
+
+
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+@pytest.mark.parametrize("place", ["message_id", "tag", "keys", "message_group", "trace_context", "born_host", "key", "value"])
+def test_separators_cannot_forge_a_property(place: str, separator: str) -> None:
+    """A separator in any name or value is refused, whatever the door let through."""
+    bad = f"a{separator}b"
+    values: dict[str, object] = {place: (bad,) if place == "keys" else bad}
+    if place in ("key", "value"):
+        values = {"user": {bad: "v"} if place == "key" else {"k": bad}}
+    with pytest.raises(LedgerError) as caught:
+        encode(Fields(**values))  # type: ignore[arg-type]
+    assert caught.value.code == Code.BAD_REQUEST
+
+
+def test_the_length_field_is_respected() -> None:
+    """A string of exactly the maximum is accepted, one byte more refused."""
+    room = PROPERTIES_MAX - len("UNIQ_KEY\x01\x02")
+    assert len(encode(Fields(message_id="i" * room))) == PROPERTIES_MAX
+    with pytest.raises(LedgerError) as caught:
+        encode(Fields(message_id="i" * (room + 1)))
+    assert caught.value.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
+
+
+def test_reading_what_others_wrote() -> None:
+    """A missing final 0x02 and pieces without a name separator are tolerated; RocketMQ's own properties are not shown as the user's."""
+    assert decode(b"TAGS\x01T\x02k\x01v") == Fields(tag="T", user={"k": "v"})
+    assert parse(b"\x02x\x02k\x01v\x02") == {"k": "v"}
+    assert decode(b"CLUSTER\x01c\x02WAIT\x01true\x02k\x01v\x02").user == {"k": "v"}
