@@ -1,0 +1,483 @@
+"""The entry log of one replica (format §2, §3, §5, §7): append, read, truncate, group commit.
+
+Here live the position rules, the term runs, the bookkeeping of what is dirty and what is durable, and the moments at which the synced mark
+moves. Roles, votes and commit are unknown here; recovery is `log_recovery.py`.
+
+Counters, and what holds between them:
+  begin_index ≤ durable_index + 1 ≤ end_index + 1.
+  `end_index` is the last entry appended (begin_index − 1 for none), moved by `append_…` and `truncate_from`.
+  `durable_index` is the last entry covered by a finished sync, moved by `finish_sync` and `truncate_from`.
+  The mark on disk is never above `durable_index`.
+
+One owner calls everything here, except `SyncJob.run`, which may run on another thread while the owner goes on appending, truncating and
+reading. After the first error of a write or a sync the log is fenced for good (invariant I9).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ledgermq.proto.layout import chain_crc_at, chain_seed, make_range, record_columns, seal
+from ledgermq.proto.layout_columns import BLANK_MAGIC, CRC_WORDS_AT, ENTRY_MIN_BYTES
+from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import BadRange, Damaged, LogFenced, NoSpace
+from ledgermq.storage.index_files import IndexFiles, make_units
+from ledgermq.storage.log_recovery import Recovery, RecoveryReport
+from ledgermq.storage.log_scan import BLANK, BLANK_BYTES, Run
+from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
+from ledgermq.storage.synced_mark import SyncedMarkFile
+
+RESERVE_BYTES_MAX = 1 << 20
+RESERVE_FRACTION = 8
+"""The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
+CONTROL_TOPICS = "rmq_sys_"
+EXIT_SYNC_FAILED = 73
+EXIT_DAMAGED = 75
+UNITS_A_READ = 4096
+
+
+@dataclass(slots=True)
+class SyncJob:
+    """One group commit: everything written before `begin_sync`. `run` blocks, is called once, on any thread, and raises OSError; its
+    outcome goes to `EntryLog.finish_sync`. `term` and `index` name the last entry it covers that is still in the log."""
+
+    number: int
+    term: int
+    index: int
+    _disk: Disk
+    _files: tuple[DiskFile, ...]
+    _directories: tuple[str, ...]
+    _mark: SyncedMark
+    _wrote_mark: bool
+    _rolled: bool
+
+    def run(self) -> None:
+        for file in self._files:
+            file.sync()
+        for directory in self._directories:
+            self._disk.sync_dir(directory)
+
+
+class EntryLog:
+    """One log. Open it with `EntryLog.open`; `report` tells what recovery did."""
+
+    def __init__(
+        self, disk: Disk, data: MappedFiles, index: IndexFiles, mark: SyncedMarkFile, seed: int, report: RecoveryReport, runs: list[Run]
+    ) -> None:
+        self.report = report
+        self.begin_index = 0
+        self.end_index = report.end.index - 1
+        self.end_pos = report.end.pos
+        self.end_term = report.end.term
+        self.end_chain = report.end.chain
+        self.durable_index = self.end_index
+        self.fenced: LogFenced | None = None
+        self._disk = disk
+        self._data = data
+        self._index = index
+        self._mark = mark
+        self._seed = seed
+        self._runs = runs
+        self._reserve = min(RESERVE_BYTES_MAX, data.file_bytes // RESERVE_FRACTION)
+        self._dirty: dict[DiskFile, None] = {}
+        self._retired: list[DiskFile] = []
+        self._job: SyncJob | None = None
+        self._jobs = 0
+        self._known_from = report.known_from
+        """Bytes from here to the end were written or verified by this process: only these are served from maps."""
+        self._durable_mark = mark.value
+        """The mark that `durable_index` allows; on disk once `mark.value` equals it and was synced."""
+        self._mark_due = False
+        self._rolled = False
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, identity: Identity) -> None:
+        """Make an empty log in an existing, empty directory; durable when this returns, but for the directory's own name."""
+        for name in ("data", "index"):
+            disk.mkdirs(f"{directory}/{name}")
+        empty = SyncedMark(chain_crc=chain_seed(identity.log_id))
+        SyncedMarkFile.create(disk, f"{directory}/syncedmark", identity.log_id, empty).close()
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str, identity: Identity, *, clean: bool, submit: Submit = run_now) -> EntryLog:
+        """Recover the log of `directory`. `clean` says that the last owner stopped in good order; `submit` makes files ahead of need.
+
+        Damage at or below the synced mark opens the log fenced (exit code 75) with nothing touched. Raises Unusable, Damaged (a damaged
+        mark), UnknownFormat, OSError.
+        """
+        mark = SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id)
+        data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True)
+        index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+        data.load()
+        seed = chain_seed(identity.log_id)
+        suspect = index.files.repair()
+        recovered = Recovery(disk, data, index, mark.value, seed, clean=clean and not suspect, thorough=suspect).run()
+        log = cls(disk, data, index, mark, seed, recovered.report, recovered.runs)
+        if recovered.fenced is not None:
+            log.fenced = LogFenced(recovered.fenced, EXIT_DAMAGED)
+            return log
+        index.start(recovered.end.index)
+        log._durable_mark = log._mark_of_end()
+        if mark.value != log._durable_mark:
+            mark.write_and_sync(log._durable_mark)
+        log._prepare()
+        return log
+
+    # Questions
+
+    @property
+    def dirty(self) -> bool:
+        """Something was written that no sync was begun for."""
+        return bool(self._dirty) or self._data.names_changed
+
+    @property
+    def mark_pending(self) -> bool:
+        """The mark on disk lags behind `durable_index`: at idle, `begin_sync(idle=True)` brings it up."""
+        return self._mark.value != self._durable_mark
+
+    @property
+    def durable_term(self) -> int:
+        return self.term_at(self.durable_index)
+
+    def term_runs(self) -> list[Run]:
+        """(first index, term) of every run of entries of one term, ascending."""
+        return list(self._runs)
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry; −1 for the one before the first."""
+        if index == self.begin_index - 1:
+            return -1
+        self._require_entry(index)
+        return self._runs[bisect_right(self._runs, index, key=lambda run: run[0]) - 1][1]
+
+    def chain_at(self, index: int) -> int:
+        """The stored chain CRC of an entry; the seed before the first."""
+        if index == self.end_index:
+            return self.end_chain
+        if index == self.begin_index - 1:
+            return self._seed
+        return int.from_bytes(self._data.read(self.pos_of(index) + CRC_WORDS_AT, 4), "big")
+
+    def pos_of(self, index: int) -> int:
+        """The position of an entry; of the end for end_index + 1."""
+        if index == self.end_index + 1:
+            return self.end_pos
+        self._require_entry(index)
+        units = self._index.get(index, 1)
+        if len(units) != 1 or int(units["index"][0]) != index:
+            raise Damaged(f"the index unit of entry {index} is damaged: restart the node, which rebuilds it")
+        return int(units["pos"][0])
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        """Entries from `first_index` on: at least one, then up to `max_bytes`, never across a term run or a file. Bytes of the hot tail are
+        a view of the map and change if the entries are truncated; others are a copy. Raises OSError, Damaged."""
+        self._require_entry(first_index)
+        run = bisect_right(self._runs, first_index, key=lambda run: run[0])
+        last = self._runs[run][0] - 1 if run < len(self._runs) else self.end_index
+        before = 1 if first_index > self.begin_index else 0
+        wanted = min(last - first_index + 1, UNITS_A_READ, max_bytes // ENTRY_MIN_BYTES + 1)
+        units = self._index.get(first_index - before, wanted + before)
+        if len(units) != wanted + before or int(units["index"][-1]) != first_index + wanted - 1:
+            raise Damaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
+        positions: I64 = units["pos"].astype(np.int64)
+        sizes = units["size"].astype(np.int32)
+        prev_chain = self._chain_at_pos(int(positions[0])) if before else self._seed
+        positions, sizes = positions[before:], sizes[before:]
+        pos = int(positions[0])
+        limit = min(pos + max_bytes, self._data.base_of(pos) + self._data.file_bytes)
+        count = max(1, int(np.searchsorted(positions + sizes, limit, side="right")))
+        data = self._bytes(pos, int(positions[count - 1]) + int(sizes[count - 1]) - pos)
+        starts = positions[:count] - pos
+        return Range(
+            first_index=first_index,
+            last_index=first_index + count - 1,
+            term=self._runs[run - 1][1],
+            pos=pos,
+            data=data,
+            starts=starts,
+            sizes=sizes[:count],
+            prev_chain=prev_chain,
+            last_chain=chain_crc_at(data, int(starts[-1])),
+        )
+
+    # Appending
+
+    def append_leader(
+        self, term: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, store_host: bytes, *, control: bool = False
+    ) -> list[Range]:
+        """Seal a batch and append it, one range per file touched. `control` may use the reserve. Raises NoSpace (nothing was appended),
+        LogFenced."""
+        self._require_sound()
+        assert term >= self.end_term, f"term {term} after term {self.end_term}"
+        positions, cuts, end = self._place(batch)
+        self._make_room(end, len(batch), control=control)
+        first = self.end_index + 1
+        seal(
+            batch,
+            first_index=first,
+            term=term,
+            pos=positions,
+            queue_offsets=queue_offsets,
+            store_ms=store_ms,
+            store_host=store_host,
+            prev_chain=self.end_chain,
+        )
+        ranges = []
+        for low, high in pairwise(cuts):
+            prev = self.end_chain
+            piece = make_range(batch, low, high, first_index=first + low, term=term, pos=int(positions[low]), prev_chain=prev)
+            self._write(piece)
+            ranges.append(piece)
+        self._prepare()
+        return ranges
+
+    def append_range(self, entries: Range) -> Range:
+        """Append a range that was verified (`verify_range`), verbatim. It must continue the log in index, term, chain and position: raises
+        BadRange otherwise, NoSpace (nothing was appended), LogFenced."""
+        self._require_sound()
+        if (entries.first_index, entries.prev_chain) != (self.end_index + 1, self.end_chain) or entries.term < self.end_term:
+            raise BadRange(f"range {entries.first_index} of term {entries.term} does not continue {self.end_index} of {self.end_term}")
+        file_end = self._data.base_of(self.end_pos) + self._data.file_bytes
+        if entries.pos == self.end_pos:
+            wrong = entries.end_pos + BLANK_BYTES > file_end
+        else:
+            skips = self.end_pos + int(entries.sizes[0]) + BLANK_BYTES > file_end and self.end_pos != self._data.base_of(self.end_pos)
+            wrong = entries.pos != file_end or not skips or entries.end_pos + BLANK_BYTES > file_end + self._data.file_bytes
+        if wrong:
+            raise BadRange(f"range {entries.first_index} lies at {entries.pos}, which is not its place after {self.end_pos}")
+        try:
+            self._make_room(entries.end_pos, len(entries), control=False)
+        except NoSpace:
+            if not all(topic.startswith(CONTROL_TOPICS) for topic in record_columns(entries).topics):
+                raise
+            self._make_room(entries.end_pos, len(entries), control=True)
+        self._write(entries)
+        self._prepare()
+        return entries
+
+    # Truncating
+
+    def truncate_from(self, index: int) -> None:
+        """Remove the entry `index` and everything behind it, and the blank before it if it begins a file: the log then ends with
+        `index` − 1. The mark is lowered durably before the first byte is erased."""
+        self._require_sound()
+        self._require_entry(index)
+        pos = self.pos_of(index)
+        last, end = index - 1, pos
+        if last >= self.begin_index:
+            units = self._index.get(last, 1)
+            end = int(units["pos"][0]) + int(units["size"][0])
+        mark = SyncedMark(self.term_at(last), last, end, self.chain_at(last)) if last >= 0 else self._empty_mark()
+        try:
+            if self._mark.value.index > last:
+                self._mark.lower(mark)
+            if self._durable_mark.index > last:
+                self._durable_mark = mark
+            if self._job is not None and self._job.index > last:
+                self._job.index, self._job.term, self._job._mark = last, mark.term, mark
+            self._erase(end, index)
+        except OSError as error:
+            raise self._fence(f"truncating the log from entry {index} failed: {error}") from error
+        self.durable_index = min(self.durable_index, last)
+        self.end_index, self.end_pos, self.end_term, self.end_chain = last, end, mark.term, mark.chain_crc
+        while self._runs and self._runs[-1][0] > last:
+            self._runs.pop()
+        self._known_from = min(self._known_from, end)
+
+    def _erase(self, end: int, index: int) -> None:
+        """Zero the bytes from `end` to the present end; whole files behind the next one go away."""
+        spare = self._data.base_of(end) + 2 * self._data.file_bytes
+        for file in self._data.drop_from(spare):
+            self._dirty.pop(file, None)
+            self._close_later(file)
+        at, stop = end, min(self.end_pos, self._data.end)
+        while at < stop:
+            length = min(stop, self._data.base_of(at) + self._data.file_bytes) - at
+            self._pwrite(at, bytes(min(length, 1 << 20)))
+            at += min(length, 1 << 20)
+        self._index.erase(index, self.end_index + 1)
+
+    # Durability
+
+    def begin_sync(self, *, idle: bool = False) -> SyncJob | None:
+        """A group commit of everything written so far, or None when there is nothing to sync. At most one is under way. With `idle` a
+        lagging mark alone is reason enough."""
+        self._require_sound()
+        assert self._job is None, "a sync is already under way"
+        wants_mark = self.mark_pending
+        if not self.dirty and not (wants_mark and (idle or self._mark_due)):
+            return None
+        files = list(self._dirty)
+        directories = []
+        if wants_mark:
+            try:
+                self._mark.write(self._durable_mark)
+            except OSError as error:
+                raise self._fence(f"writing the synced mark failed: {error}") from error
+            files.append(self._mark.file)
+        if self._rolled:
+            files += self._index.dirty
+            self._index.dirty.clear()
+        for kind in (self._data, self._index.files):
+            if kind.names_changed:
+                directories.append(kind.directory)
+                kind.names_changed = False
+        self._dirty.clear()
+        self._jobs += 1
+        mark = self._mark_of_end()
+        self._job = SyncJob(
+            self._jobs, self.end_term, self.end_index, self._disk, tuple(files), tuple(directories), mark, wants_mark, self._rolled
+        )
+        self._rolled = self._mark_due = False
+        return self._job
+
+    def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
+        """The outcome of a job. Raises LogFenced after any error: what the disk holds is unknown from then on."""
+        assert job is self._job, "this sync is not the one under way"
+        self._job = None
+        for file in self._retired:
+            file.close()
+        self._retired.clear()
+        if error is not None:
+            raise self._fence(f"a sync of the log failed ({error}): nothing is acknowledged any more; check the disk, then start again")
+        if job._wrote_mark:
+            self._mark.synced()
+        if job.index > self.durable_index:
+            self.durable_index = job.index
+        if job._mark.index >= self._durable_mark.index:
+            self._durable_mark = job._mark
+        self._mark_due = job._rolled
+        self._data.close_idle(self._is_busy)
+
+    def flush_mark(self) -> None:
+        """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
+        self._require_sound()
+        self._rolled = True
+        while (job := self.begin_sync(idle=True)) is not None:
+            error = None
+            try:
+                job.run()
+            except OSError as failure:
+                error = failure
+            self.finish_sync(job, error)
+        try:
+            self._index.sync()
+        except OSError as failure:
+            raise self._fence(f"a sync of the index failed: {failure}") from failure
+
+    def close(self) -> None:
+        """Let go of all files. A job under way must have finished."""
+        assert self._job is None, "a sync is still under way"
+        self._data.close()
+        self._index.files.close()
+        self._mark.close()
+
+    # Placing and writing
+
+    def _place(self, batch: UnsealedBatch) -> tuple[I64, list[int], int]:
+        """The position of every entry, the bounds of the pieces (one file each), and the end position."""
+        file_bytes = self._data.file_bytes
+        ends: I64 = np.cumsum(batch.sizes, dtype=np.int64)
+        begins = ends - batch.sizes
+        positions = np.empty(len(ends), np.int64)
+        cuts = [0]
+        low, pos = 0, self.end_pos
+        while low < len(ends):
+            base = self._data.base_of(pos)
+            skipped = int(begins[low])
+            high = int(np.searchsorted(ends, skipped + base + file_bytes - pos - BLANK_BYTES, side="right"))
+            if high == low:
+                assert pos != base, f"an entry of {int(batch.sizes[low])} bytes is larger than a log file of {file_bytes} allows"
+                pos = base + file_bytes
+                continue
+            positions[low:high] = begins[low:high] + (pos - skipped)
+            pos += int(ends[high - 1]) - skipped
+            cuts.append(high)
+            low = high
+        return positions, cuts, pos
+
+    def _make_room(self, end: int, count: int, *, control: bool) -> None:
+        """Have files and index blocks for everything up to `end`; unless `control`, a reserve behind it too. Raises NoSpace."""
+        wanted = end if control else end + self._reserve
+        try:
+            self._data.adopt_if_ready()
+            while self._data.end < wanted:
+                self._data.extend()
+            self._index.reserve(self.end_index + 1 + count, control=control)
+        except OSError as error:
+            raise self._fence(f"making room for the log failed: {error}") from error
+
+    def _prepare(self) -> None:
+        """Have the next file made once a quarter of the last one is used."""
+        if self._data.end - self.end_pos < self._data.file_bytes - self._data.file_bytes // 4:
+            self._data.prepare()
+
+    def _write(self, entries: Range) -> None:
+        """Bytes and units of one range whose place and room are settled. Any failure fences: what was written is unknown."""
+        try:
+            if entries.pos != self.end_pos:
+                self._pwrite(self.end_pos, BLANK.pack(BLANK_MAGIC, entries.pos - self.end_pos))
+                self._rolled = True
+            self._pwrite(entries.pos, entries.data)
+            self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))
+        except OSError as error:
+            raise self._fence(f"writing entry {entries.first_index} failed: {error}") from error
+        if entries.term != self.end_term or not self._runs:
+            self._runs.append((entries.first_index, entries.term))
+        self.end_index, self.end_pos = entries.last_index, entries.end_pos
+        self.end_term, self.end_chain = entries.term, entries.last_chain
+
+    def _pwrite(self, pos: int, data: bytes | memoryview) -> None:
+        file = self._data.at(pos)
+        self._dirty[file] = None
+        file.pwrite(pos % self._data.file_bytes, data)
+
+    # Helpers
+
+    def _bytes(self, pos: int, length: int) -> memoryview:
+        file = self._data.at(pos)
+        inside = pos % self._data.file_bytes
+        if pos >= self._known_from:
+            return file.view()[inside : inside + length]
+        data = file.pread(inside, length)
+        if len(data) != length:
+            raise OSError(5, f"{file.path} ends inside an entry at {pos}")
+        self._data.close_idle(self._is_busy)
+        return memoryview(data)
+
+    def _chain_at_pos(self, pos: int) -> int:
+        return int.from_bytes(self._data.read(pos + CRC_WORDS_AT, 4), "big")
+
+    def _mark_of_end(self) -> SyncedMark:
+        if self.end_index < 0:
+            return self._empty_mark()
+        return SyncedMark(self.end_term, self.end_index, self.end_pos, self.end_chain)
+
+    def _empty_mark(self) -> SyncedMark:
+        return SyncedMark(chain_crc=self._seed)
+
+    def _is_busy(self, file: DiskFile) -> bool:
+        return file in self._dirty or (self._job is not None and file in self._job._files)
+
+    def _close_later(self, file: DiskFile) -> None:
+        """A job under way may be syncing the file on another thread."""
+        if self._job is None:
+            file.close()
+        else:
+            self._retired.append(file)
+
+    def _require_entry(self, index: int) -> None:
+        assert self.begin_index <= index <= self.end_index, f"entry {index} is not in {self.begin_index} … {self.end_index}"
+
+    def _require_sound(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
+
+    def _fence(self, reason: str) -> LogFenced:
+        self.fenced = LogFenced(reason, EXIT_SYNC_FAILED)
+        return self.fenced

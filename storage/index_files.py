@@ -1,0 +1,114 @@
+"""The index files of an entry log (format §5): 32 bytes per entry, at index × 32.
+
+Derived from the log and rebuilt from it where they disagree; nothing here decides what is true. Written with `pwrite`. The files are
+sparse, except for a stretch of blocks in front of the end that is made real ahead of need: so a full disk is noticed before anything of
+a batch was written, and control records still find room (the reserve).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout import INDEX_UNIT
+from ledgermq.proto.types import I32, I64
+from ledgermq.storage.disk import DiskFile
+from ledgermq.storage.errors import NoSpace, is_no_space
+from ledgermq.storage.mapped_files import MappedFiles
+
+UNIT_BYTES = 32
+UNIT_MAGIC = 1
+Units = NDArray[np.void]
+
+REAL_UNITS = 8192
+"""Blocks are made real in steps of this many units (one file's at most); the same number is the reserve of the control records."""
+READ_BYTES = 1 << 20
+_ZEROS = bytes(READ_BYTES)
+
+
+def make_units(first_index: int, term: int, pos: I64, sizes: I32) -> Units:
+    """The units of a run of entries of one term."""
+    units = np.empty(len(pos), INDEX_UNIT)
+    units["magic"] = UNIT_MAGIC
+    units["pos"] = pos
+    units["size"] = sizes
+    units["index"] = np.arange(first_index, first_index + len(pos))
+    units["term"] = term
+    return units
+
+
+class IndexFiles:
+    """Units by index. `dirty` collects the files written since the owner last cleared it."""
+
+    def __init__(self, files: MappedFiles) -> None:
+        assert files.file_bytes % UNIT_BYTES == 0
+        self.files = files
+        self.dirty: dict[DiskFile, None] = {}
+        self._step = min(REAL_UNITS, files.file_bytes // UNIT_BYTES)
+        self._real_end = 0
+        """Units below this have blocks, as far as this process knows."""
+
+    def reserve(self, end: int, *, control: bool) -> None:
+        """Make sure that units below `end` can be written, and that the reserve lies behind them unless `control`. Raises NoSpace."""
+        wanted = end if control else end + self._step
+        while self._real_end < wanted:
+            self._make_real(self._real_end, wanted)
+
+    def start(self, end: int) -> None:
+        """The log ends before index `end`: behind it, blocks are real only as far as `reserve` makes them."""
+        self._real_end = end
+
+    def put(self, first_index: int, units: Units) -> None:
+        """Write the units of entries first_index …; they must be reserved or lie in a file that exists."""
+        self._write(first_index * UNIT_BYTES, units.tobytes())
+
+    def get(self, first_index: int, count: int) -> Units:
+        """Up to `count` units, as they are stored; fewer where the files end."""
+        data = self.files.read(first_index * UNIT_BYTES, count * UNIT_BYTES)
+        return np.frombuffer(data, INDEX_UNIT, len(data) // UNIT_BYTES)
+
+    def erase(self, first_index: int, end: int) -> None:
+        """Zero the units first_index … end−1 that are not zero already."""
+        offset, stop = first_index * UNIT_BYTES, end * UNIT_BYTES
+        while offset < stop and self.files.has(offset):
+            data = self.files.read(offset, min(stop - offset, READ_BYTES))
+            zeros = _ZEROS[: len(data)]
+            if data != zeros:
+                self._write(offset, zeros)
+            offset += len(data)
+
+    def rewrite(self, first_index: int, units: Units) -> None:
+        """Put units where files may be missing (a rebuild): makes the files it needs."""
+        while len(units) and self.files.end < (first_index + len(units)) * UNIT_BYTES:
+            self.files.extend()
+        self.put(first_index, units)
+
+    def sync(self) -> None:
+        for file in self.dirty:
+            file.sync()
+        self.dirty.clear()
+
+    def _make_real(self, start: int, wanted: int) -> None:
+        offset = start * UNIT_BYTES
+        while not self.files.has(offset):
+            self.files.extend()
+        file_end = self.files.base_of(offset) + self.files.file_bytes
+        stop = min(file_end, max(wanted, start + self._step) * UNIT_BYTES)
+        try:
+            self._write(offset, bytes(stop - offset))
+        except OSError as error:
+            if is_no_space(error):
+                raise NoSpace(f"no space for index units in {self.files.directory}: free disk space; writing resumes by itself") from error
+            raise
+        self._real_end = stop // UNIT_BYTES
+
+    def _write(self, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            inside = offset % self.files.file_bytes
+            length = min(len(view), self.files.file_bytes - inside)
+            file = self.files.at(offset)
+            file.pwrite(inside, view[:length])
+            self.dirty[file] = None
+            offset += length
+            view = view[length:]

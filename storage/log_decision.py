@@ -1,0 +1,80 @@
+"""What recovery does with an entry log: the labelled decision table of design §4, and nothing else.
+
+The table is total: every combination of facts has exactly one row, and a test enumerates them all. Finding the facts and carrying out
+the act belongs to `log_recovery.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Below(Enum):
+    """The log at or below the synced mark."""
+
+    NOTHING = "nothing"
+    """The mark says that nothing was ever synced."""
+    INTACT = "intact"
+    DAMAGED = "damaged"
+
+
+class Above(Enum):
+    """The bytes behind the synced mark."""
+
+    NOTHING = "nothing"
+    """Only zeros."""
+    BLANK = "blank"
+    """A correct blank with only zeros behind it."""
+    GARBAGE = "garbage"
+    """No valid entry, but bytes that are neither zero nor a lone blank."""
+    ENTRIES = "entries"
+    """Valid entries, then only zeros."""
+    TORN = "torn"
+    """Valid entries, then bytes that are not zero (a trailing blank among them)."""
+
+
+class Act(Enum):
+    """What happens to the bytes."""
+
+    KEEP = "keep"
+    """Nothing is written."""
+    REWRITE = "rewrite"
+    """Valid bytes above the mark are written again in place and synced before anything is returned."""
+    CUT = "cut"
+    """As REWRITE; what follows them is erased."""
+    REFUSE = "refuse"
+    """Nothing is touched; the log opens fenced (invariant I10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table. A fact that is not in the sets does not match."""
+
+    label: str
+    clean: frozenset[bool]
+    below: frozenset[Below]
+    above: frozenset[Above]
+    act: Act
+
+
+_ANY = frozenset({True, False})
+_SOUND = frozenset({Below.NOTHING, Below.INTACT})
+
+ROWS: tuple[Row, ...] = (
+    Row("empty", _ANY, frozenset({Below.NOTHING}), frozenset({Above.NOTHING}), Act.KEEP),
+    Row("clean", frozenset({True}), frozenset({Below.INTACT}), frozenset({Above.NOTHING}), Act.KEEP),
+    Row("unclean-all-marked", frozenset({False}), frozenset({Below.INTACT}), frozenset({Above.NOTHING}), Act.KEEP),
+    Row("unmarked-entries", _ANY, _SOUND, frozenset({Above.ENTRIES}), Act.REWRITE),
+    Row("torn", _ANY, _SOUND, frozenset({Above.TORN}), Act.CUT),
+    Row("garbage", _ANY, _SOUND, frozenset({Above.GARBAGE}), Act.CUT),
+    Row("lone-blank", _ANY, _SOUND, frozenset({Above.BLANK}), Act.CUT),
+    Row("corrupt", _ANY, frozenset({Below.DAMAGED}), frozenset(Above), Act.REFUSE),
+)
+
+
+def decide(clean: bool, below: Below, above: Above) -> Row:
+    """The one row that matches."""
+    rows = [row for row in ROWS if clean in row.clean and below in row.below and above in row.above]
+    assert len(rows) == 1, f"{len(rows)} rows match clean={clean} below={below.value} above={above.value}"
+    return rows[0]

@@ -1,0 +1,349 @@
+"""Recovery of an entry log: finds the facts, asks the table of `log_decision.py`, and carries out what it says.
+
+Rules (design §4). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced. What lies above it and
+is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page cache only, so they are written
+again in place and synced before anybody learns of them. Index units are rebuilt from the log where they disagree with it.
+
+How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
+every byte above the mark and all of the space behind the end. Bodies below the mark are the scrubber's and the audit's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.layout_columns import BLANK_MAGIC, ENTRY_MAGIC
+from ledgermq.proto.types import SyncedMark
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, Units, make_units
+from ledgermq.storage.log_decision import Above, Act, Below, decide
+from ledgermq.storage.log_scan import (
+    BLANK,
+    BLANK_BYTES,
+    CHUNK_BYTES,
+    ENTRY_HEAD,
+    Disagreement,
+    Piece,
+    Point,
+    Run,
+    Walker,
+    add_runs,
+    check_units,
+    first_nonzero,
+)
+from ledgermq.storage.mapped_files import MappedFiles
+
+STRUCTURE_BYTES = 1 << 30
+"""At least this much of the log's end (whole files) is checked entry by entry below the mark."""
+CLEAN_WINDOW_BYTES = 64 << 10
+"""After a clean stop only this much behind the end is asserted to be zero."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did, for the log and for tests. `row` is the label of the decision."""
+
+    row: str
+    reason: str = ""
+    known_from: int = 0
+    """Bytes of the log from this position on were verified."""
+    end: Point = field(default_factory=lambda: Point(0, 0, -1, 0))
+    rewritten_bytes: int = 0
+    erased_bytes: int = 0
+    removed_files: int = 0
+    rebuilt_units: int = 0
+    checked_files: int = 0
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The state of the log after recovery. `fenced` is the reason why it must not be used, if any."""
+
+    report: RecoveryReport
+    end: Point
+    runs: list[Run] = field(default_factory=list)
+    fenced: str | None = None
+
+
+class _Damage(Exception):
+    """Something at or below the mark is not as it was."""
+
+
+@dataclass(slots=True)
+class _Rebuild:
+    """Units of one file that have to be written again: entries from `point` up to the position `stop`."""
+
+    point: Point
+    stop: int
+
+
+class Recovery:
+    """One recovery of one log. `run` is called once."""
+
+    def __init__(
+        self, disk: Disk, files: MappedFiles, index: IndexFiles, mark: SyncedMark, seed: int, *, clean: bool, thorough: bool
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self._index = index
+        self._mark = mark
+        self._seed = seed
+        self._clean = clean
+        self._thorough = thorough
+        """Check every file, not only the last ones: index files were missing."""
+        self._runs: list[Run] = []
+        self._rebuilds: list[_Rebuild] = []
+        self._dirty: dict[DiskFile, None] = {}
+        self._report = RecoveryReport("", known_from=mark.end_pos)
+
+    def run(self) -> Recovered:
+        """Raises OSError; everything else becomes a row of the table. After it returned, all bytes of the log are durable."""
+        below = self._look_below()
+        above, walker = self._look_above() if below is not Below.DAMAGED else (Above.NOTHING, None)
+        row = decide(self._clean, below, above)
+        self._report.row = row.label
+        if row.act is Act.REFUSE or walker is None:
+            mark = self._mark
+            self._report.end = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+            runs = self._runs or ([(mark.index, mark.term)] if mark.index >= 0 else [])
+            return Recovered(self._report, self._report.end, runs, fenced=self._report.reason)
+        end = walker.point
+        self._report.end = end
+        if row.act in (Act.REWRITE, Act.CUT):
+            self._rewrite(end)
+        if row.act is Act.CUT:
+            self._report.reason = walker.problem or "a blank without an entry"
+            self._erase(end.pos)
+        self._rebuild_units()
+        self._index.erase(end.index, self._index_limit(end.index))
+        self._sync()
+        return Recovered(self._report, end, self._runs)
+
+    # What lies below the mark
+
+    def _look_below(self) -> Below:
+        mark = self._mark
+        try:
+            if self._files.begin != 0:
+                raise _Damage(f"the first log file begins at {self._files.begin}, not at 0")
+            if mark.index < 0:
+                return Below.NOTHING
+            self._require_files(mark.end_pos)
+            firsts = self._read_firsts(mark.end_pos)
+            self._check_files(firsts)
+            self._check_mark()
+        except _Damage as damage:
+            self._report.reason = f"{damage}; the log was synced up to entry {mark.index}: restore this replica from its peers"
+            return Below.DAMAGED
+        return Below.INTACT
+
+    def _require_files(self, end_pos: int) -> None:
+        gap = self._files.gap_after()
+        reach = self._files.end if gap is None else gap
+        if reach < end_pos:
+            raise _Damage(f"the log files end at {reach}, the synced part at {end_pos}")
+
+    def _read_firsts(self, end_pos: int) -> list[Point]:
+        """The first entry of every file below the mark: the skeleton everything else hangs on."""
+        firsts: list[Point] = []
+        for base in self._files.bases:
+            if base >= end_pos:
+                break
+            head = self._header(base)
+            if head is None or (firsts and (head.index <= firsts[-1].index or head.term < firsts[-1].term)) or (not firsts and head.index):
+                raise _Damage(f"the log file at {base} does not begin with the entry that belongs there")
+            firsts.append(head)
+            self._files.close_idle(lambda file: False)
+        return firsts
+
+    def _header(self, pos: int) -> Point | None:
+        """The entry whose header lies at `pos` (its index, term and stored chain CRC), if one does."""
+        raw = self._files.read(pos, HEADER_BYTES)
+        if len(raw) < HEADER_BYTES:
+            return None
+        magic, size, index, term, its_pos, _, chain, _, body_size = ENTRY_HEAD.unpack(raw)
+        return Point(pos, index, term, chain) if magic == ENTRY_MAGIC and its_pos == pos and size == body_size + HEADER_BYTES else None
+
+    def _check_files(self, firsts: list[Point]) -> None:
+        """Entry by entry in the last files, by bisection for the terms of the older ones."""
+        checked_from = 0 if self._thorough else len(firsts) - max(1, -(-STRUCTURE_BYTES // self._files.file_bytes))
+        for at, first in enumerate(firsts):
+            after = firsts[at + 1] if at + 1 < len(firsts) else None
+            last_index = self._mark.index if after is None else after.index - 1
+            if at >= checked_from or not self._bisect_terms(first, last_index):
+                self._check_file(first, last_index, after)
+
+    def _check_file(self, first: Point, last_index: int, after: Point | None) -> None:
+        self._report.checked_files += 1
+        runs = list(self._runs)
+        end_pos = self._mark.end_pos if after is None else self._end_of(last_index, after)
+        try:
+            if end_pos is None:
+                raise Disagreement(f"the unit of entry {last_index} is wrong")
+            check_units(self._files, self._index, first, last_index, end_pos, runs, headers=not self._clean)
+        except Disagreement as disagreement:
+            self._walk_file(first, last_index, after, str(disagreement))
+            return
+        if after is not None:
+            self._check_blank(end_pos, after)
+        self._runs = runs
+
+    def _end_of(self, last_index: int, after: Point) -> int | None:
+        """Where the last entry of a file with a successor ends, by its unit."""
+        units = self._index.get(last_index, 1)
+        if len(units) != 1 or int(units["index"][0]) != last_index:
+            return None
+        end = int(units["pos"][0]) + int(units["size"][0])
+        return end if after.pos - self._files.file_bytes < end <= after.pos - BLANK_BYTES else None
+
+    def _check_blank(self, end_pos: int, after: Point) -> None:
+        if BLANK.unpack(self._files.read(end_pos, BLANK_BYTES)) != (BLANK_MAGIC, after.pos - end_pos):
+            raise _Damage(f"there is no blank at {end_pos} between entry {after.index - 1} and entry {after.index}")
+        if not self._clean and first_nonzero(self._files, end_pos + BLANK_BYTES, after.pos) is not None:
+            raise _Damage(f"the blank at {end_pos} is not zero")
+
+    def _walk_file(self, first: Point, last_index: int, after: Point | None, why: str) -> None:
+        """The units of this file cannot be believed: its entries decide, and the units will be written again."""
+        stop = self._mark.end_pos if after is None else after.pos
+        walker = Walker(self._files, first, verify=False)
+        for piece in walker.pieces(stop):
+            add_runs(self._runs, piece.first_index, piece.terms)
+        if walker.point.index != last_index + 1 or (after is None and walker.point.pos != stop):
+            raise _Damage(f"entry {walker.point.index} at {walker.point.pos} is damaged ({walker.problem or 'zero bytes'}; {why})")
+        if after is not None:
+            self._check_blank(walker.point.pos, after)
+        self._rebuilds.append(_Rebuild(first, walker.point.pos))
+
+    def _bisect_terms(self, first: Point, last_index: int) -> bool:
+        """Add the term runs of a whole file by looking at few units. False when a unit is wrong: the file has to be checked in full."""
+        found: list[Run] = []
+        index, term = first.index, first.term
+        last = self._probe(last_index)
+        if last is None or last < term:
+            return False
+        while True:
+            found.append((index, term))
+            if term == last:
+                break
+            low, high = index, last_index
+            while low < high:
+                middle = (low + high) // 2
+                its_term = self._probe(middle)
+                if its_term is None or not term <= its_term <= last:
+                    return False
+                low, high = (middle + 1, high) if its_term == term else (low, middle)
+            index = low
+            its_term = self._probe(index)
+            if its_term is None or its_term <= term:
+                return False
+            term = its_term
+        self._runs += [run for run in found if not self._runs or run[1] != self._runs[-1][1]]
+        return True
+
+    def _probe(self, index: int) -> int | None:
+        """The term of an entry if its unit and its header agree."""
+        units = self._index.get(index, 1)
+        if len(units) != 1 or int(units["index"][0]) != index or int(units["pos"][0]) < 0:
+            return None
+        head = self._header(int(units["pos"][0]))
+        return head.term if head is not None and head.index == index and head.term == int(units["term"][0]) else None
+
+    def _check_mark(self) -> None:
+        """The last synced entry is the one the mark names."""
+        mark = self._mark
+        pos = None
+        if self._rebuilds and self._rebuilds[-1].stop == mark.end_pos:
+            walker = Walker(self._files, self._rebuilds[-1].point, verify=False)
+            for piece in walker.pieces(mark.end_pos):
+                pos = piece.pos + int(piece.starts[-1])
+        else:
+            pos = int(self._index.get(mark.index, 1)["pos"][0])
+        head = None if pos is None else self._header(pos)
+        if head is None or (head.index, head.term, head.chain) != (mark.index, mark.term, mark.chain_crc):
+            raise _Damage(f"entry {mark.index} is not the one that was synced")
+
+    # What lies above it
+
+    def _start(self) -> Point:
+        mark = self._mark
+        return Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc) if mark.index >= 0 else Point(0, 0, -1, self._seed)
+
+    def _look_above(self) -> tuple[Above, Walker]:
+        gap = self._files.gap_after()
+        if gap is not None:
+            self._drop(gap)
+        walker = Walker(self._files, self._start(), verify=True)
+        for piece in walker.pieces(self._files.end):
+            add_runs(self._runs, piece.first_index, piece.terms)
+        end = walker.point
+        if end.index > self._start().index:
+            return (Above.TORN if self._is_soiled(end.pos) or gap is not None else Above.ENTRIES), walker
+        if walker.blank_at is not None and not self._is_soiled(walker.blank_at + BLANK_BYTES):
+            return Above.BLANK, walker
+        return (Above.GARBAGE if self._is_soiled(end.pos) or gap is not None else Above.NOTHING), walker
+
+    def _is_soiled(self, start: int) -> bool:
+        stop = min(self._files.end, start + CLEAN_WINDOW_BYTES) if self._clean else self._files.end
+        return first_nonzero(self._files, start, stop) is not None
+
+    # Carrying it out
+
+    def _drop(self, offset: int) -> None:
+        """Remove files behind a gap, which only an interrupted truncation leaves."""
+        dropped = [base for base in self._files.bases if base >= offset]
+        for file in self._files.drop_from(offset):
+            file.close()
+        self._report.removed_files += len(dropped)
+
+    def _rewrite(self, end: Point) -> None:
+        walker = Walker(self._files, self._start(), verify=True)
+        for piece in walker.pieces(end.pos):
+            if piece.blank_at is not None:
+                self._write(piece.blank_at, BLANK.pack(BLANK_MAGIC, piece.pos - piece.blank_at))
+            self._write(piece.pos, piece.data)
+            self._put_units(piece)
+            self._report.rewritten_bytes += len(piece.data)
+        if walker.point != end:
+            # The bytes changed between two reads: the disk gives back something else than the page cache did.
+            raise OSError(5, f"the log reads differently a second time, from entry {walker.point.index} on")
+
+    def _erase(self, start: int) -> None:
+        """Zero what is not zero behind the end, and remove all but one of the files that hold nothing."""
+        spare = self._files.base_of(start) + 2 * self._files.file_bytes
+        if self._files.end > spare:
+            self._drop(spare)
+        while (soiled := first_nonzero(self._files, start, self._files.end)) is not None:
+            start = min(soiled + CHUNK_BYTES, self._files.base_of(soiled) + self._files.file_bytes)
+            self._write(soiled, bytes(start - soiled))
+            self._report.erased_bytes += start - soiled
+
+    def _rebuild_units(self) -> None:
+        for rebuild in self._rebuilds:
+            for piece in Walker(self._files, rebuild.point, verify=False).pieces(rebuild.stop):
+                self._put_units(piece)
+                self._report.rebuilt_units += len(piece.starts)
+
+    def _put_units(self, piece: Piece) -> None:
+        units: Units = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
+        units["term"] = piece.terms
+        self._index.rewrite(piece.first_index, units)
+
+    def _index_limit(self, end_index: int) -> int:
+        limit = self._index.files.end // UNIT_BYTES
+        return min(limit, end_index + CLEAN_WINDOW_BYTES // UNIT_BYTES) if self._clean else limit
+
+    def _write(self, pos: int, data: bytes) -> None:
+        file = self._files.at(pos)
+        file.pwrite(pos % self._files.file_bytes, data)
+        self._dirty[file] = None
+
+    def _sync(self) -> None:
+        for file in self._dirty:
+            file.sync()
+        self._dirty.clear()
+        self._index.sync()
+        for files in (self._files, self._index.files):
+            if files.names_changed:
+                self._disk.sync_dir(files.directory)
+                files.names_changed = False
