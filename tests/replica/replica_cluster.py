@@ -1,0 +1,170 @@
+"""Three replicas of one broker group in one thread: packets travel through a list, syncs run when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.core.ports import PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.proto import control
+from ledgermq.proto.layout import encode_entries, encode_messages
+from ledgermq.proto.types import Range, Role, UnsealedBatch
+from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.identity import mint
+
+CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
+GROUP = "g1"
+CREATED_MS = 1_700_000_000_000
+NAMES = ("n1", "n2", "n3")
+TIMING = Timing(window_bytes=16_000, range_bytes_max=4000, window_ranges=8)
+
+
+def messages(count: int, size: int = 60, mark: str = "m") -> UnsealedBatch:
+    bodies = [f"{mark}{i:06d}".encode().ljust(size, b".") for i in range(count)]
+    return encode_messages("flights", 0, bodies, born_ms=CREATED_MS)
+
+
+def term_start(term: int, leader: str) -> UnsealedBatch:
+    return encode_entries([control.draft(control.TermStart(term, leader), CREATED_MS)])
+
+
+class Node:
+    """One replica, its disk, and what it said."""
+
+    replica_type: type[RaftReplica] = RaftReplica
+
+    def __init__(self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES) -> None:
+        self.name, self.disk, self.directory, self.names = name, disk, directory, names
+        incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
+        self.identity = mint(CLUSTER, GROUP, name, incarnation, CREATED_MS, data_file_bytes=data_file_bytes, index_file_bytes=32 * 4096)
+        self.boots = 0
+        self.ticket: SyncTicket | None = None
+        self.last: ReplicaOutput | None = None
+        disk.mkdirs(directory)
+        HardStateFile.create(disk, f"{directory}/hardstate").close()
+        EntryLog.create(disk, directory, self.identity)
+        log = EntryLog.open(disk, directory, self.identity, clean=False)
+        bootstrap(log, names, CREATED_MS)
+        log.close()
+        self.replica: RaftReplica
+        self.start(0)
+
+    def start(self, now_ns: int) -> None:
+        self.boots += 1
+        self.ticket = None
+        log = EntryLog.open(self.disk, self.directory, self.identity, clean=False)
+        hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
+        config = RaftConfig(self.name, self.names, self.boots, timing=TIMING)
+        chance = Random(f"{self.name}/{self.boots}")
+        self.replica = self.replica_type(GROUP, config, log, hard_state, chance, now_ns, store_host=bytes(8))
+
+    @property
+    def log(self) -> EntryLog:
+        return self.replica.log
+
+    def word(self, index: int) -> tuple[int, int]:
+        return self.log.term_at(index), self.log.chain_at(index)
+
+
+class Trio:
+    """The network delivers in order, unless a test takes packets out."""
+
+    def __init__(self, disk_of: Callable[[str], tuple[Disk, str]], data_file_bytes: int = 4096, names: tuple[str, ...] = NAMES) -> None:
+        self.now_ns = 0
+        self.nodes = {name: Node(name, *disk_of(name), data_file_bytes, names) for name in names}
+        self.network: list[tuple[str, str, PeerPacket]] = []
+        self.down: set[str] = set()
+        self.keep: Callable[[str, str, PeerPacket], bool] = lambda sender, to, packet: True
+        self.watch: Callable[[Trio], None] = lambda trio: None
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def up(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.name not in self.down]
+
+    def take(self, node: Node) -> ReplicaOutput:
+        output = node.replica.take(self.now_ns)
+        if output.sync is not None:
+            assert node.ticket is None
+            node.ticket = output.sync
+        self.network += [(node.name, to, packet) for to, packet in output.packets if self.keep(node.name, to, packet)]
+        node.last = output
+        self.watch(self)
+        return output
+
+    def sync(self, node: Node, error: OSError | None = None) -> None:
+        """Run the ticket under way, if any, and report it."""
+        ticket, node.ticket = node.ticket, None
+        if ticket is not None:
+            if error is None:
+                ticket.run()
+            node.replica.synced(self.now_ns, ticket, error)
+            self.take(node)
+
+    def deliver(self) -> None:
+        """Everything that is on the wire, without syncing."""
+        while self.network:
+            sender, to, packet = self.network.pop(0)
+            if to not in self.down:
+                self.nodes[to].replica.step(self.now_ns, sender, packet)
+                self.take(self.nodes[to])
+
+    def settle(self) -> None:
+        """Deliver and sync until nothing is left to do."""
+        while self.network or any(node.ticket for node in self.up()):
+            self.deliver()
+            for node in self.up():
+                self.sync(node)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass in small steps, settling after each."""
+        for _ in range(0, ms, 10):
+            self.now_ns += 10 * MS
+            for node in self.up():
+                node.replica.tick(self.now_ns)
+                self.take(node)
+            self.settle()
+
+    def elect(self, name: str) -> Node:
+        """Let `name` be the first whose election timer runs out once nobody hears a leader, and write its term start."""
+        node = self.nodes[name]
+        self.now_ns += 3000 * MS
+        for other in self.up():
+            if other.replica.role is Role.LEADER and other is not node:
+                other.replica.tick(self.now_ns)
+                self.take(other)
+        self.network.clear()
+        node.replica.tick(self.now_ns)
+        self.take(node)
+        self.settle()
+        assert node.replica.role is Role.LEADER, node.replica.core
+        self.propose(node, term_start(node.replica.term, name))
+        self.settle()
+        return node
+
+    def propose(self, node: Node, batch: UnsealedBatch, **options: Any) -> list[Range]:
+        ranges = node.replica.propose(self.now_ns, batch, np.arange(len(batch)), CREATED_MS, **options)
+        self.take(node)
+        return list(ranges)
+
+    def crash(self, name: str) -> None:
+        """Stop without any clean-up."""
+        self.down.add(name)
+        self.network = [packet for packet in self.network if name not in packet[:2]]
+
+    def restart(self, name: str) -> None:
+        self.down.discard(name)
+        self.nodes[name].start(self.now_ns)
+
+    def agree(self, index: int) -> bool:
+        words = {node.word(index) if node.log.end_index >= index else None for node in self.nodes.values()}
+        return len(words) == 1 and None not in words
