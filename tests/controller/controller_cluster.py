@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.quorum import Timing
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.real_disk import RealDisk
 
 FAST = Timing(tick_s=0.02, heartbeat_s=0.03, election_min_s=0.12, election_max_s=0.3, reconnect_s=0.05, silent_s=1.0)
 SECRET = b"a secret for tests only, 32 bytes"
@@ -29,10 +31,13 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """Named controllers over directories below `root`; each can be stopped and started again."""
 
-    def __init__(self, root: Path, nodes: int = 3, timing: Timing = FAST, file_bytes: int = 1 << 16) -> None:
+    def __init__(
+        self, root: Path, nodes: int = 3, timing: Timing = FAST, file_bytes: int = 1 << 16, disk: Callable[[], Disk] = RealDisk
+    ) -> None:
         self.root = root
         self.timing = timing
         self.file_bytes = file_bytes
+        self.disk = disk
         self.addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(nodes))}
         self.running: dict[str, Controller] = {}
 
@@ -50,7 +55,7 @@ class Cluster:
 
     async def start(self, names: Iterable[str] | None = None, secret: bytes = SECRET) -> None:
         for name in self.addresses if names is None else names:
-            controller = Controller(self.config(name, secret))
+            controller = Controller(self.config(name, secret), self.disk())
             await controller.start()
             self.running[name] = controller
 

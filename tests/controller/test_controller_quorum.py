@@ -1,0 +1,401 @@
+"""Real quorums on loopback: agreement, restarts, lost leaders, snapshots, and the order of syncing and speaking."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pysyncobj.transport import TCPTransport
+
+from ledgermq.node.controller import quorum as quorum_module
+from ledgermq.node.controller.controller import Controller
+from ledgermq.node.controller.journal import NAME, Kept, scan
+from ledgermq.node.controller.metadata import State
+from ledgermq.node.controller.quorum import Quorum, require_library
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError, NotFound
+from ledgermq.proto.types import Permission, TopicKind
+from ledgermq.storage.disk import DiskFile
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.real_disk import RealDisk
+from tests.controller.controller_cluster import FAST, Cluster
+
+
+def with_cluster(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]], nodes: int = 3, **settings: Any) -> None:
+    """Run `body` on a started and described cluster."""
+
+    async def run() -> None:
+        cluster = Cluster(root, nodes, **settings)
+        try:
+            await cluster.start()
+            await cluster.leader()
+            await cluster.describe()
+            await body(cluster)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: int) -> None:
+    """Create, update, delete through each node; a barrier on any other node then sees it."""
+
+    async def body(cluster: Cluster) -> None:
+        for name, controller in cluster.running.items():
+            topic, created = await controller.create_topic("", f"t-{name}", TopicKind.FIFO, 5, timeout=20)
+            again, repeated = await controller.create_topic("", f"t-{name}", TopicKind.FIFO, 5, timeout=20)
+            assert (created, repeated, topic) == (True, False, again)
+            changed = await controller.update_topic("", f"t-{name}", queues=6, permission=Permission.READ, timeout=20)
+            group, _ = await controller.create_group("x", f"g-{name}", 3, timeout=20)
+            for other in cluster.running.values():
+                await other.barrier(timeout=20)
+                assert other.state.topics["", f"t-{name}"] == changed
+                assert other.state.groups["x", f"g-{name}"] == group
+            await controller.delete_group("x", f"g-{name}", timeout=20)
+            await controller.delete_topic("", f"t-{name}", timeout=20)
+            with pytest.raises(NotFound):
+                await controller.delete_topic("", f"t-{name}", timeout=20)
+        assert not controller.state.topics and not controller.state.groups
+
+    with_cluster(tmp_path, body, nodes)
+
+
+def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
+    """Other settings: Conflict; illegal name: BadRequest with the naming code; unknown: NotFound; oversized: BadRequest."""
+
+    async def body(cluster: Cluster) -> None:
+        controller = cluster.running["n1"]
+        await controller.create_topic("", "t", timeout=20)
+        with pytest.raises(Conflict, match="other settings"):
+            await controller.create_topic("", "t", queues=9, timeout=20)
+        with pytest.raises(BadRequest) as caught:
+            await controller.create_topic("", "not a name", timeout=20)
+        assert caught.value.code == Code.ILLEGAL_TOPIC
+        with pytest.raises(NotFound):
+            await controller.update_topic("", "u", queues=9, timeout=20)
+        with pytest.raises(BadRequest, match="limit"):
+            await controller.create_topic("", "x" * 40_000, timeout=20)
+
+    with_cluster(tmp_path, body, nodes=1)
+
+
+def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
+    """After every node was stopped, each comes back with everything that was answered, even before a leader is found."""
+
+    async def body(cluster: Cluster) -> None:
+        for index in range(5):
+            await cluster.running["n1"].create_topic("", f"t{index}", timeout=20)
+        for controller in cluster.running.values():
+            await controller.barrier(timeout=20)
+        before = cluster.running["n1"].state.topics
+        for _ in range(2):
+            await cluster.stop()
+            await cluster.start()
+            await cluster.leader()
+            for controller in cluster.running.values():
+                await controller.barrier(timeout=20)
+                assert controller.state.topics == before
+
+    with_cluster(tmp_path, body)
+
+
+def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
+    """Another node leads, takes commands, and brings the old leader up to date when it returns; below a majority nothing is changed."""
+
+    async def body(cluster: Cluster) -> None:
+        for round_ in range(2):
+            leader = await cluster.leader()
+            await cluster.stop([leader])
+            other = next(iter(cluster.running.values()))
+            await other.create_topic("", f"t{round_}", timeout=20)
+            await cluster.start([leader])
+            await cluster.running[leader].barrier(timeout=20)
+            assert ("", f"t{round_}") in cluster.running[leader].state.topics
+        await cluster.stop(["n1", "n2"])
+        survivor = cluster.running["n3"]
+        await cluster.until(lambda: not survivor.health.has_quorum)
+        with pytest.raises(LedgerError, match="try again") as caught:
+            await survivor.create_topic("", "lonely", timeout=0.3)
+        assert caught.value.code in (Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT) and caught.value.retryable
+        with pytest.raises(LedgerError, match="majority of n1, n2, n3"):
+            await survivor.barrier(timeout=0.1)
+        assert not survivor.health.ready and len(survivor.state.topics) == 2
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
+    """While a node is away the others compact their journals; it gets the snapshot, and all restart from theirs."""
+
+    async def body(cluster: Cluster) -> None:
+        away = await cluster.leader()
+        await cluster.stop([away])
+        controller = next(iter(cluster.running.values()))
+        for index in range(40):
+            await controller.create_topic("", f"t{index}", timeout=20)
+        await cluster.until(lambda: all(len(c._quorum.journal) < 30 for c in cluster.running.values() if c._quorum))
+        await cluster.start([away])
+        await cluster.running[away].barrier(timeout=20)
+        assert cluster.running[away].state.topics == controller.state.topics
+        assert (tmp_path / away / "controller" / "snapshot").exists()
+        await cluster.stop()
+        await cluster.start()
+        await cluster.leader()
+        for each in cluster.running.values():
+            await each.barrier(timeout=20)
+            assert len(each.state.topics) == 40
+            # What was answered before the snapshot is still known after it.
+            assert each.state.answered
+
+    with_cluster(tmp_path, body, timing=replace(FAST, compact_entries=8, compact_again_s=0.0))
+
+
+def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
+    """The library would log it and start with half a state."""
+
+    async def body(cluster: Cluster) -> None:
+        for index in range(12):
+            await cluster.running["n1"].create_topic("", f"t{index}", timeout=20)
+        path = tmp_path / "n1" / "controller" / "snapshot"
+        await cluster.until(path.exists)
+        await cluster.stop()
+        text = path.read_text()
+        path.write_text(text.replace('"queues":8', '"queues":9', 1))
+        with pytest.raises(Damaged, match="checksum"):
+            await cluster.start()
+
+    with_cluster(tmp_path, body, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0))
+
+
+def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
+    """Callbacks run on the event loop with ever newer states, on all nodes, also for changes made elsewhere."""
+
+    async def body(cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        seen: list[int] = []
+        done = asyncio.Event()
+
+        def changed(state: State) -> None:
+            assert asyncio.get_running_loop() is loop
+            seen.append(state.revision)
+            if ("", "t") in state.topics:
+                done.set()
+
+        cluster.running["n3"].on_change(changed)
+        await cluster.running["n1"].create_topic("", "t", timeout=20)
+        await done.wait()
+        assert seen == sorted(set(seen))
+
+    with_cluster(tmp_path, body)
+
+
+def test_waiting_barriers_share_a_round(tmp_path: Path) -> None:
+    """A hundred callers cost a few log entries, and none of them joins a round that began before its call."""
+
+    async def body(cluster: Cluster) -> None:
+        controller = cluster.running["n1"]
+        before = controller.health.applied_index
+        await asyncio.gather(*(controller.barrier(timeout=20) for _ in range(100)))
+        await controller.barrier(timeout=20)
+        assert controller._quorum is not None
+        assert controller._quorum.raftLastApplied - before <= 6
+
+    with_cluster(tmp_path, body, nodes=1)
+
+
+def test_a_repeated_submission_makes_one_topic(tmp_path: Path) -> None:
+    """The same request id through two nodes is carried out once and answered twice alike."""
+
+    async def body(cluster: Cluster) -> None:
+        settings = {"ns": "", "name": "t", "kind": "normal", "queues": 8, "permission": "rw"}
+        answers = []
+        for name in ("n1", "n2"):
+            (outcome, _) = await cluster.running[name]._attempt({"op": "create-topic", "id": "same", **settings}, 20)
+            answers.append(outcome)
+        assert answers[0] == answers[1] and answers[0] is not None and answers[0].changed
+
+    with_cluster(tmp_path, body)
+
+
+def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
+    """The second controller on an address does not start and says why (exit 72)."""
+
+    async def body(cluster: Cluster) -> None:
+        config = replace(cluster.config("n1"), directory=str(tmp_path / "second"))
+        with pytest.raises(FatalError, match="choose another controller_port") as caught:
+            await Controller(config).start()
+        assert caught.value.exit_code == 72
+
+    with_cluster(tmp_path, body, nodes=1)
+
+
+def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Private names are used, so the version is asserted at start (exit 76)."""
+    require_library()
+    monkeypatch.setattr(quorum_module, "VERSION", "0.3.18")
+    with pytest.raises(FatalError, match=r"0\.3\.18") as caught:
+        require_library()
+    assert caught.value.exit_code == 76
+
+
+class DurableView(RealDisk):
+    """A real disk that remembers what each file held at its last sync, and can fail syncs."""
+
+    def __init__(self) -> None:
+        self.durable: dict[str, bytes] = {}
+        self.failing = False
+
+    def open(self, path: str) -> DiskFile:
+        return self._watched(super().open(path))
+
+    def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
+        return self._watched(super().create(path, size, allocate=allocate))
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        if old in self.durable:
+            self.durable[new] = self.durable.pop(old)
+
+    def _watched(self, file: DiskFile) -> DiskFile:
+        really = file.sync
+
+        def sync() -> None:
+            if self.failing:
+                raise OSError(errno.EIO, "Input/output error")
+            really()
+            self.durable[file.path] = file.pread(0, file.size)
+
+        file.sync = sync  # type: ignore[method-assign]
+        return file
+
+    def kept(self, path: str) -> Kept:
+        """What would come back if the power went now."""
+        kept = Kept()
+        for changes in scan(self.durable[path], path):
+            for change in changes:
+                kept.carry_out(change)
+        return kept
+
+
+def forgotten(quorum: Quorum) -> str | None:
+    """What this replica believes to have and would not have after a power cut."""
+    disk = quorum._disk
+    assert isinstance(disk, DurableView)
+    kept, journal = disk.kept(quorum.journal._path), quorum.journal
+    if (kept.term, kept.vote) != (journal.getCurrentTerm(), journal.getVotedForNodeId()):
+        return f"term and vote {journal.getCurrentTerm()} {journal.getVotedForNodeId()}"
+    return None if kept.entries == list(journal[:]) else f"entries up to {journal[-1][1]}"
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[str]]:
+    """Check every message at the moment it leaves and every command when it is applied: (kinds seen, violations)."""
+    seen: list[str] = []
+    violations: list[str] = []
+    send, carry_out = TCPTransport.send, Quorum._SyncObj__doApplyCommand  # type: ignore[attr-defined]
+
+    def checked_send(self: Any, node: Any, message: Any) -> bool:
+        seen.append(message["type"])
+        if (lost := forgotten(self._quorum)) is not None:
+            violations.append(f"{message['type']} left before {lost}")
+        return bool(send(self, node, message))
+
+    def checked_apply(self: Any, command: bytes) -> Any:
+        seen.append("apply")
+        index = self.raftLastApplied + 1
+        kept = self._disk.kept(self.journal._path)
+        if not kept.entries or kept.entries[-1][1] < index:
+            violations.append(f"entry {index} applied before it was durable")
+        return carry_out(self, command)
+
+    monkeypatch.setattr(TCPTransport, "send", checked_send)
+    monkeypatch.setattr(Quorum, "_SyncObj__doApplyCommand", checked_apply)
+    return seen, violations
+
+
+async def exercise(root: Path, nodes: int) -> None:
+    """Elections, commands through every node, a lost leader and its return."""
+    cluster = Cluster(root, nodes, disk=DurableView)
+    try:
+        await cluster.start()
+        await cluster.leader()
+        await cluster.describe()
+        for name, controller in cluster.running.items():
+            await controller.create_topic("", f"t-{name}", timeout=20)
+        if nodes > 1:
+            leader = await cluster.leader()
+            await cluster.stop([leader])
+            await next(iter(cluster.running.values())).create_topic("", "u", timeout=20)
+            await cluster.start([leader])
+            await cluster.leader()
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_nothing_is_said_or_applied_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
+    """At every message that leaves (votes, acknowledgements, pushes) and at every applied command, the journal as of its last sync holds
+    all that the node believes to have promised."""
+    seen, violations = watch(monkeypatch)
+    asyncio.run(exercise(tmp_path, nodes))
+    expected = {"apply", "request_vote", "response_vote", "append_entries", "next_node_idx"} if nodes > 1 else {"apply"}
+    assert expected <= set(seen)
+    assert violations == []
+
+
+def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the flush before sending, the same trace names votes, pushes and acknowledgements that left too early."""
+    _, violations = watch(monkeypatch)
+    monkeypatch.setattr(Quorum, "make_durable", lambda self: None)
+    asyncio.run(exercise(tmp_path, 3))
+    early = {line.split()[0] for line in violations}
+    assert {"request_vote", "response_vote", "append_entries"} <= early
+
+
+def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path) -> None:
+    """The node hears of it with exit code 73; calls fail with the reason; nothing was promised."""
+
+    async def run() -> None:
+        cluster = Cluster(tmp_path, 1, disk=DurableView)
+        try:
+            await cluster.start()
+            await cluster.leader()
+            await cluster.describe()
+            controller = cluster.running["n1"]
+            told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
+            controller.on_failure(told.set_result)
+            assert isinstance(controller._disk, DurableView)
+            controller._disk.failing = True
+            with pytest.raises(LedgerError, match="has stopped"):
+                await controller.create_topic("", "t", timeout=0.5)
+            async with asyncio.timeout(20):
+                assert (await told).exit_code == 73
+            assert not controller.health.ready and "Input/output error" in (controller.health.failed or "")
+            assert ("", "t") not in controller.state.topics
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())
+
+
+def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
+    """What a quorum leaves on disk is framed JSON, whose commands are JSON."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.running["n1"].create_topic("", "t", timeout=20)
+
+    with_cluster(tmp_path, body, nodes=1)
+    path = tmp_path / "n1" / "controller" / NAME
+    kept = Kept()
+    for changes in scan(path.read_bytes(), str(path)):
+        for change in changes:
+            kept.carry_out(change)
+    commands = [command for command, _, _ in kept.entries]
+    assert {command[:1] for command in commands} == {b"\x01", b"J"}
+    assert [json.loads(c[1:])["op"] for c in commands if c[:1] == b"J"] == ["set-cluster", "create-topic"]
