@@ -1,0 +1,112 @@
+"""Control records: exact bytes, round trips, and refusal of everything this version does not know."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.proto import control
+from ledgermq.proto.layout import java_hash, tags_code
+from ledgermq.proto.names import CONTROL_TOPICS
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NUMBER = st.integers(0, 2**62)
+NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
+TOPIC_CONFIG = st.builds(TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER)
+NODES = st.sets(TEXT, max_size=4).map(lambda nodes: tuple(sorted(nodes)))
+RECORDS = st.one_of(
+    st.builds(control.Membership, NODES, NODES),
+    st.builds(control.TermStart, NUMBER, TEXT),
+    st.builds(control.TopicRecord, TOPIC_CONFIG, NUMBER, st.booleans()),
+    st.builds(control.GroupRecord, st.builds(GroupConfig, TEXT, TEXT, NUMBER, st.booleans()), st.booleans()),
+    st.builds(
+        control.LeaseRecord,
+        TEXT,
+        TEXT,
+        TEXT,
+        st.none() | NUMBER,
+        st.lists(st.tuples(NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple),
+        st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=2).map(tuple),
+        st.lists(st.tuples(NUMBER, NUMBERS), max_size=2).map(tuple),
+    ),
+    st.builds(control.AckRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple)),
+    st.builds(control.ChangeRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT), max_size=2).map(tuple)),
+)
+
+EXACT: list[tuple[control.ControlRecord, str]] = [
+    (control.Membership(("n2", "n1", "n3")), '{"v":1,"voters":{"n1":{},"n2":{},"n3":{}},"learners":{}}'),
+    (control.TermStart(7, "n2"), '{"v":1,"term":7,"leader":"n2"}'),
+    (
+        control.TopicRecord(TopicConfig("ns", "t", TopicKind.FIFO, 8, Permission.READ_WRITE, 2), 8),
+        '{"v":1,"ns":"ns","name":"t","kind":"fifo","queues":8,"first_queue":8,"perm":"rw","incarnation":2,"deleted":false}',
+    ),
+    (control.GroupRecord(GroupConfig("", "g"), True), '{"v":1,"ns":"","name":"g","max_attempts":17,"fifo":false,"deleted":true}'),
+    (
+        control.LeaseRecord("g", "ns@t", "c", None, ((0, (5, 6), (1, 2)),), ((1, 3, 9),), ((2, (4,)),)),
+        '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
+    ),
+    (control.AckRecord((("g", "t", 0, (5,), (41,)),)), '{"v":1,"a":[["g","t",0,[5],[41]]]}'),
+    (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
+]
+
+
+@pytest.mark.parametrize(("record", "text"), EXACT, ids=[record.TAG for record, _ in EXACT])
+def test_exact_bytes(record: control.ControlRecord, text: str) -> None:
+    """The bytes of every kind are the format's, field by field in this order."""
+    assert record.encode() == text.encode()
+    assert set(control.KINDS) == {kind.TAG for kind, _ in EXACT}
+
+
+@given(RECORDS)
+def test_round_trip(record: control.ControlRecord) -> None:
+    """Every record comes back equal, tuples included."""
+    assert control.decode(record.TAG, record.encode()) == record
+
+
+def test_membership_is_sorted() -> None:
+    """Every replica writes the first entry identically, whatever order its configuration has."""
+    assert control.Membership(("b", "a"), ("d", "c")).encode() == control.Membership(("a", "b"), ("c", "d")).encode()
+
+
+@pytest.mark.parametrize(
+    ("tag", "body"),
+    [
+        ("timer", b'{"v":1}'),
+        ("", b"{}"),
+        ("ack", b'{"v":2,"a":[]}'),
+        ("ack", b'{"a":[]}'),
+        ("ack", b'{"v":1}'),
+        ("ack", b'{"v":1,"a":[[1,2]]}'),
+        ("ack", b"[]"),
+        ("ack", b"not json"),
+        ("ack", b"\xff"),
+        ("topic", b'{"v":1,"ns":"","name":"t","kind":"delay","queues":1,"first_queue":0,"perm":"rw","incarnation":1,"deleted":false}'),
+    ],
+)
+def test_unknown_records_stop_the_replica(tag: str, body: bytes) -> None:
+    """An unknown kind, version or form is refused with the exit code for a foreign version, before anything is applied."""
+    with pytest.raises(control.UnknownControlRecord) as caught:
+        control.decode(tag, body)
+    assert caught.value.exit_code == 76 and "version" in str(caught.value)
+
+
+@given(st.sampled_from(sorted(control.KINDS)), st.binary(max_size=40) | TEXT.map(lambda t: json.dumps({"v": 1, "a": t}).encode()))
+def test_garbage_is_never_another_error(tag: str, body: bytes) -> None:
+    """Whatever the body holds, the only outcome beside a record is the typed error."""
+    with suppress(control.UnknownControlRecord):
+        control.decode(tag, body)
+
+
+@pytest.mark.parametrize("record", [record for record, _ in EXACT], ids=lambda record: record.TAG)
+def test_drafts(record: control.ControlRecord) -> None:
+    """A control record is a message on a system topic, queue 0, with its kind as tag; only membership uses channel 1."""
+    draft = control.draft(record, 5)
+    assert draft.stored_topic in CONTROL_TOPICS and draft.queue == 0 and draft.born_ms == 5 and draft.body == record.encode()
+    assert draft.properties == f"TAGS\x01{record.TAG}\x02".encode()
+    assert draft.tags_code == java_hash(record.TAG) == tags_code(draft.properties)
+    assert draft.channel == int(record.TAG == "membership")

@@ -1,0 +1,236 @@
+"""The vector encoder against the plain one, columns, and one record back into its fields."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.proto import layout
+from ledgermq.proto.layout import chain_seed, decode_record, encode_entries, encode_messages, host_bytes, make_range, seal, verify_range
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.status import LedgerError
+from ledgermq.proto.types import Draft, UnsealedBatch
+from tests.proto.plain_entry import PlainMessage, plain_entries
+
+SEED = chain_seed("6f9619ff-8b86-d011-b42d-00cf4fc964ff")
+HOST = "192.168.1.10:10911"
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+TOPICS = st.sampled_from(["flights", "ns@flights", "%DLQ%g", "t" * 127, "n" * 100 + "@" + "t" * 100])
+DRAFTS = st.builds(
+    lambda topic, queue, body, tag, key, mid, born, channel: Draft(
+        topic,
+        queue,
+        body,
+        properties := encode(Fields(message_id=mid, tag=tag, keys=(key,) if key else ())),
+        born,
+        layout.tags_code(properties),
+        channel,
+    ),
+    TOPICS,
+    st.integers(0, 2**31 - 1),
+    st.binary(max_size=300),
+    st.none() | TEXT,
+    st.none() | TEXT,
+    st.none() | st.just("0" * 34) | TEXT,
+    st.integers(0, 2**62),
+    st.sampled_from([0, 0, 0, 1]),
+)
+
+
+def plain(d: Draft, queue_offset: int, store_ms: int) -> PlainMessage:
+    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel)
+
+
+def sealed(batch: UnsealedBatch, **changes: object) -> int:
+    place: dict[str, object] = {
+        "first_index": 7,
+        "term": 3,
+        "pos": 4096,
+        "queue_offsets": np.arange(100, 100 + len(batch)),
+        "store_ms": 1_700_000_000_123,
+        "store_host": host_bytes("192.168.1.10", 10911),
+        "prev_chain": SEED,
+    }
+    return seal(batch, **{**place, **changes})  # type: ignore[arg-type]
+
+
+@given(st.lists(DRAFTS, min_size=1, max_size=12))
+def test_vectors_equal_the_plain_encoder(drafts: list[Draft]) -> None:
+    """Encoding and sealing gives byte for byte what the slow encoder gives, and verifying it gives the columns back."""
+    batch = encode_entries(drafts)
+    last = sealed(batch)
+    messages = [plain(d, 100 + i, 1_700_000_000_123) for i, d in enumerate(drafts)]
+    expected, chain = plain_entries(messages, first_index=7, term=3, pos=4096, prev_chain=SEED)
+    assert bytes(batch.data) == expected and last == chain
+    entries = verify_range(bytes(batch.data), 7, 3, 4096, SEED)
+    assert (entries.first_index, entries.last_index, entries.last_chain) == (7, 6 + len(drafts), chain)
+    assert entries.starts.tolist() == batch.starts.tolist() and entries.sizes.tolist() == batch.sizes.tolist()
+
+
+@given(st.lists(DRAFTS, min_size=1, max_size=30))
+def test_columns_equal_the_drafts(drafts: list[Draft]) -> None:
+    """What the dispatcher reads out of the bytes is what the encoder was given."""
+    batch = encode_entries(drafts)
+    sealed(batch)
+    columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
+    assert [columns.topics[i] for i in columns.topic_of] == [d.stored_topic for d in drafts]
+    assert [batch.topics[i] for i in batch.topic_of] == [d.stored_topic for d in drafts]
+    assert columns.queues.tolist() == batch.queues.tolist() == [d.queue for d in drafts]
+    assert columns.tags_codes.tolist() == batch.tags_codes.tolist() == [d.tags_code for d in drafts]
+    assert columns.queue_offsets.tolist() == list(range(100, 100 + len(drafts)))
+    assert columns.physical_offsets.tolist() == (4096 + 48 + batch.starts).tolist()
+    assert columns.sizes.tolist() == (batch.sizes - 48).tolist()
+
+
+@given(st.lists(DRAFTS, min_size=1, max_size=4))
+def test_records_come_back(drafts: list[Draft]) -> None:
+    """One record gives its fields, from bytes and from a view."""
+    batch = encode_entries(drafts)
+    sealed(batch)
+    for i, d in enumerate(drafts):
+        at, size = int(batch.starts[i]), int(batch.sizes[i])
+        record = decode_record(memoryview(batch.data)[at + 48 : at + size])
+        assert record == decode_record(bytes(batch.data[at + 48 : at + size]))
+        assert record == (d.stored_topic, d.queue, 100 + i, 4096 + at + 48, d.born_ms, 1_700_000_000_123, HOST, d.body, d.properties)
+        assert layout.entry_bytes(d.stored_topic, len(d.body), len(d.properties)) == size
+
+
+def test_unsealed_entries_are_zero_where_the_server_writes() -> None:
+    """Before sealing, header and server fields are zero (format §4); sealing twice leaves no trace of the first time."""
+    draft = Draft("t", 5, b"body", b"TAGS\x01x\x02", 9, 0)
+    batch = encode_entries([draft])
+    assert not any(batch.data[:48]) and not any(batch.data[60:64]) and not any(batch.data[68:84]) and not any(batch.data[104:120])
+    first = bytes(batch.data)
+    sealed(batch, first_index=99, term=88, pos=77, store_ms=66)
+    sealed(batch)
+    again = encode_entries([draft])
+    assert bytes(again.data) == first
+    sealed(again)
+    assert batch.data == again.data
+
+
+def test_positions_may_jump() -> None:
+    """A batch that continues in the next log file is sealed in one go; its parts become ranges with their own positions and chain."""
+    drafts = [Draft("t", 0, bytes([i]) * 20, b"", 0) for i in range(4)]
+    batch = encode_entries(drafts)
+    positions = batch.starts + np.array([500, 500, 9000, 9000])
+    sealed(batch, pos=positions)
+    cut = int(batch.starts[2])
+    left = make_range(batch, 0, 2, first_index=7, term=3, pos=500, prev_chain=SEED)
+    right = make_range(batch, 2, 4, first_index=9, term=3, pos=9000 + cut, prev_chain=left.last_chain)
+    for part in (left, right):
+        checked = verify_range(part.data, part.first_index, 3, part.pos, part.prev_chain)
+        assert checked.last_chain == part.last_chain and checked.starts.tolist() == part.starts.tolist()
+    assert left.end_pos == 500 + cut and right.last_index == 10
+
+
+def test_an_empty_batch() -> None:
+    """Nothing to encode is an empty batch; sealing it leaves the chain where it was."""
+    batch = encode_entries([])
+    assert len(batch) == 0 and batch.data == b"" and sealed(batch, queue_offsets=np.zeros(0, np.int64)) == SEED
+    assert len(encode_messages("t", 0, [], born_ms=0, tags=[], keys=[])) == 0
+
+
+COLUMN = st.lists(st.tuples(st.binary(max_size=50), TEXT | st.just(""), TEXT | st.sampled_from(["", "a b"]), TEXT), min_size=1, max_size=8)
+
+
+@given(COLUMN, st.booleans(), st.booleans(), st.booleans())
+def test_the_column_encoder_equals_the_entry_encoder(rows: list[tuple[bytes, str, str, str]], tags: bool, keys: bool, ids: bool) -> None:
+    """Columns of bodies, tags, keys and ids give the same batch as single messages with the same properties."""
+    batch = encode_messages(
+        "ns@t",
+        3,
+        [row[0] for row in rows],
+        born_ms=11,
+        tags=[row[1] for row in rows] if tags else None,
+        keys=[row[2] for row in rows] if keys else None,
+        message_ids=[row[3] for row in rows] if ids else None,
+    )
+    drafts = []
+    for body, tag, key, mid in rows:
+        properties = encode(Fields(message_id=mid if ids else None, tag=tag if tags else None, keys=(key,) if keys and key else ()))
+        drafts.append(Draft("ns@t", 3, body, properties, 11, layout.java_hash(tag) if tags else 0))
+    assert_same(batch, encode_entries(drafts))
+    ready = encode_messages("ns@t", 3, [d.body for d in drafts], born_ms=11, properties=[d.properties for d in drafts])
+    assert ready.data == batch.data
+
+
+def assert_same(one: UnsealedBatch, two: UnsealedBatch) -> None:
+    assert one.data == two.data and one.topics == two.topics
+    for name in ("starts", "sizes", "topic_of", "queues", "tags_codes"):
+        assert getattr(one, name).tolist() == getattr(two, name).tolist() and getattr(one, name).dtype == getattr(two, name).dtype, name
+
+
+@pytest.mark.parametrize("bad", ["a\x01b", "a\x02b", "a\x00b"])
+@pytest.mark.parametrize("column", ["tags", "keys", "message_ids"])
+def test_the_column_encoder_refuses_separators(column: str, bad: str) -> None:
+    """A separator inside a value cannot forge a property, nor move values from one message to the next."""
+    with pytest.raises(LedgerError):
+        encode_messages("t", 0, [b"x", b"y"], born_ms=0, **{column: ["ok", bad]})  # type: ignore[arg-type]
+
+
+def test_properties_beyond_the_length_field_are_refused() -> None:
+    """Properties of 32,767 bytes are written, one more is an error instead of a wrapped length."""
+    fits = encode_messages("t", 0, [b"x"], born_ms=0, properties=[b"p" * 32767])
+    sealed(fits)
+    assert len(decode_record(fits.data[48:]).properties) == 32767
+    with pytest.raises(LedgerError):
+        encode_messages("t", 0, [b"x"], born_ms=0, properties=[b"p" * 32768])
+
+
+@pytest.mark.parametrize(
+    ("topics", "tags"),
+    [(1, 1), (3, 40), (30, 3), (300, 300)],
+)
+def test_many_distinct_topics_and_tags(topics: int, tags: int) -> None:
+    """The columns stay right when topics and tags are too many, too long or too odd for the fast path."""
+    drafts = []
+    for i in range(300):
+        fields = Fields(
+            message_id=f"{i:034d}" if i % 5 else f"odd-{i}",
+            tag=None if i % 7 == 0 else f"tag-{i % tags}" + "ä" * (i % 3) + "x" * (20 * (i % 11 == 0)),
+            keys=(f"k{i}",) if i % 2 else (),
+            user={"TAGS": "forged", "z": "\x7f"},
+        )
+        properties = encode(fields)
+        body = b"\x02TAGS\x01not me\x02" * (i % 3)
+        drafts.append(Draft(f"topic{i % topics}", i, body, properties, 0, layout.java_hash(fields.tag) if fields.tag else 0))
+    batch = encode_entries(drafts)
+    sealed(batch)
+    columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
+    assert columns.tags_codes.tolist() == [d.tags_code for d in drafts]
+    assert [columns.topics[i] for i in columns.topic_of] == [d.stored_topic for d in drafts]
+    assert len(columns.topics) == topics
+
+
+def reference_hash(text: str) -> int:
+    raw = text.encode("utf-16-be")
+    total = sum(int.from_bytes(raw[i : i + 2], "big") * 31 ** (len(raw) // 2 - 1 - i // 2) for i in range(0, len(raw), 2))
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_java_hash(text: str) -> None:
+    """The hash is the polynomial over UTF-16 units modulo 2^32, surrogate pairs counting twice."""
+    assert layout.java_hash(text) == reference_hash(text)
+
+
+def test_hosts() -> None:
+    """Only IPv4 addresses are written; everything else is 0.0.0.0 with its port."""
+    assert host_bytes("192.168.1.10", 10911).hex() == "c0a8010a00002a9f"
+    assert host_bytes("::1", 8081) == host_bytes("broker.example", 8081) == bytes(4) + (8081).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 90, 91, 120])
+def test_decode_record_refuses_what_is_none(cut: int) -> None:
+    """A short, long or foreign record is a ValueError, never another exception or a wrong answer."""
+    batch = encode_entries([Draft("topic", 0, b"body", b"TAGS\x01x\x02", 0)])
+    sealed(batch)
+    record = bytes(batch.data[48:])
+    assert decode_record(record).topic == "topic"
+    shorter = record[:cut] if cut < len(record) else record[:-1]
+    for bad in (shorter, record + b"\0", bytes(4) + record[4:], record[:4] + bytes(4) + record[8:]):
+        with pytest.raises(ValueError):
+            decode_record(bad)
