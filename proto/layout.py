@@ -26,6 +26,7 @@ from ledgermq.proto.layout_columns import (
     CRC_WORDS_AT,
     ENTRY_MAGIC,
     ENTRY_MIN_BYTES,
+    FEW_ENTRIES,
     HEADER,
     HEADER_BYTES,
     INDEX_UNIT,
@@ -41,6 +42,7 @@ from ledgermq.proto.layout_columns import (
     prefixes,
     put_prefixes,
     record_columns,
+    split_record,
     tags_code,
     tails,
     windows,
@@ -375,8 +377,9 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
     edges = np.array(bounds, np.int64)
     starts, sizes = edges[:-1], np.diff(edges).astype(np.int32)
     n = len(starts)
-    if not whole or n == 0:
-        raise _first_bad(view, first_index, term, pos, prev_chain)
+    if not whole or n <= FEW_ENTRIES:
+        last_chain = _check_each(view, first_index, term, pos, prev_chain)
+        return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, last_chain)
     heads = prefixes(view, starts)
     body_crcs = np.array(_body_crcs(view, starts, sizes), np.int64)
     chain = _chain_crcs(heads, body_crcs, prev_chain)
@@ -398,25 +401,27 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         and tails(view, starts, sizes, heads).ok.all()
     )
     if not good:
-        raise _first_bad(view, first_index, term, pos, prev_chain)
+        _check_each(view, first_index, term, pos, prev_chain)
+        raise AssertionError("a range was refused in vectors but every entry of it is good")
     return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, chain[-1])
 
 
-_ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
-
-
-def _first_bad(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> BadEntry:
-    """Find out which entry is the first bad one, and why: the same rules, one entry at a time, in the order a reader meets them."""
+def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> int:
+    """The same rules one entry at a time, in the order a reader meets them: for short ranges, and to name the first bad entry of any.
+    Returns the last chain CRC."""
     at, index, chain = 0, first_index, prev_chain
     while at < len(data):
         reason, size, chain = _complaint(data, at, index, term, pos + at, chain)
         if reason is not None:
-            return BadEntry(index, at, reason)
+            raise BadEntry(index, at, reason)
         at += size
         index += 1
     if at == 0:
-        return BadEntry(index, 0, "there is no entry")
-    raise AssertionError("a range was refused in vectors but every entry of it is good")
+        raise BadEntry(index, 0, "there is no entry")
+    return chain
+
+
+_ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
 
 
 def _complaint(data: memoryview, at: int, index: int, term: int, pos: int, chain: int) -> tuple[str | None, int, int]:
@@ -453,37 +458,10 @@ def _complaint(data: memoryview, at: int, index: int, term: int, pos: int, chain
 
 def _record_complaint(record: memoryview) -> str | None:
     try:
-        _split(record)
+        split_record(record)
     except ValueError as error:
         return str(error)
     return None
-
-
-_TOTAL_AND_MAGIC = struct.Struct(">ii")
-_LENGTH_4, _LENGTH_2, _LENGTH_1 = struct.Struct(">i"), struct.Struct(">h"), struct.Struct(">b")
-
-
-def _split(record: Buffer) -> tuple[int, int, int, int]:
-    """End of the body, begin and end of the topic, begin of the properties. ValueError if magic or lengths are not those of a record."""
-    total_size, magic = _TOTAL_AND_MAGIC.unpack_from(record)
-    if magic not in (RECORD_V1, RECORD_V2):
-        raise ValueError(f"record magic is {magic & 0xFFFFFFFF:#010x}")
-    if total_size != len(record):
-        raise ValueError(f"record size is {total_size}, there are {len(record)} bytes")
-    length, topic_length_bytes = (_LENGTH_1, 1) if magic == RECORD_V1 else (_LENGTH_2, 2)
-    (body_length,) = _LENGTH_4.unpack_from(record, 84)
-    body_end = 88 + body_length
-    if body_length < 0 or body_end + 3 > total_size:
-        raise ValueError(f"body length {body_length} does not fit the record")
-    (topic_length,) = length.unpack_from(record, body_end)
-    topic_at = body_end + topic_length_bytes
-    topic_end = topic_at + topic_length
-    if topic_length < 0 or topic_end + 2 > total_size:
-        raise ValueError(f"topic length {topic_length} does not fit the record")
-    (properties_length,) = _LENGTH_2.unpack_from(record, topic_end)
-    if properties_length < 0 or topic_end + 2 + properties_length != total_size:
-        raise ValueError(f"properties length {properties_length} does not fit the record")
-    return body_end, topic_at, topic_end, topic_end + 2
 
 
 class Record(NamedTuple):
@@ -513,7 +491,7 @@ def decode_record(record: Buffer) -> Record:
     """The fields of a record. ValueError if it is none; CRCs were checked when the entry came in."""
     if len(record) < RECORD_FIXED_BYTES:
         raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
-    body_end, topic_at, topic_end, properties_at = _split(record)
+    body_end, topic_at, topic_end, properties_at = split_record(record)
     _, _, _, queue, _, queue_offset, physical, _, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
     return Record(
         topic=bytes(record[topic_at:topic_end]).decode(),
