@@ -99,7 +99,6 @@ class MappedFiles:
             path = f"{self.directory}/{name}"
             if name.endswith(UNFINISHED):
                 self._disk.unlink(path)
-                self.names_changed = True
                 continue
             base = parse_name(name)
             if base is None or base % self.file_bytes:
@@ -109,6 +108,10 @@ class MappedFiles:
                 raise Damaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
             bases.append(base)
         self.bases = bases
+        # The owner's last life may have ended between making a name and syncing it: what we find may be in the cache only.
+        if self._disk.exists(self.directory):
+            self._disk.sync_dir(self.directory)
+        self.names_changed = False
 
     def repair(self) -> bool:
         """As `load`, for derived files: wrong names and lengths are removed, every missing file is made empty again. True if any was."""

@@ -74,6 +74,10 @@ class SlotFile:
                 raise UnknownFormat(f"{path} has version {min(versions)}, this program knows {VERSION}: start the program that wrote it")
             raise Damaged(f"both slots of {path} are damaged: this replica lost what it promised; restore it from its peers")
         sequence, payload, slot = max(found)
+        # After a failed sync or a kill the cache may return a slot that the medium lacks: it counts once it is written again and synced.
+        # It is written in place, so that the other slot stays whatever happens.
+        file.pwrite(slot * PAGE_BYTES, _frame(magic, sequence, payload))
+        file.sync()
         return cls(file, magic, slot, sequence, payload)
 
     def write(self, payload: bytes) -> None:

@@ -1,0 +1,282 @@
+"""Consume queues (format §6): for every (stored topic, queue) the places of its committed messages, 20 bytes each, dense from offset 0.
+
+Derived from the log by the dispatcher. Here live units, density (invariant I6) and the bound on open files; which message belongs to
+which queue is decided elsewhere. The files are sparse and written with `pwrite`. Next offsets are the caller's truth after a restart
+(snapshot plus log): the files are cut to them, never asked for them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout import QUEUE_UNIT, Columns
+from ledgermq.proto.types import I32, I64
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import DerivedLost, NoSpace, is_no_space
+from ledgermq.storage.mapped_files import file_name, parse_name
+
+UNIT_BYTES = 20
+OPEN_FILES_MAX = 256
+ERASE_BYTES = 1 << 16
+_ZEROS = bytes(ERASE_BYTES)
+
+QueueKey = tuple[str, int]
+"""Stored topic and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUnits:
+    """Units first … first+n−1 of one queue as columns; `sizes` are TOTALSIZEs."""
+
+    first: int
+    physical_offsets: I64
+    sizes: I32
+    tags_codes: I64
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+class QueueSync:
+    """A sync of everything dispatched before it was made. `run` opens its own handles, so it may run on any thread; raises OSError."""
+
+    def __init__(self, disk: Disk, files: tuple[str, ...], directories: tuple[str, ...]) -> None:
+        self.files = files
+        self.directories = directories
+        self._disk = disk
+
+    def run(self) -> None:
+        for path in self.files:
+            file = self._disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        for directory in self.directories:
+            self._disk.sync_dir(directory)
+
+
+class ConsumeQueues:
+    """All consume queues of one broker group. `directory` is `<group>/consumequeue`."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+        assert file_bytes % UNIT_BYTES == 0
+        self.directory = directory
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._open_files_max = open_files_max
+        self._next: dict[QueueKey, int] = {}
+        self._files: dict[QueueKey, set[int]] = {}
+        self._open: OrderedDict[str, DiskFile] = OrderedDict()
+        self._dirty: dict[str, None] = {}
+        self._dirty_directories: dict[str, None] = {}
+
+    def start(self, next_offsets: Mapping[str, Mapping[int, int]], units_above_max: int) -> None:
+        """Cut every queue to its next offset ({stored topic: {queue: next}}, missing = 0).
+
+        At most `units_above_max` units can lie above it: the number of entries the log has behind the snapshot. Raises DerivedLost when
+        files below a next offset are missing.
+        """
+        self._find_files()
+        for topic, queues in next_offsets.items():
+            for queue, offset in queues.items():
+                self._next[topic, queue] = offset
+        for key in {*self._files, *self._next}:
+            self._require_files(key, self._next.get(key, 0))
+            if units_above_max:
+                self._erase(key, self._next.get(key, 0), units_above_max)
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """The offset the next message of a queue gets: the number of messages it ever had."""
+        return self._next.get((topic, queue), 0)
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        """For the snapshot: every queue that ever had a message."""
+        table: dict[str, dict[int, int]] = {}
+        for (topic, queue), offset in sorted(self._next.items()):
+            if offset:
+                table.setdefault(topic, {})[queue] = offset
+        return table
+
+    def append(self, columns: Columns) -> None:
+        """Dispatch committed messages in log order. Units that are there already are passed over (a repeated dispatch); a gap is a broken
+        invariant. Raises NoSpace: the same columns may be dispatched again later."""
+        count = len(columns.sizes)
+        if count == 0:
+            return
+        units = np.empty(count, QUEUE_UNIT)
+        units["physical_offset"] = columns.physical_offsets
+        units["size"] = columns.sizes
+        units["tags_code"] = columns.tags_codes
+        keys = columns.topic_of.astype(np.int64) << 32 | columns.queues
+        if count == 1 or bool((keys == keys[0]).all()):
+            self._append_queue((columns.topics[int(columns.topic_of[0])], int(columns.queues[0])), columns.queue_offsets, units)
+            return
+        order = np.argsort(keys, kind="stable")
+        bounds = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), count]
+        for low, high in pairwise(bounds):
+            chosen = order[low:high]
+            key = columns.topics[int(columns.topic_of[chosen[0]])], int(columns.queues[chosen[0]])
+            self._append_queue(key, columns.queue_offsets[chosen], units[chosen])
+
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        """Up to `count` units from offset `first` on; fewer at the end of the queue. Raises OSError."""
+        key = (topic, queue)
+        stop = min(first + count, self._next.get(key, 0))
+        parts = []
+        offset, end = first * UNIT_BYTES, stop * UNIT_BYTES
+        while offset < end:
+            inside = offset % self._file_bytes
+            data = self._file(key, offset - inside).pread(inside, min(end - offset, self._file_bytes - inside))
+            if not data:
+                raise OSError(5, f"a file of {self._path(key)} is shorter than it was made")
+            parts.append(data)
+            offset += len(data)
+        units = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), QUEUE_UNIT)
+        return QueueUnits(
+            first,
+            units["physical_offset"].astype(np.int64),
+            units["size"].astype(np.int32),
+            units["tags_code"].astype(np.int64),
+        )
+
+    def begin_sync(self) -> QueueSync | None:
+        """Everything dispatched so far, to be synced by the caller before a snapshot counts on it; None when nothing is dirty."""
+        if not self._dirty and not self._dirty_directories:
+            return None
+        sync = QueueSync(self._disk, tuple(self._dirty), tuple(self._dirty_directories))
+        self._dirty.clear()
+        self._dirty_directories.clear()
+        return sync
+
+    def sync(self) -> None:
+        """Sync here and now. Raises OSError."""
+        sync = self.begin_sync()
+        if sync is not None:
+            sync.run()
+
+    def discard(self) -> None:
+        """Remove every file: the queues are dispatched again from the log's beginning."""
+        self._close_files()
+        self._next.clear()
+        self._find_files(remove_strays=True)
+        for key, bases in self._files.items():
+            for base in bases:
+                self._disk.unlink(f"{self._path(key)}/{file_name(base)}")
+            self._dirty_directories[self._path(key)] = None
+        self._files.clear()
+        self._dirty.clear()
+
+    def close(self) -> None:
+        self._close_files()
+
+    # Writing
+
+    def _append_queue(self, key: QueueKey, offsets: I64, units: NDArray[np.void]) -> None:
+        first, count = int(offsets[0]), len(offsets)
+        assert bool((np.diff(offsets) == 1).all()), f"queue offsets of {key} are not dense: {offsets} (invariant I6)"
+        known = self._next.get(key, 0)
+        assert first <= known, f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
+        skipped = known - first
+        if skipped >= count:
+            return
+        data = memoryview(units[skipped:].tobytes())
+        offset = known * UNIT_BYTES
+        try:
+            while data:
+                inside = offset % self._file_bytes
+                length = min(len(data), self._file_bytes - inside)
+                file = self._file(key, offset - inside, make=True)
+                self._dirty[file.path] = None
+                file.pwrite(inside, data[:length])
+                data, offset = data[length:], offset + length
+        except OSError as error:
+            if is_no_space(error):
+                raise NoSpace(f"no space for {self._path(key)}: free disk space; dispatching resumes by itself") from error
+            raise
+        self._next[key] = first + count
+
+    def _file(self, key: QueueKey, base: int, *, make: bool = False) -> DiskFile:
+        path = f"{self._path(key)}/{file_name(base)}"
+        file = self._open.get(path)
+        if file is not None:
+            self._open.move_to_end(path)
+            return file
+        bases = self._files.setdefault(key, set())
+        if make and base not in bases:
+            if not bases:
+                self._make_directory(key)
+            file = self._disk.create(path, self._file_bytes, allocate=False)
+            bases.add(base)
+            self._dirty_directories[self._path(key)] = None
+        else:
+            file = self._disk.open(path)
+        self._open[path] = file
+        if len(self._open) > self._open_files_max:
+            # Dirty or not: a sync opens its own handle, and the kernel keeps the dirty pages.
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def _make_directory(self, key: QueueKey) -> None:
+        self._disk.mkdirs(self._path(key))
+        for directory in (f"{self.directory}/{key[0]}", self.directory, self.directory.rpartition("/")[0]):
+            self._dirty_directories[directory] = None
+
+    def _path(self, key: QueueKey) -> str:
+        return f"{self.directory}/{key[0]}/{key[1]}"
+
+    # Starting
+
+    def _find_files(self, *, remove_strays: bool = False) -> None:
+        """All queues on the disk. A file of a wrong length is no file: creation was interrupted, or it was damaged."""
+        self._files.clear()
+        for topic in self._disk.listdir(self.directory):
+            for queue in self._disk.listdir(f"{self.directory}/{topic}"):
+                if not queue.isdigit():
+                    continue
+                key = topic, int(queue)
+                bases = self._files.setdefault(key, set())
+                for name in self._disk.listdir(self._path(key)):
+                    base = parse_name(name)
+                    path = f"{self._path(key)}/{name}"
+                    if base is not None and base % self._file_bytes == 0 and self._disk.file_size(path) == self._file_bytes:
+                        bases.add(base)
+                    else:
+                        self._disk.unlink(path)
+                        self._dirty_directories[self._path(key)] = None
+
+    def _require_files(self, key: QueueKey, next_offset: int) -> None:
+        have = self._files.get(key, set())
+        for base in range(0, next_offset * UNIT_BYTES, self._file_bytes):
+            if base not in have:
+                raise DerivedLost(f"{self._path(key)} lacks the file {file_name(base)}: its queues are rebuilt from the log")
+
+    def _erase(self, key: QueueKey, first: int, count: int) -> None:
+        """Zero the units first … first+count−1 where they are not zero."""
+        offset, stop = first * UNIT_BYTES, (first + count) * UNIT_BYTES
+        bases = self._files.get(key, set())
+        while offset < stop:
+            inside = offset % self._file_bytes
+            base = offset - inside
+            length = min(stop - offset, self._file_bytes - inside, ERASE_BYTES)
+            if base not in bases:
+                if not any(other > base for other in bases):
+                    return
+                offset = base + self._file_bytes
+                continue
+            file = self._file(key, base)
+            if file.pread(inside, length) != _ZEROS[:length]:
+                file.pwrite(inside, _ZEROS[:length])
+                self._dirty[file.path] = None
+            offset += length
+
+    def _close_files(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()

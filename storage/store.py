@@ -1,0 +1,175 @@
+"""One broker group's directory (format §1): what belongs where, who it belongs to, and whether its last owner stopped in good order.
+
+The way into this package. Ties identity, hard state, entry log and consume queues together; decides nothing about their content.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any
+
+from ledgermq.proto.types import Identity
+from ledgermq.storage import checkpoints, identity, snapshot
+from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.entry_log import EXIT_SYNC_FAILED, EntryLog
+from ledgermq.storage.errors import LogFenced, NoSpace, StorageError, Unusable, is_no_space
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.mapped_files import UNFINISHED, Submit, run_now
+
+START_BYTES = 1 << 20
+"""Besides the first log file, a new replica wants this much free."""
+
+
+class GroupStore:
+    """An opened group directory. Made by `open`; `close` ends a good stop, `abandon` any other."""
+
+    def __init__(self, disk: Disk, root: str, found: Identity, hard_state: HardStateFile, log: EntryLog, *, was_clean: bool) -> None:
+        self.disk = disk
+        self.root = root
+        self.identity = found
+        self.hard_state = hard_state
+        self.log = log
+        self.queues = ConsumeQueues(disk, f"{root}/consumequeue", found.consume_queue_file_bytes)
+        self.was_clean = was_clean
+
+    @classmethod
+    def create(cls, disk: Disk, root: str, new: Identity) -> None:
+        """Make the directory of a new replica, durable when this returns. The identity is written last: a directory without one was never
+        used and is made anew. Raises Unusable when something is in the way, NoSpace."""
+        if identity.read_identity(disk, root) is not None:
+            raise Unusable(f"{root} already holds a replica: a new one needs an empty directory")
+        parent = root.rpartition("/")[0]
+        log_directory = f"{root}/dledger-{new.replica}"
+        try:
+            _require_unused(disk, root, new.replica)
+            if disk.exists(parent) and disk.free_bytes(parent) < new.data_file_bytes + START_BYTES:
+                raise NoSpace(f"{parent} has no room for a log file of {new.data_file_bytes} bytes: free disk space, then start again")
+            for directory in (log_directory, f"{root}/state", f"{root}/consumequeue"):
+                disk.mkdirs(directory)
+            for name in ("hardstate", "syncedmark"):
+                if disk.exists(f"{log_directory}/{name}"):
+                    disk.unlink(f"{log_directory}/{name}")
+            EntryLog.create(disk, log_directory, new)
+            HardStateFile.create(disk, f"{log_directory}/hardstate").close()
+            for directory in (log_directory, root, parent, parent.rpartition("/")[0]):
+                if directory:
+                    disk.sync_dir(directory)
+            identity.write_identity(disk, root, new)
+        except OSError as error:
+            raise _unusable(root, error) from error
+
+    @classmethod
+    def open(cls, disk: Disk, root: str, wanted: Identity, *, process: int = 0, submit: Submit = run_now) -> GroupStore:
+        """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own.
+
+        The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75) or
+        UnknownFormat (76); a log with damage at or below its mark comes back fenced in `log.fenced`.
+        """
+        found = identity.read_identity(disk, root)
+        if found is None:
+            raise Unusable(f"{root} holds no replica (no {identity.IDENTITY_FILE}): check the data directory, or bootstrap this node")
+        identity.compare(root, found, wanted)
+        log_directory = f"{root}/dledger-{found.replica}"
+        try:
+            _remove_unfinished(disk, (root, f"{root}/state", log_directory))
+            was_clean = checkpoints.is_clean(disk, root)
+            for name in ("hardstate", "syncedmark"):
+                if not disk.exists(f"{log_directory}/{name}"):
+                    raise _incomplete(f"{log_directory}/{name}")
+            checkpoints.write_abort(disk, root, process)
+            hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
+            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit)
+        except OSError as error:
+            raise _unusable(root, error) from error
+        return cls(disk, root, found, hard_state, log, was_clean=was_clean)
+
+    @property
+    def log_directory(self) -> str:
+        return f"{self.root}/dledger-{self.identity.replica}"
+
+    @property
+    def state_directory(self) -> str:
+        return f"{self.root}/state"
+
+    def read_snapshot(self) -> dict[str, Any] | None:
+        """The last snapshot if it agrees with the log in index, term and chain CRC; None otherwise."""
+        value = snapshot.read_snapshot(self.disk, self.state_directory)
+        if value is None or value.get("log_id") != self.identity.log_id:
+            return None
+        index, log = value.get("applied_index"), self.log
+        if not isinstance(index, int) or not log.begin_index - 1 <= index <= log.end_index:
+            return None
+        return value if (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc")) else None
+
+    def write_snapshot(self, value: Mapping[str, Any]) -> None:
+        """Sync the consume queues, then replace the snapshot. Raises OSError."""
+        self.queues.sync()
+        snapshot.write_snapshot(self.disk, self.state_directory, {**value, "log_id": self.identity.log_id})
+
+    def discard_derived(self) -> None:
+        """Forget snapshot and consume queues: they are rebuilt from the log."""
+        snapshot.discard_snapshot(self.disk, self.state_directory)
+        self.queues.discard()
+
+    def read_checkpoint(self) -> checkpoints.LogCheckpoint | None:
+        return checkpoints.read_log_checkpoint(self.disk, self.log_directory)
+
+    def write_checkpoints(self, committed_index: int, stamps: checkpoints.StoreCheckpoint) -> None:
+        """The two hint files, from time to time and at stop. Raises OSError."""
+        checkpoints.write_log_checkpoint(self.disk, self.log_directory, checkpoints.LogCheckpoint(self.log.end_index, committed_index))
+        checkpoints.write_store_checkpoint(self.disk, self.root, stamps)
+
+    def read_peers(self) -> dict[str, str]:
+        return identity.read_peers(self.disk, self.state_directory)
+
+    def write_peers(self, peers: Mapping[str, str]) -> None:
+        identity.write_peers(self.disk, self.state_directory, peers)
+
+    def close(self) -> None:
+        """A good stop: everything durable, the mark at the end, then no abort file. Raises LogFenced, OSError, and then stays unclean."""
+        self.log.flush_mark()
+        self.queues.sync()
+        self.abandon()
+        checkpoints.remove_abort(self.disk, self.root)
+
+    def abandon(self) -> None:
+        """Let go of the files and leave the abort file: the next start recovers."""
+        self.log.close()
+        self.queues.close()
+        self.hard_state.close()
+
+
+def exists(disk: Disk, root: str) -> bool:
+    """Whether a replica lives in `root`."""
+    return identity.read_identity(disk, root) is not None
+
+
+def _require_unused(disk: Disk, root: str, replica: str) -> None:
+    """A directory without identity may hold what an interrupted creation left, and nothing else."""
+    ours = {"state", "consumequeue", f"dledger-{replica}", f"{identity.IDENTITY_FILE}.tmp"}
+    strangers = [name for name in disk.listdir(root) if name not in ours]
+    used = [name for kind in ("data", "index") for name in disk.listdir(f"{root}/dledger-{replica}/{kind}")]
+    if strangers or used:
+        found = (strangers + used)[0]
+        raise Unusable(f"{root} is not empty ({found} is there) and has no {identity.IDENTITY_FILE}: use an empty directory")
+
+
+def _remove_unfinished(disk: Disk, directories: tuple[str, ...]) -> None:
+    for directory in directories:
+        for name in disk.listdir(directory):
+            if name.endswith(UNFINISHED):
+                disk.unlink(f"{directory}/{name}")
+
+
+def _incomplete(path: str) -> StorageError:
+    return Unusable(f"{path} is missing: this directory is not complete; restore it, or start this replica anew from its peers")
+
+
+def _unusable(root: str, error: OSError) -> StorageError:
+    if is_no_space(error):
+        return NoSpace(f"no space to start in {root} ({error}): free disk space, then start again")
+    if error.errno == errno.EIO:
+        return LogFenced(f"the disk under {root} fails ({error}): replace it, then restore this replica from its peers", EXIT_SYNC_FAILED)
+    return Unusable(f"{root} cannot be used ({error}): check the path, its owner and its permissions")

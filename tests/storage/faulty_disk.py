@@ -1,0 +1,125 @@
+"""A disk that forwards to another one, records what happens, and fails on order. Never forgets anything: that is the simulator's disk."""
+
+from __future__ import annotations
+
+import errno
+
+from ledgermq.storage.disk import Buffer, Disk, DiskFile
+
+
+class FaultyFile:
+    """One open file of a FaultyDisk."""
+
+    def __init__(self, disk: FaultyDisk, file: DiskFile) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = file.path
+        self.size = file.size
+        self._closed = False
+        disk.open_files += 1
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self._disk.note("pread", self.path, offset, length)
+        return self._file.pread(offset, length)
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._disk.note("pwrite", self.path, offset, len(data))
+        self._disk.count_write()
+        self._file.pwrite(offset, data)
+
+    def sync(self) -> None:
+        self._disk.note("sync", self.path)
+        if self._disk.syncs_fail:
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        self._file.sync()
+
+    def view(self) -> memoryview:
+        self._disk.note("view", self.path)
+        return self._file.view()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._disk.open_files -= 1
+        self._file.close()
+
+
+class FaultyDisk:
+    """`trace` holds (operation, path, …) of everything done; the attributes below make things fail."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.trace: list[tuple[object, ...]] = []
+        self.open_files = 0
+        self.syncs_fail = False
+        self.free: int | None = None
+        self._writes_left: int | None = None
+        self._write_errno = 0
+        self._creation_errno = 0
+
+    def note(self, *event: object) -> None:
+        self.trace.append(event)
+
+    def names(self, *operations: str) -> list[tuple[object, ...]]:
+        return [event[:2] for event in self.trace if event[0] in operations]
+
+    def fail_writes_after(self, count: int, *, errno_of: str) -> None:
+        self._writes_left, self._write_errno = count, getattr(errno, errno_of)
+
+    def fail_creation(self, *, errno_of: str) -> None:
+        self._creation_errno = getattr(errno, errno_of)
+
+    def heal(self) -> None:
+        self._writes_left, self._creation_errno, self.syncs_fail, self.free = None, 0, False, None
+
+    def count_write(self) -> None:
+        if self._writes_left is None:
+            return
+        if self._writes_left == 0:
+            raise OSError(self._write_errno, "made to fail")
+        self._writes_left -= 1
+
+    def open(self, path: str) -> DiskFile:
+        return FaultyFile(self, self._disk.open(path))
+
+    def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
+        self.note("create", path)
+        if self._creation_errno:
+            raise OSError(self._creation_errno, "made to fail")
+        return FaultyFile(self, self._disk.create(path, size, allocate=allocate))
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return self._disk.file_size(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._disk.listdir(path)
+
+    def mkdirs(self, path: str) -> None:
+        self._disk.mkdirs(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.note("rename", new)
+        self._disk.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        self.note("unlink", path)
+        self._disk.unlink(path)
+
+    def sync_dir(self, path: str) -> None:
+        self.note("sync_dir", path)
+        if self.syncs_fail:
+            raise OSError(errno.EIO, "Input/output error", path)
+        self._disk.sync_dir(path)
+
+    def read_file(self, path: str) -> bytes:
+        return self._disk.read_file(path)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.note("replace_file", path)
+        self._disk.replace_file(path, data)
+
+    def free_bytes(self, path: str) -> int:
+        return self._disk.free_bytes(path) if self.free is None else self.free
