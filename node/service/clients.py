@@ -1,0 +1,76 @@
+"""Which clients this node knows: their Settings, and when they were heard of last.
+
+The registry is local and forgets: nothing depends on it but what a client asked for itself. After a restart every call works without it
+(§2.4). Signs of life go to the leaders through the forwarder, which batches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ledgermq.node.service.ports import Forwarder
+from ledgermq.proto import messaging_pb2 as pb
+
+# A client that is silent for so many liveness periods is forgotten.
+FORGET_AFTER = 3
+
+
+@dataclass(slots=True)
+class _Client:
+    settings: pb.Settings
+    seen: float
+
+
+class Clients:
+    """The registry. Times are those of `now` (seconds)."""
+
+    def __init__(self, forwarder: Forwarder, liveness_s: float, now: Callable[[], float]) -> None:
+        self._forwarder = forwarder
+        self._forget_s = FORGET_AFTER * liveness_s
+        self._now = now
+        self._clients: dict[str, _Client] = {}
+        self._next_look = 0.0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def heard(self, client_id: str) -> None:
+        """Any call of a client is a sign of life."""
+        self._forwarder.heard(client_id)
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.seen = self._now()
+
+    def remember(self, client_id: str, settings: pb.Settings) -> None:
+        """These settings replace older ones."""
+        client = self._clients.get(client_id)
+        if client is None:
+            self._forget_silent()
+            self._clients[client_id] = _Client(settings, self._now())
+        else:
+            client.settings = settings
+
+    def settings(self, client_id: str) -> pb.Settings | None:
+        """What the client last said about itself, as it said it."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.settings
+
+    def terminate(self, client_id: str) -> bool:
+        """The client says goodbye; was it known? The leaders are told in any case: its leases may be older than this process."""
+        self._forwarder.client_gone(client_id)
+        return self._clients.pop(client_id, None) is not None
+
+    def still_open(self, client_id: str) -> None:
+        """An open Telemetry stream is a sign of life of a client that has not said goodbye."""
+        if client_id in self._clients:
+            self.heard(client_id)
+
+    def _forget_silent(self) -> None:
+        """Looked at when a client comes, at most once in a while: their number stays that of the clients of the last minutes."""
+        now = self._now()
+        if now < self._next_look:
+            return
+        self._next_look = now + self._forget_s / 4
+        for client_id in [name for name, client in self._clients.items() if client.seen < now - self._forget_s]:
+            del self._clients[client_id]

@@ -1,0 +1,34 @@
+"""A leased message record as the message a consumer gets (§4.2). Pure."""
+
+from __future__ import annotations
+
+from ledgermq.node.core.calls import Handle, Lease
+from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.names import parse_stored
+from ledgermq.proto.properties import fill_message
+
+
+def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
+    """The message with everything official clients need: digest, encoding, handle, attempt, times, place."""
+    record = decode_record(lease.record)
+    namespace, name = parse_stored(topic)
+    out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
+    fill_message(record.properties, out)
+    system = out.system_properties
+    system.body_digest.type = pb.MD5
+    system.body_digest.checksum = md5(record.body)
+    system.born_timestamp.FromMilliseconds(min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
+    system.store_timestamp.FromMilliseconds(record.store_ms)
+    system.store_host = record.store_host
+    system.queue_id = lease.queue
+    system.queue_offset = lease.queue_offset
+    system.delivery_attempt = lease.attempt
+    system.receipt_handle = handles.make(
+        broker_group, Handle(consumer_group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+    )
+    if invisible_ms is not None:
+        system.invisible_duration.FromMilliseconds(invisible_ms)
+    return out

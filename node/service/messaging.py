@@ -1,0 +1,247 @@
+"""The gRPC service `apache.rocketmq.v2.MessagingService`: bytes in, bytes out, never an exception to the client.
+
+Here live registration, the caller's identity, deadlines, the small local methods, and the one place where whatever ended a call becomes
+a `Status`. Each method's own work is in `sending`, `receiving`, `acknowledging` and `telemetry`. Methods that are not offered are not
+registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.service import acknowledging, receiving, routes, sending, statuses, telemetry
+from ledgermq.node.service.acknowledging import Acknowledger
+from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.groups import Groups
+from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
+from ledgermq.node.service.receiving import Receiver
+from ledgermq.node.service.sending import Sender
+from ledgermq.node.service.telemetry import Telemetry
+from ledgermq.node.service.topics import Topics
+from ledgermq.node.service.validation import Caller, caller_of, group_of, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, LedgerError, fail
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+REQUEST_BYTES = 24 << 20
+"""The largest request taken: several messages of the largest size; a forwarded one must fit a peer frame."""
+SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # A client whose machine vanished must not keep its leases for ever.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Java clients ping every five minutes, others every minute, without calls.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
+
+Context = Any
+Unary = Callable[[bytes, Caller, Context], Awaitable[bytes]]
+Failure = Callable[[pb.Status, bytes], bytes]
+
+
+class MessagingService:
+    """The client contract of one node. Belongs to the loop's thread."""
+
+    def __init__(self, engine: Engine, forwarder: Forwarder, metadata: Metadata, config: ServiceConfig) -> None:
+        self._config = config
+        self._forwarder = forwarder
+        self._topics = Topics(metadata)
+        self._groups = Groups(engine, self._topics)
+        handles = Handles(config.secret)
+        self.clients = Clients(forwarder, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
+        self._sender = Sender(config, self._topics, self._groups, forwarder)
+        self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles)
+        self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
+        self._telemetry = Telemetry(config, self._topics, self.clients)
+        self._releases: set[asyncio.Task[None]] = set()
+        self._executors: dict[str, Callable[[str, bytes, Caller, float], Awaitable[Sequence[bytes]]]] = {
+            sending.METHOD: self._sender.execute,
+            receiving.METHOD: self._receiver.execute,
+            acknowledging.ACK: self._acknowledger.execute_ack,
+            acknowledging.CHANGE: self._acknowledger.execute_change,
+        }
+
+    # Registration
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """To be added to a `grpc.aio` server."""
+        unary: dict[str, tuple[Unary, Failure]] = {
+            "QueryRoute": (self._query_route, _plain(pb.QueryRouteResponse)),
+            "QueryAssignment": (self._query_assignment, _plain(pb.QueryAssignmentResponse)),
+            "Heartbeat": (self._heartbeat, _plain(pb.HeartbeatResponse)),
+            "NotifyClientTermination": (self._terminate, _plain(pb.NotifyClientTerminationResponse)),
+            sending.METHOD: (self._send, _plain(pb.SendMessageResponse)),
+            acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
+            acknowledging.CHANGE: (self._change, acknowledging.change_failure),
+        }
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure)) for name, (work, failure) in unary.items()
+        }
+        methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
+        methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
+        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def serve(data: bytes, context: Context) -> bytes:
+            try:
+                return await work(data, self._enter(context), context)
+            except Exception as error:  # the client gets a status, never an exception
+                return failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+
+        return serve
+
+    def _enter(self, context: Context) -> Caller:
+        """Who calls; any call is a sign of life."""
+        caller = caller_of(dict(context.invocation_metadata()))
+        self.clients.heard(caller.client_id)
+        return caller
+
+    async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+        """A call for a broker group led here, from a peer or from the forwarder: its response messages.
+
+        Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
+        """
+        try:
+            return await self._executors[method](group, request, caller_of(metadata), deadline)
+        except CallRefused as refusal:
+            if refusal.refused.reason == "not-leader":
+                raise
+            return self._failed(method, request, refusal)
+        except Exception as error:  # the client gets a status, never an exception
+            return self._failed(method, request, error)
+
+    def _failed(self, method: str, request: bytes, error: Exception) -> Sequence[bytes]:
+        status = statuses.status_of(statuses.as_error(error, self._config.node, method))
+        if method == receiving.METHOD:
+            return receiving.failure(status)
+        if method == acknowledging.CHANGE:
+            return [acknowledging.change_failure(status, request)]
+        response = pb.SendMessageResponse if method == sending.METHOD else pb.AckMessageResponse
+        return [response(status=status).SerializeToString()]
+
+    # Methods of the leaders
+
+    async def _send(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        response, stored = await self._sender.route(data, caller, _deadline(context))
+        if stored:
+            context.set_trailing_metadata(sending.DURABILITY)
+        return response
+
+    async def _ack(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._acknowledger.route_ack(data, caller, _deadline(context))
+
+    async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._acknowledger.route_change(data, caller, _deadline(context))
+
+    async def _receive(self, data: bytes, context: Context) -> None:
+        caller: Caller | None = None
+        try:
+            caller = self._enter(context)
+            remaining = context.time_remaining()
+            deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
+            responses = await self._receiver.route(data, caller, deadline)
+        except Exception as error:  # the client gets a status, never an exception
+            responses = receiving.failure(statuses.status_of(statuses.as_error(error, self._config.node, receiving.METHOD)))
+        try:
+            for response in responses:
+                await context.write(response)
+        except BaseException:
+            # The caller is gone, whichever way the library says so; what it was to get is for others.
+            if caller is not None:
+                self._release(receiving.undelivered(responses), data, caller)
+            raise
+
+    def _release(self, messages: Sequence[pb.Message], request: bytes, caller: Caller) -> None:
+        """Give leases back that did not reach their caller."""
+        if messages:
+            task = asyncio.create_task(self._give_back(messages, pb.ReceiveMessageRequest.FromString(request).group, caller))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _give_back(self, messages: Sequence[pb.Message], group: pb.Resource, caller: Caller) -> None:
+        deadline = asyncio.get_running_loop().time() + NO_DEADLINE_S
+        for message in messages:
+            change = pb.ChangeInvisibleDurationRequest(group=group, topic=message.topic)
+            change.receipt_handle = message.system_properties.receipt_handle
+            change.invisible_duration.SetInParent()
+            try:
+                await self._acknowledger.route_change(change.SerializeToString(), caller, deadline)
+            except (LedgerError, CallRefused):
+                # Acknowledged or expired meanwhile, or no leader: then the lease ends by its time.
+                continue
+
+    # Local methods
+
+    async def _query_route(self, data: bytes, caller: Caller, _: Context) -> bytes:
+        request = pb.QueryRouteRequest.FromString(data)
+        topic = await self._topics.find(topic_of(request.topic, caller))
+        queues = routes.route(topic, request.topic, self._endpoints(request.endpoints))
+        return pb.QueryRouteResponse(status=statuses.OK, message_queues=queues).SerializeToString()
+
+    async def _query_assignment(self, data: bytes, caller: Caller, _: Context) -> bytes:
+        request = pb.QueryAssignmentRequest.FromString(data)
+        stored = topic_of(request.topic, caller)
+        group_of(request.group, caller)
+        topic = await self._topics.find(stored)
+        assignments = routes.assignments(topic, request.topic, self._endpoints(request.endpoints))
+        return pb.QueryAssignmentResponse(status=statuses.OK, assignments=assignments).SerializeToString()
+
+    def _endpoints(self, given: pb.Endpoints) -> pb.Endpoints:
+        return routes.endpoints_of(given, self._config.host, self._config.port)
+
+    async def _heartbeat(self, data: bytes, caller: Caller, _: Context) -> bytes:
+        request = pb.HeartbeatRequest.FromString(data)
+        settings = self.clients.settings(caller.client_id)
+        if settings is None:
+            raise fail(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client are known here; send them on the Telemetry stream")
+        if (request.client_type or settings.client_type) in CONSUMERS:
+            group_of(request.group, caller)
+        return pb.HeartbeatResponse(status=statuses.OK).SerializeToString()
+
+    async def _terminate(self, data: bytes, caller: Caller, _: Context) -> bytes:
+        request = pb.NotifyClientTerminationRequest.FromString(data)
+        if request.group.name:
+            group_of(request.group, caller)
+        if not self.clients.terminate(caller.client_id):
+            raise fail(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client are known here")
+        return pb.NotifyClientTerminationResponse(status=statuses.OK).SerializeToString()
+
+    async def _serve_telemetry(self, _: Any, context: Context) -> None:
+        # At once: some clients wait for the headers before they send anything.
+        await context.send_initial_metadata(())
+        try:
+            caller = self._enter(context)
+        except LedgerError as error:
+            await context.write(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
+            return
+        await self._telemetry.serve(caller, context)
+
+
+def _plain(response: Callable[..., Any]) -> Failure:
+    """A failure that is only a status."""
+
+    def failure(status: pb.Status, _: bytes) -> bytes:
+        data: bytes = response(status=status).SerializeToString()
+        return data
+
+    return failure
+
+
+def _deadline(context: Context) -> float:
+    """When the call must be answered, in the loop's time."""
+    remaining: float | None = context.time_remaining()
+    return asyncio.get_running_loop().time() + (NO_DEADLINE_S if remaining is None else remaining)

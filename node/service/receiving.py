@@ -1,0 +1,162 @@
+"""ReceiveMessage: long polls at the leader of one broker group, and the stream they become (§2.6).
+
+The answer is a list of messages in this order: one status, the messages, one delivery time. A poll lasts as long as the request says,
+else as the client's Settings say, else the longest time; it always ends a little before the call's deadline. Leases
+that could not be written to their caller are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.core.calls import Receive, Received, TagFilter
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.service import delivering, statuses
+from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.groups import Groups
+from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.service.topics import Topics
+from ledgermq.node.service.validation import Caller, batch_size, duration_ms, group_of, invisible_ms, tag_filter, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, fail
+
+METHOD = "ReceiveMessage"
+ANSWER_BEFORE_S = 0.2
+"""A poll ends this long before the call's deadline."""
+AFTER_POLL_S = 2.0
+"""How long after the end of a poll a forwarded Receive may still be answered."""
+
+
+def failure(status: pb.Status) -> list[bytes]:
+    """The stream of a Receive that got nothing: its status and the time."""
+    return [pb.ReceiveMessageResponse(status=status).SerializeToString(), _time().SerializeToString()]
+
+
+def _time() -> pb.ReceiveMessageResponse:
+    response = pb.ReceiveMessageResponse()
+    response.delivery_timestamp.FromNanoseconds(time.time_ns())
+    return response
+
+
+class Receiver:
+    """ReceiveMessage of one node."""
+
+    def __init__(
+        self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder, clients: Clients, handles: Handles
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._forwarder = forwarder
+        self._clients = clients
+        self._handles = handles
+        self._turn = 0
+
+    async def route(self, data: bytes, caller: Caller, deadline: float | None) -> Sequence[bytes]:
+        """The messages of the stream."""
+        request = pb.ReceiveMessageRequest.FromString(data)
+        job = await self._check(request, caller)
+        broker_group = self._broker_group(request, job.topic)
+        now = asyncio.get_running_loop().time()
+        if not request.HasField("long_polling_timeout"):
+            request.long_polling_timeout.FromMilliseconds(self._own_polling_ms(caller))
+            data = request.SerializeToString()
+        job.polling_s = self._polling_s(request, None if deadline is None else deadline - now)
+        # Ample, so that the leader does not cut the poll short; but an answer must come before the caller gives up.
+        last = now + job.polling_s + AFTER_POLL_S
+        last = last if deadline is None else min(last, deadline - DEADLINE_MARGIN_S)
+        if self._groups.leads(broker_group):
+            try:
+                return await self._lease(broker_group, job, last)
+            except CallRefused as refusal:
+                if refusal.refused.reason != "not-leader":
+                    raise
+        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last)
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
+        """The leader's half of a call that another node took."""
+        request = pb.ReceiveMessageRequest.FromString(data)
+        job = await self._check(request, caller)
+        job.polling_s = self._polling_s(request, deadline - asyncio.get_running_loop().time())
+        return await self._lease(broker_group, job, deadline)
+
+    async def _check(self, request: pb.ReceiveMessageRequest, caller: Caller) -> _Job:
+        group = group_of(request.group, caller)
+        stored = topic_of(request.message_queue.topic, caller)
+        topic = self._topics.known(stored) or await self._topics.find(stored)
+        if not topic.permission.readable:
+            raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
+        job = _Job(group, stored, topic, caller)
+        job.filter = tag_filter(request.filter_expression)
+        job.max_messages = batch_size(request, self._config.limits)
+        job.invisible_ms = invisible_ms(request, self._config.delivery)
+        return job
+
+    def _broker_group(self, request: pb.ReceiveMessageRequest, topic: Topic) -> str:
+        """The broker group that the request's broker names; the groups in turn when it names none."""
+        name = request.message_queue.broker.name
+        if name in topic.placement:
+            return name
+        if name:
+            raise fail(Code.BAD_REQUEST, f"there is no broker {name!r} with queues of topic {topic.name}; take the name from the route")
+        self._turn += 1
+        return sorted(topic.placement)[self._turn % len(topic.placement)]
+
+    def _own_polling_ms(self, caller: Caller) -> int:
+        """What the client's Settings say (Go's simple consumer says it only there), else the longest poll."""
+        settings = self._clients.settings(caller.client_id)
+        if settings is not None and settings.subscription.HasField("long_polling_timeout"):
+            return max(duration_ms(settings.subscription.long_polling_timeout), 0)
+        return self._config.delivery.long_poll_max_ms
+
+    def _polling_s(self, request: pb.ReceiveMessageRequest, remaining: float | None) -> float:
+        wanted = min(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms) / 1000
+        return max(wanted if remaining is None else min(wanted, remaining - ANSWER_BEFORE_S), 0.0)
+
+    async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
+        """Wait for messages in a broker group led here."""
+        call = Receive(
+            token=self._groups.engine.new_token(),
+            group=job.group,
+            topic=job.stored,
+            client_id=job.caller.client_id,
+            filter=job.filter,
+            max_messages=job.max_messages,
+            invisible_ms=job.invisible_ms,
+            deadline_ns=time.monotonic_ns() + int(job.polling_s * 1e9),
+        )
+        received: Received = await self._groups.call(broker_group, call, job.stored, deadline)
+        if not received.leases:
+            return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "no new message"))
+        out = [pb.ReceiveMessageResponse(status=statuses.OK).SerializeToString()]
+        for lease in received.leases:
+            message = delivering.message(self._handles, broker_group, job.group, job.stored, lease, job.invisible_ms)
+            out.append(pb.ReceiveMessageResponse(message=message).SerializeToString())
+        out.append(_time().SerializeToString())
+        return out
+
+
+class _Job:
+    """One checked Receive."""
+
+    __slots__ = ("caller", "filter", "group", "invisible_ms", "max_messages", "polling_s", "stored", "topic")
+
+    def __init__(self, group: str, stored: str, topic: Topic, caller: Caller) -> None:
+        self.group = group
+        self.stored = stored
+        self.topic = topic
+        self.caller = caller
+        self.filter = TagFilter()
+        self.max_messages = 1
+        self.invisible_ms: int | None = None
+        self.polling_s = 0.0
+
+
+def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
+    """The messages of a stream that did not reach its caller."""
+    read = (pb.ReceiveMessageResponse.FromString(data) for data in responses)
+    return [response.message for response in read if response.WhichOneof("content") == "message"]

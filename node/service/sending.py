@@ -1,0 +1,173 @@
+"""SendMessage: which queue a message goes to, what is stored of it, and the receipt (§2.5).
+
+`route` works on the node that was called: it checks, chooses a broker group and lets its leader store the messages, here or over one hop.
+`execute` is what the leader does with a call that came from another node. A message group has one queue among all queues of the topic;
+other messages take turns. A send is never repeated once its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.core.calls import Produce, Produced
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.service import statuses
+from ledgermq.node.service.groups import Groups
+from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.service.topics import Topics, slot_of
+from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import java_hash
+from ledgermq.proto.properties import encode_message
+from ledgermq.proto.status import Code, common, fail
+from ledgermq.proto.types import Draft, TopicKind
+
+METHOD = "SendMessage"
+DURABILITY = (("x-ledgermq-durability", "majority"),)
+"""Trailing metadata of a successful send: what the acknowledgement covers (design §4)."""
+
+
+class Sender:
+    """SendMessage of one node."""
+
+    def __init__(self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._forwarder = forwarder
+        self._turns: dict[str, int] = {}
+
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> tuple[bytes, bool]:
+        """The response, and whether everything is stored."""
+        request = pb.SendMessageRequest.FromString(data)
+        stored, topic = await self._check(request, caller)
+        parts = self._parts(request, stored, topic)
+        if len(parts) == 1:
+            ((broker_group, places),) = parts.items()
+            return await self._store(broker_group, request, data, stored, [queue for _, queue in places], caller, deadline)
+        return await self._store_parts(parts, request, stored, caller, deadline)
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        request = pb.SendMessageRequest.FromString(data)
+        stored, topic = await self._check(request, caller)
+        queues = self._queues_here(broker_group, request, stored, topic)
+        return [await self._produce(broker_group, request.messages, stored, queues, deadline)]
+
+    async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
+        stored = check_send(request, caller, self._config.limits, time.time_ns() // 1_000_000)
+        topic = self._topics.known(stored) or await self._topics.find(stored)
+        check_kinds(request, topic.kind)
+        if not topic.permission.writable:
+            raise fail(Code.FORBIDDEN, f"topic {stored} has no writable queue")
+        return stored, topic
+
+    # Queues
+
+    def _turn(self, stored: str) -> int:
+        turn = self._turns.get(stored, -1) + 1
+        self._turns[stored] = turn
+        return turn
+
+    def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
+        """Broker group → (place of the message in the request, queue)."""
+        slots = self._topics.slots(stored, topic)
+        if topic.kind is not TopicKind.FIFO:
+            broker_group, queue = slots[self._turn(stored) % len(slots)]
+            return {broker_group: [(place, queue) for place in range(len(request.messages))]}
+        parts: dict[str, list[tuple[int, int]]] = {}
+        for place, message in enumerate(request.messages):
+            broker_group, queue = slots[slot_of(message.system_properties.message_group, len(slots))]
+            parts.setdefault(broker_group, []).append((place, queue))
+        return parts
+
+    def _queues_here(self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic) -> list[int]:
+        """The queues in this broker group, chosen by another node: the same rule leads to the same queue."""
+        slots = self._topics.slots(stored, topic)
+        here = [queue for group, queue in slots if group == broker_group]
+        if not here:
+            raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
+        if topic.kind is not TopicKind.FIFO:
+            return [here[self._turn(stored) % len(here)]] * len(request.messages)
+        queues = []
+        for message in request.messages:
+            message_group = message.system_properties.message_group
+            group, queue = slots[slot_of(message_group, len(slots))]
+            # The two nodes may know different numbers of queues for a moment; the message stays in the group it was sent to.
+            queues.append(queue if group == broker_group else here[slot_of(message_group, len(here))])
+        return queues
+
+    # Storing
+
+    async def _store(
+        self,
+        broker_group: str,
+        request: pb.SendMessageRequest,
+        data: bytes,
+        stored: str,
+        queues: list[int],
+        caller: Caller,
+        deadline: float,
+    ) -> tuple[bytes, bool]:
+        if self._groups.leads(broker_group):
+            try:
+                return await self._produce(broker_group, request.messages, stored, queues, deadline), True
+            except CallRefused as refusal:
+                if refusal.refused.reason != "not-leader":
+                    raise
+        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        response = responses[0]
+        return response, pb.SendMessageResponse.FromString(response).status.code == pb.OK
+
+    async def _produce(self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float) -> bytes:
+        """Store messages in a broker group led here."""
+        drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
+        call = Produce(self._groups.engine.new_token(), drafts)
+        produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
+        return pb.SendMessageResponse(
+            status=statuses.OK,
+            entries=[
+                pb.SendResultEntry(status=statuses.OK, message_id=message.system_properties.message_id, offset=offset)
+                for message, offset in zip(messages, produced.queue_offsets, strict=True)
+            ],
+        ).SerializeToString()
+
+    async def _store_parts(
+        self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
+    ) -> tuple[bytes, bool]:
+        """Messages for several broker groups: each part succeeds or fails on its own."""
+        entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
+
+        async def one(broker_group: str, places: list[tuple[int, int]]) -> None:
+            part = pb.SendMessageRequest(messages=[request.messages[place] for place, _ in places])
+            queues = [queue for _, queue in places]
+            try:
+                data, _ = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                response = pb.SendMessageResponse.FromString(data)
+            except Exception as error:  # the other parts may be stored: this one's failure is its entries' status
+                response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
+            for i, (place, _) in enumerate(places):
+                entries[place].status.CopyFrom(response.status)
+                if i < len(response.entries):
+                    entries[place].CopyFrom(response.entries[i])
+
+        await asyncio.gather(*(one(broker_group, places) for broker_group, places in parts.items()))
+        code = common({entry.status.code for entry in entries})
+        message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
+        response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
+        return response.SerializeToString(), code is Code.OK
+
+
+def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
+    system = message.system_properties
+    return Draft(
+        stored_topic=stored,
+        queue=queue,
+        body=message.body,
+        properties=encode_message(message),
+        born_ms=born_ms(system),
+        tags_code=java_hash(system.tag) if system.tag else 0,
+    )

@@ -1,0 +1,56 @@
+"""The Settings a client gets back: its own, completed by what the server decides (§2.4). Pure."""
+
+from __future__ import annotations
+
+from ledgermq.node.config import Delivery, Limits
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.types import GroupConfig
+
+PRODUCER_ATTEMPTS = 3
+_SECOND = 1000
+_MINUTE = 60_000
+_HOUR = 3_600_000
+RETRY_STEPS_MS = (
+    *(1 * _SECOND, 5 * _SECOND, 10 * _SECOND, 30 * _SECOND),
+    *(1 * _MINUTE, 2 * _MINUTE, 3 * _MINUTE, 4 * _MINUTE, 5 * _MINUTE, 6 * _MINUTE, 7 * _MINUTE, 8 * _MINUTE, 9 * _MINUTE, 10 * _MINUTE),
+    *(20 * _MINUTE, 30 * _MINUTE, 1 * _HOUR, 2 * _HOUR),
+)
+"""After which time a push consumer asks for a message again that it could not process, by attempt."""
+
+
+def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> pb.Settings:
+    """A copy of the client's settings with every field the official clients need. `group`: the consumer group, if it is configured."""
+    merged = pb.Settings()
+    merged.CopyFrom(client)
+    merged.metric.Clear()
+    merged.metric.on = False
+    merged.metric.SetInParent()
+    if merged.WhichOneof("pub_sub") == "publishing":
+        _publishing(merged, limits)
+    else:
+        _subscription(merged, group, delivery, limits)
+    return merged
+
+
+def _publishing(merged: pb.Settings, limits: Limits) -> None:
+    backoff = merged.backoff_policy
+    backoff.Clear()
+    backoff.max_attempts = PRODUCER_ATTEMPTS
+    backoff.exponential_backoff.initial.FromMilliseconds(10)
+    backoff.exponential_backoff.max.FromMilliseconds(1000)
+    backoff.exponential_backoff.multiplier = 2.0
+    # Never the client's own number: zero would block every send, and Python clients send 128 MiB.
+    merged.publishing.max_body_size = limits.max_body_bytes
+    merged.publishing.validate_message_type = True
+
+
+def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> None:
+    backoff = merged.backoff_policy
+    backoff.Clear()
+    backoff.max_attempts = delivery.max_attempts if group is None else group.max_attempts
+    for step_ms in RETRY_STEPS_MS:
+        backoff.customized_backoff.next.add().FromMilliseconds(step_ms)
+    subscription = merged.subscription
+    subscription.fifo = group is not None and group.fifo
+    subscription.receive_batch_size = limits.max_receive_batch
+    subscription.long_polling_timeout.FromMilliseconds(delivery.long_poll_max_ms)

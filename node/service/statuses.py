@@ -1,0 +1,48 @@
+"""How a call ends in words of the contract: `Status` values, and the one translation of refusals and unexpected errors into them."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.core.calls import Refused
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.logs import get_logger
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+
+log = get_logger()
+
+OK = pb.Status(code=pb.OK, message="OK")
+
+
+def status(code: int, message: str) -> pb.Status:
+    """A status; codes this version's table does not know travel unchanged (proto3 enums are open)."""
+    return pb.Status(code=int(code), message=message)  # type: ignore[arg-type]
+
+
+def status_of(error: LedgerError) -> pb.Status:
+    return status(error.code, error.message)
+
+
+def unreadable() -> LedgerError:
+    """The request's bytes are no message of the method's type."""
+    return fail(Code.BAD_REQUEST, "the request is not a valid protobuf message of this method")
+
+
+def refusal_error(refusal: Refused, node: str) -> LedgerError:
+    """Why a broker group did not do a call, for its caller. `node` is the node that learnt it."""
+    if refusal.reason == "disk-full":
+        return refused(refusal.reason, f"the disk of node {node} is full: nothing was stored; writing resumes by itself when space returns")
+    return refused(refusal.reason, refusal.detail)
+
+
+def as_error(error: Exception, node: str, method: str) -> LedgerError:
+    """Whatever ended a call. An unexpected exception is logged with its trace and never shown to the client."""
+    if isinstance(error, LedgerError):
+        return error
+    if isinstance(error, CallRefused):
+        return refusal_error(error.refused, node)
+    if isinstance(error, DecodeError):
+        return unreadable()
+    log.error("client call failed", method=method, exc_info=error)
+    return fail(Code.INTERNAL_SERVER_ERROR, f"internal error on node {node}; its log has the details")

@@ -1,0 +1,108 @@
+"""The Telemetry stream: a client says what it is and is told how to behave (§2.4).
+
+The only place where a broken rule ends a call with a gRPC status: INVALID_ARGUMENT for settings that cannot be accepted. Otherwise the
+stream stays open for the life of the client; every Settings is answered. The first answer is repeated once, because some clients lose it
+when it comes before their last route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.service import statuses
+from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.node.service.settings import merge
+from ledgermq.node.service.topics import Topics
+from ledgermq.node.service.validation import Caller, check_settings, group_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import LedgerError
+
+METHOD = "Telemetry"
+REPEAT_S = 1.5
+BEAT_S = 5.0
+"""How often an open stream counts as a sign of life."""
+
+
+class Telemetry:
+    """All Telemetry streams of one node."""
+
+    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients) -> None:
+        self._config = config
+        self._topics = topics
+        self._clients = clients
+        self._beat_s = min(BEAT_S, config.delivery.liveness_ms / 4000)
+
+    async def serve(self, caller: Caller, context: Any) -> None:
+        """One stream, until the client ends it."""
+        stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id))
+        try:
+            while (data := await context.read()) is not grpc.aio.EOF:
+                self._clients.heard(caller.client_id)
+                command = pb.TelemetryCommand.FromString(data)
+                if command.WhichOneof("command") == "settings":
+                    check_settings(command.settings, caller)
+                    self._clients.remember(caller.client_id, command.settings)
+                    await stream.answer(self._merged(command.settings, caller))
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand")
+        except LedgerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            stream.close()
+
+    def _merged(self, settings: pb.Settings, caller: Caller) -> bytes:
+        group = None
+        if settings.WhichOneof("pub_sub") == "subscription":
+            group = self._topics.group(group_of(settings.subscription.group, caller))
+        merged = merge(settings, group, self._config.delivery, self._config.limits)
+        return pb.TelemetryCommand(status=statuses.OK, settings=merged).SerializeToString()
+
+
+class _Stream:
+    """The writing side of one stream: writes come from the reader and from a timer, one at a time. While it is open it beats."""
+
+    def __init__(self, context: Any, beat_s: float, beat: Callable[[], None]) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+        self._beat_s = beat_s
+        self._beat = beat
+        self._beating = asyncio.get_running_loop().call_later(beat_s, self._keep_beating)
+        self._latest = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._repeat: asyncio.Task[None] | None = None
+
+    async def answer(self, data: bytes) -> None:
+        first = not self._latest
+        self._latest = data
+        async with self._lock:
+            await self._context.write(data)
+        if first:
+            self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._start_repeat)
+
+    def _keep_beating(self) -> None:
+        self._beat()
+        self._beating = asyncio.get_running_loop().call_later(self._beat_s, self._keep_beating)
+
+    def _start_repeat(self) -> None:
+        self._repeat = asyncio.create_task(self._write_latest())
+
+    async def _write_latest(self) -> None:
+        # The client may be gone in this moment; its stream's own task notices.
+        with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            async with self._lock:
+                await self._context.write(self._latest)
+
+    def close(self) -> None:
+        self._beating.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._repeat is not None:
+            self._repeat.cancel()

@@ -1,0 +1,281 @@
+"""What a request must look like: the checks of the client contract, in its order (§2.5, §2.6, §2.8). Pure functions over messages.
+
+The first rule that is broken wins and is raised as a `LedgerError`. The state of the cluster (does the topic exist, may it be written) is
+looked at elsewhere, after these checks. Texts name the offending value; bodies are never quoted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from ledgermq.node.config import Delivery, Limits
+from ledgermq.node.core.calls import TagFilter
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import RESERVED_KEYS, group_name, has_control_character, topic_name
+from ledgermq.proto.properties import MESSAGE_ID
+from ledgermq.proto.status import Code, fail
+from ledgermq.proto.types import TopicKind
+
+CLIENT_ID = "x-mq-client-id"
+NAMESPACE = "x-mq-namespace"
+
+MESSAGE_GROUP_BYTES = 64
+RECOVERY_MAX_S = 3600
+DELIVERY_AHEAD_MAX_MS = 24 * 3_600_000
+FILTER_MAX = 1 << 16
+# What a protobuf Timestamp can say, in milliseconds: the years 1970 to 9999.
+TIMESTAMP_MAX_MS = 253_402_300_799_999
+LITE_TOPIC_BYTES = 64
+
+_KINDS = {TopicKind.NORMAL: pb.NORMAL, TopicKind.FIFO: pb.FIFO}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, from the call's metadata."""
+
+    client_id: str
+    namespace: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """What another node must know of the caller."""
+        return {CLIENT_ID: self.client_id, NAMESPACE: self.namespace} if self.namespace else {CLIENT_ID: self.client_id}
+
+
+def caller_of(metadata: Mapping[str, str]) -> Caller:
+    """The caller; only the client id is required (§3.1)."""
+    client_id = metadata.get(CLIENT_ID, "")
+    if not client_id.strip():
+        raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
+    return Caller(client_id, metadata.get(NAMESPACE, ""))
+
+
+def topic_of(resource: pb.Resource, caller: Caller) -> str:
+    """The stored name of a topic. The field's namespace counts, else the header's (§3.3)."""
+    return topic_name(resource.resource_namespace or caller.namespace, resource.name)
+
+
+def group_of(resource: pb.Resource, caller: Caller) -> str:
+    """The stored name of a consumer group."""
+    return group_name(resource.resource_namespace or caller.namespace, resource.name)
+
+
+# SendMessage
+
+
+def check_send(request: pb.SendMessageRequest, caller: Caller, limits: Limits, now_ms: int) -> str:
+    """Checks 1–15 of §2.5; the stored topic."""
+    messages = request.messages
+    if not messages:
+        raise fail(Code.MESSAGE_CORRUPTED, "the request holds no message")
+    topic = messages[0].topic
+    stored = topic_of(topic, caller)
+    if len(messages) > 1:
+        for message in messages:
+            if message.topic.name != topic.name or message.topic.resource_namespace != topic.resource_namespace:
+                raise fail(
+                    Code.MESSAGE_CORRUPTED, f"the messages of a request must have one topic, not {topic.name} and {message.topic.name}"
+                )
+    for message in messages:
+        _check_message(message, limits, now_ms)
+    return stored
+
+
+def _check_message(message: pb.Message, limits: Limits, now_ms: int) -> None:
+    system = message.system_properties
+    size = len(message.body)
+    if not size:
+        raise fail(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+    if size > limits.max_body_bytes:
+        raise fail(Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {size} bytes; the limit is {limits.max_body_bytes}")
+    _check_properties(message, system, limits)
+    if not system.message_id.strip() or has_control_character(system.message_id):
+        raise fail(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or contains a control character")
+    _check_times(system, now_ms)
+    _check_groups(system)
+    if has_control_character(system.trace_context) or has_control_character(system.born_host):
+        raise fail(Code.BAD_REQUEST, "trace_context or born_host contains a control character")
+    if system.HasField("body_digest"):
+        _check_digest(message.body, system.body_digest)
+
+
+def _check_properties(message: pb.Message, system: pb.SystemProperties, limits: Limits) -> None:
+    user = message.user_properties
+    if len(user) > limits.max_user_properties:
+        raise fail(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message has {len(user)} user properties; the limit is {limits.max_user_properties}"
+        )
+    size = 0
+    for key, value in user.items():
+        if not key or key in RESERVED_KEYS:
+            raise fail(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property key {key!r} is reserved or empty; choose another")
+        if has_control_character(key) or has_control_character(value):
+            raise fail(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {key!r} contains a control character")
+        size += len(key.encode()) + len(value.encode())
+    tag = system.tag
+    if tag:
+        if not tag.strip() or "|" in tag or has_control_character(tag):
+            raise fail(Code.ILLEGAL_MESSAGE_TAG, f"the tag {tag!r} is blank, contains '|' or a control character")
+        size += len(tag.encode())
+    for key in system.keys:
+        if key and (not key.strip() or has_control_character(key)):
+            raise fail(Code.ILLEGAL_MESSAGE_KEY, f"the message key {key!r} is blank or contains a control character")
+        size += len(key.encode())
+    if size > limits.max_properties_bytes:
+        raise fail(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message properties have {size} bytes; the limit is {limits.max_properties_bytes}"
+        )
+
+
+def _check_times(system: pb.SystemProperties, now_ms: int) -> None:
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        recovery = system.orphaned_transaction_recovery_duration
+        if recovery.seconds > RECOVERY_MAX_S or (recovery.seconds == RECOVERY_MAX_S and recovery.nanos > 0):
+            raise fail(Code.BAD_REQUEST, f"orphaned_transaction_recovery_duration is {recovery.seconds} s; the limit is {RECOVERY_MAX_S} s")
+    if system.HasField("delivery_timestamp"):
+        at_ms = system.delivery_timestamp.seconds * 1000 + system.delivery_timestamp.nanos // 1_000_000
+        if at_ms > now_ms + DELIVERY_AHEAD_MAX_MS:
+            raise fail(Code.ILLEGAL_DELIVERY_TIME, "the delivery timestamp is more than one day ahead; it counts seconds since 1970")
+
+
+def _check_groups(system: pb.SystemProperties) -> None:
+    group = system.message_group
+    if group and (not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES or has_control_character(group)):
+        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group is not blank, shorter than {MESSAGE_GROUP_BYTES} bytes and plain text")
+    if system.HasField("lite_topic") and system.lite_topic and len(system.lite_topic.encode()) > LITE_TOPIC_BYTES:
+        raise fail(Code.BAD_REQUEST, f"a lite topic has at most {LITE_TOPIC_BYTES} bytes")
+
+
+def _check_digest(body: bytes, digest: pb.Digest) -> None:
+    """A digest is checked if it is of a known type (§4.3: the text of CRC32 differs between clients)."""
+    given = digest.checksum.strip().upper()
+    if digest.type == pb.MD5:
+        good = given == md5(body)
+    elif digest.type == pb.SHA1:
+        good = given == hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()
+    elif digest.type == pb.CRC32:
+        crc = zlib.crc32(body)
+        good = given.lstrip("0") == f"{crc:X}".lstrip("0") or given == str(crc)
+    else:
+        return
+    if not good:
+        raise fail(Code.MESSAGE_CORRUPTED, "the body does not match the digest in body_digest")
+
+
+def md5(body: bytes) -> str:
+    """The digest every official client understands."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def kind_of(system: pb.SystemProperties) -> int:
+    """The kind of a message, from what it carries (§2.5)."""
+    if system.message_type == pb.TRANSACTION:
+        return pb.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return pb.DELAY
+    if system.message_group:
+        return pb.FIFO
+    if system.HasField("priority"):
+        return pb.PRIORITY
+    return pb.LITE if system.lite_topic else pb.NORMAL
+
+
+def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
+    """Check 17 of §2.5. Every message is looked at: a half message stored as a normal one would be delivered at once."""
+    wanted = _KINDS[kind]
+    for message in request.messages:
+        is_kind = kind_of(message.system_properties)
+        if is_kind != wanted:
+            name = pb.MessageType.Name(is_kind)
+            raise fail(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"a message of type {name} does not fit the topic, which takes {kind.name} messages",
+            )
+
+
+def born_ms(system: pb.SystemProperties) -> int:
+    """The client's time of birth, kept inside what a Timestamp can say."""
+    at_ms = system.born_timestamp.seconds * 1000 + system.born_timestamp.nanos // 1_000_000
+    return min(max(at_ms, 0), TIMESTAMP_MAX_MS)
+
+
+# Receiving
+
+
+def tag_filter(expression: pb.FilterExpression) -> TagFilter:
+    """`*` or nothing is everything; `a || b` are alternatives (§5.8). SQL is not offered."""
+    if expression.type == pb.SQL:
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "SQL filter expressions are not supported; filter by tag, such as 'a || b'")
+    text = expression.expression
+    if len(text) > FILTER_MAX or has_control_character(text):
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"a tag filter has at most {FILTER_MAX} characters and no control character")
+    if text.strip() in ("", "*"):
+        return TagFilter()
+    tags = frozenset(tag for tag in (part.strip() for part in text.split("||")) if tag)
+    if not tags:
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"the tag filter {text!r} names no tag; use '*' or 'a || b'")
+    if any("|" in tag for tag in tags):
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"the tag filter {text!r} is not of the form 'a || b'")
+    return TagFilter() if "*" in tags else TagFilter(tags)
+
+
+def invisible_ms(request: pb.ReceiveMessageRequest, delivery: Delivery) -> int | None:
+    """The length of the leases asked for; None: renewed while the client is alive."""
+    if request.auto_renew:
+        return None
+    if not request.HasField("invisible_duration"):
+        raise fail(Code.ILLEGAL_INVISIBLE_TIME, "invisible_duration is missing; give it, or set auto_renew")
+    length = duration_ms(request.invisible_duration)
+    if not delivery.min_invisible_ms <= length <= delivery.max_invisible_ms:
+        raise _illegal_invisible(length, delivery.min_invisible_ms, delivery.max_invisible_ms)
+    return length
+
+
+def changed_ms(request: pb.ChangeInvisibleDurationRequest, delivery: Delivery) -> int:
+    """The new length of a lease; 0: visible at once."""
+    if not request.HasField("invisible_duration"):
+        raise fail(Code.ILLEGAL_INVISIBLE_TIME, "invisible_duration is missing")
+    length = duration_ms(request.invisible_duration)
+    if request.invisible_duration.nanos < 0 or not 0 <= length <= delivery.max_invisible_ms:
+        raise _illegal_invisible(length, 0, delivery.max_invisible_ms)
+    return length
+
+
+def _illegal_invisible(length: int, least: int, most: int) -> Exception:
+    return fail(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible duration is {length} ms; it must be {least} to {most} ms")
+
+
+def duration_ms(duration: Duration) -> int:
+    """A protobuf Duration in whole milliseconds."""
+    return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
+
+
+def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:
+    """How many messages a Receive may get."""
+    return min(max(request.batch_size, 1), limits.max_receive_batch)
+
+
+# Telemetry
+
+
+def check_settings(settings: pb.Settings, caller: Caller) -> None:
+    """The rules of §2.4 for what a client says about itself."""
+    kind = settings.WhichOneof("pub_sub")
+    if kind is None:
+        raise fail(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
+    if kind == "publishing":
+        for topic in settings.publishing.topics:
+            topic_of(topic, caller)
+        return
+    group_of(settings.subscription.group, caller)
+    for entry in settings.subscription.subscriptions:
+        topic_of(entry.topic, caller)
+        tag_filter(entry.expression)
+
+
+assert MESSAGE_ID in RESERVED_KEYS, "a client could forge the identity of a message"
