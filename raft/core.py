@@ -57,6 +57,8 @@ class Core:
         self._restart_election_timer(now_ns)
         self._truncate_from: int | None = None
         self._append: tuple[int, int] | None = None
+        self._appending: tuple[int, int] | None = None
+        self._leader_commit = NO_INDEX
         self._messages: list[Message] = []
         self._fence: str | None = None
         self._role_changed = False
@@ -101,12 +103,19 @@ class Core:
         assert not extent.membership, "membership is fixed by the group's first entry"
         self.log.append(extent.first_index, extent.last_index, extent.term)
 
-    def append_refused(self, first_index: int) -> None:
-        """The driver could not write the range it was told to append (disk full): the log still ends before `first_index`."""
-        if first_index <= self.log.end_index:
-            self.log.truncate_from(first_index)
-        self.verified_index = min(self.verified_index, self.log.end_index)
-        self._reply_owed = False
+    def append_written(self) -> None:
+        """The range of the last `Writes.append` is in the log now; only from here on it counts as received."""
+        assert self._appending is not None
+        self.verified_index = max(self.verified_index, self._appending[1])
+        self._appending = None
+        self._reply_owed = True
+        self._follow_commit()
+
+    def append_refused(self) -> None:
+        """That range could not be written (disk full): the log still ends before it, and the leader will push it again."""
+        assert self._appending is not None
+        self.log.truncate_from(self._appending[0])
+        self._appending = None
 
     def sync_begins(self) -> tuple[int, int]:
         """(term, index) that a sync starting now will make durable; hand it back to `synced`. One sync at a time."""
@@ -134,6 +143,7 @@ class Core:
         hard_state = HardState(self.term, self.voted_for)
         writes = Writes(None if hard_state == self._saved else hard_state, self._truncate_from, self._append)
         self._saved = hard_state
+        self._appending = self._append
         self._truncate_from = self._append = None
         return writes
 
@@ -244,6 +254,7 @@ class Core:
         """Also the way from one leader or term to the next; whatever was verified against the old leader is not against the new."""
         if (term, leader) != (self.term, self.leader):
             self.verified_index = NO_INDEX
+            self._leader_commit = NO_INDEX
             self._seen_round = 0
             self._reply_owed = False
         if term > self.term:
@@ -270,7 +281,7 @@ class Core:
         if message.term < self.term:
             # A deposed leader learns of the newer term from this.
             return self._answer_append(message.sender, message.round, True, NO_INDEX, NO_INDEX)
-        assert self._append is None, "carry out take_writes before the next range"
+        assert self._append is None and self._appending is None, "carry out and report the last range before the next"
         if message.term == self.term and self.leader not in (None, message.sender):
             return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")
         if (message.term, message.sender) != (self.term, self.leader):
@@ -284,14 +295,16 @@ class Core:
         if message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
             return self._reject(message)
         self._merge(message)
-        if self._fence is None:
+        self._leader_commit = max(self._leader_commit, message.commit_index)
+        if self._fence is None and self._append is None:
             self.verified_index = max(self.verified_index, message.last_index)
-            self.commit_index = max(self.commit_index, min(message.commit_index, self.verified_index))
-            if self._append is None:
-                self._accept(message.sender)
-            else:
-                self._reply_owed = True
+            self._follow_commit()
+            self._accept(message.sender)
         return None
+
+    def _follow_commit(self) -> None:
+        """What the leader committed, as far as our log is known to be the leader's."""
+        self.commit_index = max(self.commit_index, min(self._leader_commit, self.verified_index))
 
     def _merge(self, message: Append) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""

@@ -14,7 +14,8 @@ class Writes:
 
     1. `hard_state`: on stable storage before anything else of the same or a later `Effects` happens.
     2. `truncate_from`: the log loses every entry from this index on; their bytes are erased.
-    3. `append`: (first, last) of the range that came with the `Append` just stepped; entries before `first` are already there.
+    3. `append`: (first, last) of the range that came with the `Append` just stepped; entries before `first` are already there. Its outcome
+       goes to `Core.append_written` or `Core.append_refused` before anything else is asked of the core.
 
     `truncate_from` and `append` are written, not necessarily synced, when the driver goes on.
     """
@@ -40,7 +41,7 @@ class Effects:
     """Everything decided since the last `take`. Carry it out in exactly this order:
 
     1. `fence`: if set, stop for good; nothing below may happen.
-    2. `writes`: hard state durable, then truncate, then append. An error here fences (a full disk: `Core.append_refused`).
+    2. `writes`: hard state durable, then truncate, then append. An error here fences, except for a full disk.
     3. `messages` and `pushes`: only now may they leave. A vote or a reply promises what step 2 made true. Durability of log entries is
        never promised by their being written: replies name the durable index that `Core.synced` reported.
     4. `commit_index`: entries up to here may be applied and acknowledged. It never falls.

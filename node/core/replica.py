@@ -261,7 +261,9 @@ class RaftReplica:
                 self.log.append_range(tail_of(entries, first_index))
         except NoSpace:
             self._counts["refused-disk-full"] += 1
-            self.core.append_refused(first_index)
+            self.core.append_refused()
+        else:
+            self.core.append_written()
 
     def _post(self, message: Message) -> None:
         if isinstance(message, Append):

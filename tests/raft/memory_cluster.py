@@ -90,7 +90,11 @@ class Member:
             assert message is not None
             first, last = writes.append
             assert first == len(self.disk.written)
+            if self.chance.random() < 0.02:
+                self.core.append_refused()
+                return
             self.disk.written += entries[first - message.prev_index : last - message.prev_index + 1]
+            self.core.append_written()
 
     def propose(self, count: int) -> None:
         first, term = len(self.disk.written), self.core.term

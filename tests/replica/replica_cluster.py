@@ -82,6 +82,8 @@ class Trio:
         self.nodes = {name: Node(name, *disk_of(name), data_file_bytes, names) for name in names}
         self.network: list[tuple[str, str, PeerPacket]] = []
         self.down: set[str] = set()
+        self.stalled: set[str] = set()
+        """Nodes whose disk takes for ever: their tickets are left alone by `settle`."""
         self.keep: Callable[[str, str, PeerPacket], bool] = lambda sender, to, packet: True
         self.watch: Callable[[Trio], None] = lambda trio: None
 
@@ -120,10 +122,11 @@ class Trio:
 
     def settle(self) -> None:
         """Deliver and sync until nothing is left to do."""
-        while self.network or any(node.ticket for node in self.up()):
+        while self.network or any(node.ticket for node in self.up() if node.name not in self.stalled):
             self.deliver()
             for node in self.up():
-                self.sync(node)
+                if node.name not in self.stalled:
+                    self.sync(node)
 
     def advance(self, ms: int) -> None:
         """Let time pass in small steps, settling after each."""
@@ -164,6 +167,13 @@ class Trio:
     def restart(self, name: str) -> None:
         self.down.discard(name)
         self.nodes[name].start(self.now_ns)
+
+    def isolate(self, name: str) -> None:
+        self.keep = lambda sender, to, packet: name not in (sender, to)
+        self.network = [packet for packet in self.network if name not in packet[:2]]
+
+    def heal(self) -> None:
+        self.keep = lambda sender, to, packet: True
 
     def agree(self, index: int) -> bool:
         words = {node.word(index) if node.log.end_index >= index else None for node in self.nodes.values()}
