@@ -205,6 +205,10 @@ class EntryLog:
             last_chain=chain_crc_at(data, int(starts[-1])),
         )
 
+    def record_at(self, physical_offset: int, size: int) -> memoryview:
+        """The message record at the place a consume queue names. Raises OSError."""
+        return self._bytes(physical_offset, size)
+
     # Appending
 
     def append_leader(
