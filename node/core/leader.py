@@ -175,11 +175,7 @@ class Leader:
 
     def due(self, now_ns: int) -> list[Done]:
         """End long polls whose time is over. Each was looked at once, however little time it had."""
-        done = []
-        for poll in self.polls.due(now_ns):
-            self.polls.remove(poll.call.token)
-            done.append(Done(poll.call.token, Received(())))
-        return done
+        return [Done(poll.call.token, Received(())) for poll in self.polls.due(now_ns)]
 
     def has_work(self) -> bool:
         """Is there anything to plan?"""

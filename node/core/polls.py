@@ -124,12 +124,13 @@ class Polls:
             heapify(self._deadlines)
 
     def due(self, now_ns: int) -> list[Poll]:
-        """Receives whose time is over."""
+        """Take out the Receives whose time is over."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
             poll = self._polls.get(token)
             if poll is not None and self._end_ns(poll) <= now_ns:
+                self.remove(token)
                 due.append(poll)
         return due
 

@@ -16,7 +16,8 @@ from ledgermq.node.core.ranges import tail
 from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range, seal
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.types import I32, I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.storage.consume_queue import QueueUnits
 from ledgermq.storage.errors import NoSpace
 
 Outcome = Result | Refused
@@ -146,7 +147,7 @@ class MemoryQueues:
             out.setdefault(topic, {})[queue] = len(rows)
         return out
 
-    def dispatch(self, columns: Columns) -> None:
+    def append(self, columns: Columns) -> None:
         for i, topic in enumerate(columns.topic_of.tolist()):
             rows = self.rows.setdefault((columns.topics[topic], int(columns.queues[i])), [])
             offset = int(columns.queue_offsets[i])
@@ -156,10 +157,10 @@ class MemoryQueues:
                     raise NoSpace("the disk is full")
                 rows.append((int(columns.physical_offsets[i]), int(columns.sizes[i]), int(columns.tags_codes[i])))
 
-    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
         rows = self.rows.get((topic, queue), [])[first : first + count]
-        assert len(rows) == count
-        return (
+        return QueueUnits(
+            first,
             np.array([r[0] for r in rows], np.int64),
             np.array([r[1] for r in rows], np.int32),
             np.array([r[2] for r in rows], np.int64),
