@@ -99,6 +99,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._open = True
         self._compacted_s: float | None = None
         self._failure: LogFenced | None = None
+        self._loading: tuple[metadata.State, Entry, Entry] | None = None
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
         self.state = metadata.State()
         self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
@@ -191,9 +192,11 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         snapshot.adopt(self._disk, self._snapshot_path)
-        # A damaged file raises here, before the library hides it.
-        snapshot.read(self._disk, self._snapshot_path)
+        # Whatever is wrong with the file raises here; further in, the library would hide it.
+        tree, last, previous = snapshot.read(self._disk, self._snapshot_path)
+        self._loading = (metadata.restore(tree), last, previous)
         super()._SyncObj__loadDumpFile(clearJournal)
+        self._loading = None
 
     def _write_snapshot(self, path: str, covered: tuple[Entry, Entry, Any]) -> None:
         last, previous, _ = covered
@@ -207,8 +210,8 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             raise
 
     def _read_snapshot(self, path: str) -> tuple[Entry, Entry, list[Any]]:
-        tree, last, previous = snapshot.read(self._disk, path)
-        self.state = metadata.restore(tree)
+        assert self._loading is not None and path == self._snapshot_path
+        self.state, last, previous = self._loading
         return last, previous, []
 
     def _covered_by_snapshot(self) -> tuple[Entry, Entry] | None:

@@ -165,11 +165,15 @@ def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
             await cluster.running["n1"].create_topic("", f"t{index}", timeout=20)
         path = tmp_path / "n1" / "controller" / "snapshot"
         await cluster.until(path.exists)
+        quorum: Any = cluster.running["n1"]._quorum
         await cluster.stop()
         text = path.read_text()
         path.write_text(text.replace('"queues":8', '"queues":9', 1))
         with pytest.raises(Damaged, match="checksum"):
             await cluster.start()
+        # The same when it arrives from a leader.
+        with pytest.raises(Damaged, match="checksum"):
+            quorum._SyncObj__loadDumpFile(True)
 
     with_cluster(tmp_path, body, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0))
 

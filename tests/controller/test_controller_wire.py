@@ -77,6 +77,7 @@ def test_pickle_bombs_and_noise_are_shut_out(tmp_path: Path, monkeypatch: pytest
     marker = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(marker))
     loaded: list[str] = []
+    monkeypatch.setattr(wire, "UNPROVEN_SECONDS", 1000.0)
     for name in ("load", "loads", "_load", "_loads"):
         monkeypatch.setattr(f"pysyncobj.pickle.pickle.{name}", lambda *_, name=name, **__: loaded.append(name))
     chance = random.Random(1)
@@ -111,8 +112,9 @@ def test_pickle_bombs_and_noise_are_shut_out(tmp_path: Path, monkeypatch: pytest
     assert not loaded
 
 
-def test_a_flood_before_the_first_frame_is_cut_off(tmp_path: Path) -> None:
+def test_a_flood_before_the_first_frame_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A length field of two gigabytes does not make the node keep what follows."""
+    monkeypatch.setattr(wire, "UNPROVEN_SECONDS", 1000.0)
 
     async def run() -> None:
         cluster = await alone(tmp_path)
