@@ -356,6 +356,9 @@ def as_fatal(error: Exception) -> FatalError:
         return error
     if isinstance(error, Fenced):
         return FatalError(EXIT_SYNC, f"the replica is fenced: {error}", "check the disk, then start the node again; it verifies its log")
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        return FatalError(exit_code, str(error), "the node's log says more")
     fatal = FatalError(EXIT_BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
     fatal.__cause__ = error
     return fatal

@@ -32,7 +32,7 @@ log = get_logger()
 class CallRefused(Exception):
     """A call was not done, or nobody knows whether it was (`unknown-outcome`).
 
-    `refused.reason` is one of `node/core/calls.py`, or `no-leader` (the deadline passed first, nothing was done), `busy`, `internal`.
+    `refused.reason` is one of `node/core/calls.py` (`not-leader`: the deadline passed first, nothing was done), or `busy` or `internal`.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -124,7 +124,7 @@ class Forwarder:
                     return responses
             left = deadline - loop.time()
             if left <= 0:
-                raise CallRefused(Refused("no-leader", detail=f"broker group {group} had no leader within the deadline"))
+                raise CallRefused(Refused("not-leader", detail=f"broker group {group} had no leader within the deadline"))
             await _wait(changed, min(left, RETRY_S))
 
     async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:

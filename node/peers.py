@@ -165,6 +165,10 @@ class Link:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def queued_bytes(self) -> int:
+        return 0 if self._outbox is None else self._outbox.bytes
+
     def send_packet(self, group: str, packet: PeerPacket) -> None:
         """Queue a replication packet; dropped when the peer is not connected."""
         if self._outbox is not None:

@@ -67,13 +67,20 @@ class Fenced(Exception):
 class Replicator(Protocol):
     """One replica of one broker group. Not thread-safe: one caller owns it."""
 
-    role: Role
-    term: int
-    leader: str | None
-    begin_index: int
-    end_index: int
-    durable_index: int
-    commit_index: int
+    @property
+    def role(self) -> Role: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def leader(self) -> str | None: ...
+    @property
+    def begin_index(self) -> int: ...
+    @property
+    def end_index(self) -> int: ...
+    @property
+    def durable_index(self) -> int: ...
+    @property
+    def commit_index(self) -> int: ...
 
     def tick(self, now_ns: int) -> None: ...
 

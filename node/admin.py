@@ -1,0 +1,370 @@
+"""`ledgermq.v1.Admin`: what `ledgermq status`, `topic`, `group` and `peek` ask of any node.
+
+Thin: intent goes to the controller, questions about broker groups to the engine or to a peer that hosts them, and every failure becomes a
+`Status` through the one error table. Creating and updating returns when the intent is in force in every broker group this node can see,
+so that the next call of the same client finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+
+from ledgermq.node.core.calls import Peek, Peeked, Refused
+from ledgermq.node.engine import Engine
+from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.logs import get_logger
+from ledgermq.node.overview import Overview, queue_ends, queues_of, topic_info
+from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.types import GroupConfig, Permission, TopicKind
+
+PEEK_MAX = 1000
+PEEK_BYTES = 16 << 20
+CALL_TIMEOUT_S = 5.0
+IN_FORCE_WITHIN_S = 5.0
+PEEK_METHOD = "ledgermq.v1.Admin/Peek"
+
+log = get_logger()
+R = TypeVar("R")
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
+
+    def __init__(self, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview) -> None:
+        self._engine = engine
+        self._forwarder = forwarder
+        self._controller = controller
+        self._overview = overview
+
+    # -- status
+
+    async def ClusterStatus(self, request: Any, context: Any) -> admin_pb2.ClusterStatusResponse:
+        async def answer() -> admin_pb2.ClusterStatusResponse:
+            replies = await self._overview.gather()
+            response = self._overview.merge(replies)
+            ends = queue_ends(replies)
+            for key in sorted(self._controller.state.topics):
+                response.topics.append(topic_info(self._controller.state.topics[key], ends))
+            return response
+
+        return await _answered(admin_pb2.ClusterStatusResponse, answer)
+
+    # -- topics
+
+    async def CreateTopic(self, request: Any, context: Any) -> admin_pb2.CreateTopicResponse:
+        async def answer() -> admin_pb2.CreateTopicResponse:
+            name = request.topic
+            kind = _choice(TopicKind, request.kind or "normal", "kind")
+            permission = _choice(Permission, request.permission or "rw", "permission")
+            topic, created = await self._controller.create_topic(name.namespace, name.name, kind, request.queues or 8, permission)
+            await self._topic_in_force(topic)
+            return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
+
+        return await _answered(admin_pb2.CreateTopicResponse, answer)
+
+    async def UpdateTopic(self, request: Any, context: Any) -> admin_pb2.UpdateTopicResponse:
+        async def answer() -> admin_pb2.UpdateTopicResponse:
+            name = request.topic
+            queues = request.queues if request.HasField("queues") else None
+            permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
+            topic = await self._controller.update_topic(name.namespace, name.name, queues=queues, permission=permission)
+            await self._topic_in_force(topic)
+            return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
+
+        return await _answered(admin_pb2.UpdateTopicResponse, answer)
+
+    async def ListTopics(self, request: Any, context: Any) -> admin_pb2.ListTopicsResponse:
+        async def answer() -> admin_pb2.ListTopicsResponse:
+            await self._controller.barrier()
+            ends = await self._ends()
+            topics = self._controller.state.topics
+            return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
+
+        return await _answered(admin_pb2.ListTopicsResponse, answer)
+
+    async def DescribeTopic(self, request: Any, context: Any) -> admin_pb2.DescribeTopicResponse:
+        async def answer() -> admin_pb2.DescribeTopicResponse:
+            topic = await self._topic(request.topic)
+            info = topic_info(topic, await self._ends())
+            stored = stored_name(topic.namespace, topic.name)
+            for queue in info.queue_list:
+                if queue.broker_group in self._engine.groups:
+                    queue.min_offset = await self._engine.run(queue.broker_group, _reader(stored, queue.group_queue))
+            return admin_pb2.DescribeTopicResponse(topic=info)
+
+        return await _answered(admin_pb2.DescribeTopicResponse, answer)
+
+    async def DeleteTopic(self, request: Any, context: Any) -> admin_pb2.DeleteTopicResponse:
+        async def answer() -> admin_pb2.DeleteTopicResponse:
+            deleted = await self._controller.delete_topic(request.topic.namespace, request.topic.name)
+            stored = stored_name(deleted.namespace, deleted.name)
+            await self._until(lambda: all(stored not in view.topics for view in self._engine.views.values()))
+            return admin_pb2.DeleteTopicResponse()
+
+        return await _answered(admin_pb2.DeleteTopicResponse, answer)
+
+    # -- consumer groups
+
+    async def CreateGroup(self, request: Any, context: Any) -> admin_pb2.CreateGroupResponse:
+        async def answer() -> admin_pb2.CreateGroupResponse:
+            name = request.group
+            group, created = await self._controller.create_group(
+                name.namespace, name.name, request.max_attempts or GroupConfig("", "").max_attempts, fifo=request.fifo
+            )
+            stored = stored_name(group.namespace, group.name)
+            await self._until(lambda: all(view.groups.get(stored) == group for view in self._engine.views.values()))
+            return admin_pb2.CreateGroupResponse(group=_group_info(group, True), created=created)
+
+        return await _answered(admin_pb2.CreateGroupResponse, answer)
+
+    async def ListGroups(self, request: Any, context: Any) -> admin_pb2.ListGroupsResponse:
+        async def answer() -> admin_pb2.ListGroupsResponse:
+            await self._controller.barrier()
+            configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
+            used = {name for rows in await self._cursors() for name, *_ in rows}
+            infos = [_group_info(configured[name], True) for name in sorted(configured)]
+            infos += [_group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
+            return admin_pb2.ListGroupsResponse(groups=infos)
+
+        return await _answered(admin_pb2.ListGroupsResponse, answer)
+
+    async def DescribeGroup(self, request: Any, context: Any) -> admin_pb2.DescribeGroupResponse:
+        async def answer() -> admin_pb2.DescribeGroupResponse:
+            await self._controller.barrier()
+            key = (request.group.namespace, request.group.name)
+            stored = stored_name(*key)
+            configured = self._controller.state.groups.get(key)
+            found = await self._cursors()
+            rows = [(group, row) for group, rows in zip(self._engine.groups, found, strict=True) for row in rows if row[0] == stored]
+            if configured is None and not rows:
+                raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
+            info = _group_info(configured or GroupConfig(*key), configured is not None)
+            for broker_group, (_, topic, queue, cursor, leased) in rows:
+                ends = self._engine.views[broker_group].queue_ends.get(topic, ())
+                if queue < len(ends):
+                    info.queues.add(
+                        topic=_name(topic),
+                        broker_group=broker_group,
+                        group_queue=queue,
+                        cursor=cursor,
+                        leased=leased,
+                        lag=max(0, ends[queue] - cursor),
+                        max_offset=ends[queue],
+                    )
+            return admin_pb2.DescribeGroupResponse(group=info)
+
+        return await _answered(admin_pb2.DescribeGroupResponse, answer)
+
+    async def DeleteGroup(self, request: Any, context: Any) -> admin_pb2.DeleteGroupResponse:
+        async def answer() -> admin_pb2.DeleteGroupResponse:
+            deleted = await self._controller.delete_group(request.group.namespace, request.group.name)
+            stored = stored_name(deleted.namespace, deleted.name)
+            await self._until(lambda: all(stored not in view.groups for view in self._engine.views.values()))
+            return admin_pb2.DeleteGroupResponse()
+
+        return await _answered(admin_pb2.DeleteGroupResponse, answer)
+
+    # -- peek
+
+    async def Peek(self, request: Any, context: Any) -> admin_pb2.PeekResponse:
+        async def answer() -> admin_pb2.PeekResponse:
+            topic = await self._topic(request.topic)
+            wanted = max(1, min(request.max or 10, PEEK_MAX))
+            queues = list(enumerate(queues_of(topic)))
+            if request.HasField("queue"):
+                if not 0 <= request.queue < len(queues):
+                    raise fail(Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}")
+                queues = [queues[request.queue]]
+            response = admin_pb2.PeekResponse()
+            size = 0
+            for number, (group, queue) in queues:
+                left = wanted - len(response.messages)
+                if left <= 0 or size >= PEEK_BYTES:
+                    break
+                for message in await self._peek_queue(request, topic, number, group, queue, left):
+                    response.messages.append(message)
+                    size += len(message.body)
+            return response
+
+        return await _answered(admin_pb2.PeekResponse, answer)
+
+    async def _peek_queue(self, request: Any, topic: Any, number: int, group: str, queue: int, count: int) -> list[Any]:
+        stored = stored_name(topic.namespace, topic.name)
+        if group not in self._engine.groups:
+            return await self._peek_elsewhere(request, number, group)
+        which = request.WhichOneof("from")
+        if which == "latest":
+            end = (await self._look(group, stored, queue, 0, 0)).end_offset
+            first = max(0, end - count)
+        elif which == "store_ms":
+            first = await self._offset_at(group, stored, queue, request.store_ms)
+        else:
+            first = request.offset if which == "offset" else 0
+        found = await self._look(group, stored, queue, first, count)
+        begin = found.next_offset - len(found.records)
+        return [_peeked(record, topic, number, group, queue, begin + place) for place, record in enumerate(found.records)]
+
+    async def _peek_elsewhere(self, request: Any, number: int, group: str) -> list[Any]:
+        """A queue of a broker group without a replica here: its leader's node answers the same question for that queue."""
+        one = admin_pb2.PeekRequest()
+        one.CopyFrom(request)
+        one.queue = number
+        deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
+        try:
+            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = admin_pb2.PeekResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return list(answer.messages)
+
+    async def execute(self, request: bytes) -> list[bytes]:
+        """A Peek that another node sent here."""
+        return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
+
+    async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
+        outcome = await self._engine.call(group, Peek(self._engine.new_token(), stored, queue, first, count))
+        if isinstance(outcome, Refused):
+            raise refused(outcome.reason, outcome.detail)
+        assert isinstance(outcome, Peeked)
+        return outcome
+
+    async def _offset_at(self, group: str, stored: str, queue: int, store_ms: int) -> int:
+        """The first offset stored at or after a time; store times never fall along the log."""
+        found = await self._look(group, stored, queue, 0, 1)
+        low, high = found.next_offset - len(found.records), found.end_offset
+        while low < high:
+            middle = (low + high) // 2
+            one = await self._look(group, stored, queue, middle, 1)
+            if one.records and decode_record(one.records[0]).store_ms < store_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- helpers
+
+    async def _topic(self, name: Any) -> Any:
+        """The topic; a barrier read before it is called unknown (design §6)."""
+        key = (name.namespace, name.name)
+        if key not in self._controller.state.topics:
+            await self._controller.barrier()
+        topic = self._controller.state.topics.get(key)
+        if topic is None:
+            raise fail(Code.TOPIC_NOT_FOUND, f"topic {stored_name(*key)} does not exist; create it with: ledgermq topic create {name.name}")
+        return topic
+
+    async def _topic_in_force(self, topic: Any) -> None:
+        stored = stored_name(topic.namespace, topic.name)
+        views = self._engine.views
+        await self._until(lambda: all(view.topics.get(stored) == topic.in_group(group) for group, view in views.items()))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the intent is in force here; without it the answer would come too early. Time running out is a failure to report."""
+        limit = asyncio.get_running_loop().time() + IN_FORCE_WITHIN_S
+        while not condition():
+            if asyncio.get_running_loop().time() > limit:
+                text = "agreed on, but not yet in force in every broker group; check `ledgermq status`, then try again"
+                raise fail(Code.PROXY_TIMEOUT, text)
+            await asyncio.sleep(0.01)
+
+    def _local_ends(self) -> dict[tuple[str, str, int], int]:
+        return {
+            (stored, group, queue): end
+            for group, view in self._engine.views.items()
+            for stored, ends in view.queue_ends.items()
+            for queue, end in enumerate(ends)
+        }
+
+    async def _ends(self) -> Mapping[tuple[str, str, int], int]:
+        """Next offsets of all queues; peers are asked only when some broker group has no replica here."""
+        if set(self._controller.state.broker_groups) <= set(self._engine.groups):
+            return self._local_ends()
+        return queue_ends(await self._overview.gather())
+
+    async def _cursors(self) -> list[list[tuple[str, str, int, int, int]]]:
+        """Per broker group here: (consumer group, topic, queue, cursor, leased) of every queue a consumer group has touched."""
+        return list(await asyncio.gather(*(self._engine.run(group, _cursors_of) for group in self._engine.groups)))
+
+
+def _cursors_of(group: Any) -> list[tuple[str, str, int, int, int]]:
+    queues = group.machine.delivery.queues
+    return [(name, topic, queue, rows.cursor, len(rows.rows)) for (name, topic, queue), rows in sorted(queues.items())]
+
+
+def _reader(stored: str, queue: int) -> Callable[[Any], int]:
+    return lambda group: int(group.machine.begin(stored, queue))
+
+
+async def _answered(response: Callable[..., R], work: Callable[[], Awaitable[R]]) -> R:
+    """The answer with status OK, or an empty one whose status tells the failure."""
+    try:
+        answer = await work()
+        answer.status.code = Code.OK  # type: ignore[attr-defined]  # every Admin response has a status
+        return answer
+    except LedgerError as error:
+        return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
+    except TimeoutError:
+        return response(status=admin_pb2.Status(code=int(Code.PROXY_TIMEOUT), message="no answer in time; try again"))
+    except (grpc.RpcError, asyncio.CancelledError):
+        raise
+    except Exception as error:  # a bug must not reach a client as a traceback
+        log.exception("admin call failed")
+        text = f"internal error, {type(error).__name__}; the node's log says more"
+        return response(status=admin_pb2.Status(code=int(Code.INTERNAL_SERVER_ERROR), message=text))
+
+
+def _choice(kind: Any, value: str, what: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {', '.join(item.value for item in kind)}") from None
+
+
+def _split(stored: str) -> tuple[str, str]:
+    namespace, _, name = stored.rpartition("@")
+    return namespace, name
+
+
+def _name(stored: str) -> admin_pb2.Name:
+    namespace, name = _split(stored)
+    return admin_pb2.Name(namespace=namespace, name=name)
+
+
+def _group_info(group: GroupConfig, configured: bool) -> admin_pb2.ConsumerGroupInfo:
+    return admin_pb2.ConsumerGroupInfo(
+        group=admin_pb2.Name(namespace=group.namespace, name=group.name),
+        max_attempts=group.max_attempts,
+        fifo=group.fifo,
+        configured=configured,
+    )
+
+
+def _peeked(record: bytes, topic: Any, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
+    found = decode_record(record)
+    fields = decode_properties(found.properties)
+    return admin_pb2.PeekedMessage(
+        message_id=fields.message_id,
+        topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name),
+        queue=number,
+        offset=offset,
+        tag=fields.tag,
+        keys=fields.keys,
+        message_group=fields.message_group,
+        properties=fields.user,
+        body=bytes(found.body),
+        born_ms=found.born_ms,
+        store_ms=found.store_ms,
+        broker_group=group,
+        group_queue=queue,
+        body_encoding="gzip" if fields.gzip else None,
+    )

@@ -1,0 +1,262 @@
+"""The broker groups of one node: opens (or creates) each group's directory and ties store, replicator and machine together.
+
+Everything here runs on the engine's thread (or before it exists), except the slow part of keeping: snapshots and the two checkpoint files
+are synced and written by one background thread per group. A snapshot is taken of the state between two turns; what is dispatched while it
+is being written lies above it and is dispatched again after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.core.calls import Call
+from ledgermq.node.core.group import Group, TurnOutput
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.errors import ConfigError
+from ledgermq.node.logs import get_logger
+from ledgermq.proto.layout import host_bytes
+from ledgermq.proto.types import Identity, ReplicaStatus
+from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.storage import store as stores
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.consume_queue import QueueSync
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import DerivedLost, is_no_space
+from ledgermq.storage.identity import mint
+from ledgermq.storage.snapshot import write_snapshot
+from ledgermq.storage.store import GroupStore
+
+CHECKPOINT_EVERY_NS = 3_000 * MS
+SNAPSHOT_EVERY_NS = 60_000 * MS
+# So many applied bytes without a snapshot make a restart after a crash noticeably longer.
+SNAPSHOT_EVERY_BYTES = 64 << 20
+# A state that is large is exported rarely: not before this many times what the last export took.
+EXPORT_REST_FACTOR = 100
+
+log = get_logger()
+
+
+class HostedGroup:
+    """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
+
+    def __init__(self, store: GroupStore, machine: Machine, group: Group, now_ns: int) -> None:
+        self.store = store
+        self.machine = machine
+        self.group = group
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
+        self._keeping: Future[None] | None = None
+        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._checkpointed = -1
+        self._snapshot_index = machine.applied_index
+        self._snapshot_pos = machine.applied_end_pos
+        self._rest_ns = 0
+        self.replicator = group.replicator
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
+        output = self.group.turn(now_ns, now_ms, calls, packets, synced)
+        if self._keeping is not None and self._keeping.done():
+            done, self._keeping = self._keeping, None
+            done.result()
+        if self._keeping is None:
+            self._keep(now_ns)
+        return output
+
+    def status(self) -> ReplicaStatus:
+        return self.group.status()
+
+    def close(self) -> None:
+        """The last snapshot and checkpoint, everything synced, no abort file."""
+        self._keeper.shutdown()
+        if self._keeping is not None:
+            self._keeping.result()
+        self.store.write_snapshot(self._export())
+        self.store.write_checkpoints(self.replicator.commit_index, self._stamps())
+        self.store.close()
+
+    def _keep(self, now_ns: int) -> None:
+        grown = self.machine.applied_end_pos - self._snapshot_pos
+        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
+        if due and self.machine.applied_index > self._snapshot_index:
+            began = time.perf_counter_ns()
+            value = self._export()
+            self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
+            self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+            self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
+            self._keeping = self._keeper.submit(self._write_snapshot, value, self.store.queues.begin_sync())
+        elif now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+            commit_index = self.replicator.commit_index
+            if commit_index != self._checkpointed:
+                self._checkpointed = commit_index
+                self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _export(self) -> dict[str, Any]:
+        return self.machine.export(self.store.identity.log_id)
+
+    def _stamps(self) -> StoreCheckpoint:
+        return StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.machine.store_ms)
+
+    # -- on the keeper's thread
+
+    def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None) -> None:
+        """A queue that could not be synced is lost to every later snapshot as well, so that failure ends the replica (invariant I9)."""
+        if sync is not None:
+            try:
+                sync.run()
+            except OSError as error:
+                raise Fenced(f"the consume queues could not be synced: {error}") from error
+        self._hint("snapshot", lambda: write_snapshot(self.store.disk, self.store.state_directory, value))
+
+    def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
+        self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))
+
+    def _hint(self, what: str, write: Any) -> None:
+        """Both files may be missing or old; only a disk that fails for another reason than being full is fatal."""
+        try:
+            write()
+        except OSError as error:
+            if not is_no_space(error):
+                raise Fenced(f"the {what} could not be written: {error}") from error
+            log.warning("not written, the disk is full", what=what, group=self.group.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """One broker group of this node."""
+
+    group: HostedGroup
+    identity: Identity
+    state_directory: str
+
+
+def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
+    """Open every broker group this node keeps a replica of; a group that was never here is created. Raises FatalError, StorageError."""
+    return {group.name: _open_group(config, group, disk) for group in config.hosted_groups}
+
+
+def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+    root = str(config.data.absolute() / group.name)
+    wanted = mint(
+        config.cluster_id,
+        group.name,
+        config.node,
+        str(uuid.uuid4()),
+        config.cluster.created_ms,
+        data_file_bytes=group.data_file_bytes,
+        index_file_bytes=group.index_file_bytes,
+        consume_queue_file_bytes=group.consume_queue_file_bytes,
+    )
+    if not stores.exists(disk, root):
+        GroupStore.create(disk, root, wanted)
+    began = time.monotonic()
+    files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
+    store = GroupStore.open(disk, root, wanted, process=os.getpid(), submit=lambda work: _submitted(files, work))
+    if store.log.fenced is not None:
+        raise store.log.fenced
+    _check_sizes(config, group, store.identity)
+    bootstrap(store.log, group.replicas, config.cluster.created_ms)
+    _check_members(group, store)
+    machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
+    _restore(store, machine)
+    now_ns = time.monotonic_ns()
+    replica = RaftReplica(
+        group.name,
+        RaftConfig(config.node, tuple(group.replicas), random.SystemRandom().getrandbits(62) + 1, timing=_timing(config)),
+        store.log,
+        store.hard_state,
+        random.Random(),
+        now_ns,
+        store_host=host_bytes(config.address.host, config.address.client_port),
+        commit_index=_known_commit(store, machine),
+    )
+    hosted = HostedGroup(store, machine, Group(group.name, config.node, replica, machine, _settings(config, store.identity)), now_ns)
+    log.info(
+        "broker group opened",
+        group=group.name,
+        clean=store.was_clean,
+        end_index=store.log.end_index,
+        commit_index=replica.commit_index,
+        applied_index=machine.applied_index,
+        seconds=round(time.monotonic() - began, 3),
+    )
+    return Hosted(hosted, store.identity, store.state_directory)
+
+
+def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
+    executor.submit(work)
+
+
+def _restore(store: GroupStore, machine: Machine) -> None:
+    """Derived state from the snapshot, or from nothing when there is none that agrees with the log."""
+    snapshot = store.read_snapshot()
+    if snapshot is not None:
+        offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in snapshot["queues"].items()}
+        try:
+            store.queues.start(offsets, store.log.end_index - snapshot["applied_index"])
+            machine.restore(snapshot)
+            return
+        except DerivedLost as lost:
+            log.warning("derived state is rebuilt from the log", group=store.identity.group, reason=str(lost))
+    store.discard_derived()
+    store.queues.start({}, 0)
+
+
+def _known_commit(store: GroupStore, machine: Machine) -> int:
+    checkpoint = store.read_checkpoint()
+    noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
+    return max(0, machine.applied_index, noted)
+
+
+def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:
+    if found.data_file_bytes != group.data_file_bytes:
+        what = f"broker group {group.name} in {config.data} has log files of {found.data_file_bytes} bytes, not {group.data_file_bytes}"
+        raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
+
+
+def _check_members(group: BrokerGroup, store: GroupStore) -> None:
+    voters = set(membership(store.log).voters)
+    if voters != set(group.replicas):
+        what = f"the log of broker group {group.name} was made for the replicas {', '.join(sorted(voters))}"
+        raise ConfigError(what, "list the same replicas in cluster.groups: they are fixed when a group is created")
+
+
+def _timing(config: NodeConfig) -> Timing:
+    raft = config.raft
+    return Timing(
+        heartbeat_ns=raft.heartbeat_ms * MS,
+        election_min_ns=raft.election_min_ms * MS,
+        election_max_ns=raft.election_max_ms * MS,
+        window_bytes=raft.window_bytes,
+        range_bytes_max=raft.push_bytes,
+    )
+
+
+def _settings(config: NodeConfig, identity: Identity) -> LeaderSettings:
+    delivery = config.delivery
+    times = LeaseTimes(
+        liveness_ns=delivery.liveness_ms * MS,
+        cap_ns=delivery.auto_renew_max_ms * MS,
+        gone_ns=delivery.gone_grace_ms * MS,
+    )
+    return LeaderSettings(times=times, entry_bytes_max=identity.data_file_bytes - 8)

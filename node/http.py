@@ -1,0 +1,173 @@
+"""The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, nothing secret.
+
+Ready means: every broker group hosted here has a known leader, everything this replica knows to be committed is applied, and if the leader
+is this node, it serves. Both health answers ask the engine itself, so a stalled engine is neither healthy nor ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from ledgermq import __version__
+from ledgermq.node import metrics
+from ledgermq.node.core.calls import GroupView
+from ledgermq.proto.types import ReplicaStatus, Role
+
+ANSWER_WITHIN_S = 5.0
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    @property
+    def groups(self) -> tuple[str, ...]: ...
+    @property
+    def views(self) -> Mapping[str, GroupView]: ...
+    @property
+    def open_calls(self) -> int: ...
+    def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
+
+
+class Health:
+    """Answers the questions of watchers; also used by the gRPC health service."""
+
+    def __init__(self, node: str, engine: EngineLike) -> None:
+        self._node = node
+        self._engine = engine
+        self.draining = False
+
+    async def statuses(self) -> dict[str, ReplicaStatus]:
+        """The status of every replica here; raises TimeoutError when the engine does not answer."""
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            found = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
+        return dict(zip(self._engine.groups, found, strict=True))
+
+    async def why_not_ready(self) -> list[str]:
+        """One sentence per reason; empty when ready."""
+        if self.draining:
+            return ["this node is stopping"]
+        try:
+            statuses = await self.statuses()
+        except TimeoutError:
+            return ["the engine does not answer"]
+        return [reason for group, status in statuses.items() for reason in self._group_reasons(group, status)]
+
+    def _group_reasons(self, group: str, status: ReplicaStatus) -> Iterator[str]:
+        view = self._engine.views.get(group)
+        if view is None or status.leader is None:
+            yield f"broker group {group} has no known leader"
+        elif status.role is Role.LEADER and not view.serving:
+            yield f"broker group {group}: this node leads but does not serve yet"
+        elif status.applied_index < status.commit_index:
+            yield f"broker group {group}: applied {status.applied_index} of {status.commit_index} committed entries"
+        elif status.commit_index < 0:
+            yield f"broker group {group}: the leader's commit index is not known yet"
+
+
+class StateCollector(Collector):
+    """Gauges that mirror the replicas' state at the moment of a scrape."""
+
+    def __init__(self, node: str, engine: EngineLike, queued_bytes: Callable[[], Mapping[str, int]]) -> None:
+        self._node = node
+        self._engine = engine
+        self._queued_bytes = queued_bytes
+        self.statuses: Mapping[str, ReplicaStatus] = {}
+
+    def collect(self) -> Iterator[Any]:
+        yield InfoMetricFamily("ledgermq_node", "This node.", value={"node": self._node, "version": __version__})
+        calls = GaugeMetricFamily("ledgermq_open_calls", "Client calls that wait for the engine.")
+        calls.add_metric([], self._engine.open_calls)
+        yield calls
+        queued = GaugeMetricFamily("ledgermq_peer_queue_bytes", "Bytes waiting to be sent to a peer.", labels=["peer"])
+        for peer, size in self._queued_bytes().items():
+            queued.add_metric([peer], size)
+        yield queued
+        yield from self._replicas()
+        yield from self._statistics()
+
+    def _replicas(self) -> Iterator[Any]:
+        roles = GaugeMetricFamily("ledgermq_role", "1 for the role this replica has.", labels=["group", "role"])
+        gauges = {
+            "term": GaugeMetricFamily("ledgermq_term", "Current term.", labels=["group"]),
+            "begin_index": GaugeMetricFamily("ledgermq_begin_index", "First entry kept.", labels=["group"]),
+            "end_index": GaugeMetricFamily("ledgermq_end_index", "Last entry of the log.", labels=["group"]),
+            "durable_index": GaugeMetricFamily("ledgermq_durable_index", "Last entry synced here.", labels=["group"]),
+            "commit_index": GaugeMetricFamily("ledgermq_commit_index", "Last entry known to be committed.", labels=["group"]),
+            "applied_index": GaugeMetricFamily("ledgermq_applied_index", "Last entry applied.", labels=["group"]),
+        }
+        leader_known = GaugeMetricFamily("ledgermq_leader_known", "1 when this replica knows a leader.", labels=["group"])
+        for group, status in self.statuses.items():
+            for role in Role:
+                roles.add_metric([group, role.value], float(status.role is role))
+            leader_known.add_metric([group], float(status.leader is not None))
+            for name, gauge in gauges.items():
+                gauge.add_metric([group], getattr(status, name))
+        yield roles
+        yield leader_known
+        yield from gauges.values()
+
+    def _statistics(self) -> Iterator[Any]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for group in self._engine.groups:
+            view = self._engine.views.get(group)
+            numbers = dict(self.statuses[group].extra) if group in self.statuses else {}
+            numbers.update(view.statistics if view is not None else {})
+            for name, value in numbers.items():
+                if isinstance(value, int | float):
+                    family = families.setdefault(
+                        name, GaugeMetricFamily(f"ledgermq_group_{name}", f"Counter or gauge {name} of a replica.", labels=["group"])
+                    )
+                    family.add_metric([group], value)
+        yield from families.values()
+
+
+class HttpServer:
+    """The port itself."""
+
+    def __init__(self, health: Health, collector: StateCollector) -> None:
+        self._health = health
+        self._collector = collector
+        self._runner: web.AppRunner | None = None
+
+    async def listen(self, host: str, port: int) -> None:
+        """Raises OSError when the port is taken."""
+        app = web.Application(client_max_size=1024)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        await self._runner.setup()
+        metrics.REGISTRY.register(self._collector)
+        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            metrics.REGISTRY.unregister(self._collector)
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        try:
+            await self._health.statuses()
+        except TimeoutError:
+            return web.json_response({"status": "stalled"}, status=503)
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        reasons = await self._health.why_not_ready()
+        return web.json_response({"status": "not ready" if reasons else "ready", "reasons": reasons}, status=503 if reasons else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        try:
+            self._collector.statuses = await self._health.statuses()
+        except TimeoutError:
+            # The counters are still worth having; the missing gauges say that the engine is stalled.
+            self._collector.statuses = {}
+        return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": PROMETHEUS_TEXT})

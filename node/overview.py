@@ -1,0 +1,205 @@
+"""The state of the whole cluster as one node can tell it: its own view and what its peers answer, put together.
+
+`own` is what this node says about itself; `gather` asks every peer and merges. A value nobody knows stays absent. The leader of a broker
+group is the replica that says so itself with the highest term: followers may believe in one that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ledgermq import __version__
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.core.calls import GroupView
+from ledgermq.node.logs import get_logger
+from ledgermq.node.peers import Lost, NotSent
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.types import ReplicaStatus, Role
+
+PEER_ANSWERS_WITHIN_S = 1.5
+
+log = get_logger()
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    @property
+    def groups(self) -> tuple[str, ...]: ...
+    @property
+    def views(self) -> Mapping[str, GroupView]: ...
+    def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
+
+
+class LinkLike(Protocol):
+    """What is needed of a link."""
+
+    @property
+    def up(self) -> bool: ...
+    async def status(self) -> peer_pb2.NodeStatusReply: ...
+
+
+class Overview:
+    """Asks and merges."""
+
+    def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike]) -> None:
+        self._config = config
+        self._engine = engine
+        self._links = links
+
+    async def own(self) -> peer_pb2.NodeStatusReply:
+        """This node's own view."""
+        address = self._config.address
+        used, free = await asyncio.to_thread(_disk_usage, self._config.data)
+        node = admin_pb2.NodeInfo(
+            node=self._config.node,
+            endpoint=f"{address.host}:{address.client_port}",
+            up=True,
+            version=__version__,
+            disk_used_bytes=used,
+            disk_free_bytes=free,
+        )
+        reply = peer_pb2.NodeStatusReply(node=node)
+        statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
+        reply.groups.extend(_own_group(status) for status in statuses)
+        for group, view in self._engine.views.items():
+            for stored, ends in view.queue_ends.items():
+                reply.topics.add(topic=admin_pb2.Name(name=stored)).queue_list.extend(
+                    admin_pb2.QueueInfo(broker_group=group, group_queue=queue, max_offset=end) for queue, end in enumerate(ends)
+                )
+        return reply
+
+    async def gather(self) -> dict[str, peer_pb2.NodeStatusReply | None]:
+        """Every node's answer; None for one that did not answer in time."""
+        names = list(self._links)
+        replies = await asyncio.gather(self.own(), *(self._ask(self._links[name]) for name in names))
+        return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
+
+    async def _ask(self, link: LinkLike) -> peer_pb2.NodeStatusReply | None:
+        if not link.up:
+            return None
+        try:
+            async with asyncio.timeout(PEER_ANSWERS_WITHIN_S):
+                return await link.status()
+        except (NotSent, Lost, TimeoutError):
+            # An unreachable node is exactly what the overview is there to show.
+            return None
+
+    def merge(self, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.ClusterStatusResponse:
+        """Nodes, broker groups and health; topics are added by whoever knows the intent."""
+        response = admin_pb2.ClusterStatusResponse(cluster_id=self._config.cluster_id)
+        for name, address in self._config.nodes.items():
+            reply = replies.get(name)
+            if reply is not None:
+                response.nodes.append(reply.node)
+            else:
+                response.nodes.add(node=name, endpoint=f"{address.host}:{address.client_port}", up=False)
+        for group in self._config.cluster.groups:
+            response.groups.append(_merged_group(group.name, group.replicas, replies))
+        response.health = _health(response)
+        return response
+
+
+def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[tuple[str, str, int], int]:
+    """The furthest next offset any node knows of every queue."""
+    ends: dict[tuple[str, str, int], int] = {}
+    for reply in replies.values():
+        for topic in reply.topics if reply is not None else ():
+            for queue in topic.queue_list:
+                key = (topic.topic.name, queue.broker_group, queue.group_queue)
+                ends[key] = max(ends.get(key, 0), queue.max_offset)
+    return ends
+
+
+def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb2.TopicInfo:
+    """A topic of the controller's state with what is known of its queues; `messages` only when every queue is known."""
+    stored = stored_name(topic.namespace, topic.name)
+    info = admin_pb2.TopicInfo(
+        topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name),
+        kind=topic.kind.value,
+        queues=topic.queues,
+        permission=topic.permission.value,
+    )
+    for number, (group, queue) in enumerate(queues_of(topic)):
+        info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))
+    known = [ends.get((stored, group, queue)) for group, queue in queues_of(topic)]
+    if None not in known:
+        info.messages = sum(end for end in known if end is not None)
+    return info
+
+
+def queues_of(topic: Any) -> list[tuple[str, int]]:
+    """(broker group, queue id there) of every queue of a topic, in the order of their numbers."""
+    return [(group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count)]
+
+
+def _own_group(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
+    info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)
+    info.replicas.add(
+        node=status.node,
+        role=status.role.value,
+        end_index=status.end_index,
+        durable_index=status.durable_index,
+        commit_index=status.commit_index,
+        fenced=status.fenced,
+    )
+    return info
+
+
+def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.BrokerGroupInfo:
+    reports = {
+        info.replicas[0].node: info
+        for reply in replies.values()
+        if reply is not None
+        for info in reply.groups
+        if info.group == group and info.replicas
+    }
+    merged = admin_pb2.BrokerGroupInfo(group=group)
+    leaders = [info for info in reports.values() if info.replicas[0].role == Role.LEADER.value]
+    leading = max(leaders, key=lambda info: info.term, default=None)
+    if leading is not None:
+        merged.leader = leading.replicas[0].node
+    if reports:
+        newest = leading or max(reports.values(), key=lambda info: info.commit_index)
+        merged.term = newest.term
+        merged.commit_index = newest.commit_index
+    for node in members:
+        replica = merged.replicas.add(node=node)
+        if node in reports:
+            replica.CopyFrom(reports[node].replicas[0])
+            if leading is not None:
+                replica.lag_entries = max(0, leading.replicas[0].end_index - replica.end_index)
+    return merged
+
+
+def _health(response: admin_pb2.ClusterStatusResponse) -> str:
+    """ok, degraded or down, as admin.proto defines them."""
+    for group in response.groups:
+        present = sum(replica.HasField("role") and not replica.HasField("fenced") for replica in group.replicas)
+        if not group.HasField("leader") or present * 2 <= len(group.replicas):
+            return "down"
+    replicas = [replica for group in response.groups for replica in group.replicas]
+    if all(node.up for node in response.nodes) and all(r.HasField("role") and not r.HasField("fenced") for r in replicas):
+        return "ok"
+    return "degraded"
+
+
+def _disk_usage(directory: Path) -> tuple[int, int | None]:
+    """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile."""
+    used = 0
+    for parent, _, files in os.walk(directory):
+        for name in files:
+            try:
+                used += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return used, None
+    return used, found.f_bavail * found.f_frsize

@@ -1,0 +1,123 @@
+"""Brings intent into force: what the controller agreed on becomes control records in the log of each broker group led here (design §6).
+
+Only a leader reconciles, one `Configure` at a time per group. Because something missing from the intent is deleted, the intent must not be
+older than the log: after every win of leadership a controller barrier comes first; from then on the controller's state only gets newer.
+Nothing here waits on the data path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from ledgermq.node.core.calls import Call, Configure, GroupView, Refused, Token
+from ledgermq.node.logs import get_logger
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.types import GroupConfig, TopicConfig
+
+RETRY_S = 0.2
+
+log = get_logger()
+
+
+class Intent(Protocol):
+    """The controller's state, as far as it matters here."""
+
+    @property
+    def groups(self) -> Mapping[tuple[str, str], GroupConfig]: ...
+    def topics_of(self, broker_group: str) -> Iterable[TopicConfig]: ...
+
+
+class ControllerLike(Protocol):
+    """What is needed of the controller."""
+
+    @property
+    def state(self) -> Intent: ...
+    async def barrier(self) -> Any: ...
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    @property
+    def views(self) -> Mapping[str, GroupView]: ...
+    def new_token(self) -> Token: ...
+    def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
+
+
+def difference(view: GroupView, group: str, intent: Intent, token: Callable[[], Token]) -> Configure | None:
+    """The one call that makes what is in force equal to the intent; None when it is."""
+    topics = {stored_name(topic.namespace, topic.name): topic for topic in intent.topics_of(group)}
+    groups = {stored_name(*key): value for key, value in intent.groups.items()}
+    new_topics = [topic for name, topic in sorted(topics.items()) if view.topics.get(name) != topic]
+    new_groups = [value for name, value in sorted(groups.items()) if view.groups.get(name) != value]
+    old_topics = sorted(view.topics.keys() - topics.keys())
+    old_groups = sorted(view.groups.keys() - groups.keys())
+    if not (new_topics or new_groups or old_topics or old_groups):
+        return None
+    return Configure(token(), new_topics, new_groups, old_topics, old_groups)
+
+
+class Reconciler:
+    """One task per hosted broker group."""
+
+    def __init__(self, node: str, engine: EngineLike, controller: ControllerLike, groups: Iterable[str]) -> None:
+        self._node = node
+        self._engine = engine
+        self._controller = controller
+        self._wake = {group: asyncio.Event() for group in groups}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._work(group), name=f"reconcile-{group}") for group in self._wake]
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def changed(self) -> None:
+        """The intent changed, or a group's view did."""
+        for event in self._wake.values():
+            event.set()
+
+    async def _work(self, group: str) -> None:
+        current: int | None = None
+        while True:
+            await self._wake[group].wait()
+            self._wake[group].clear()
+            view = self._engine.views.get(group)
+            if view is None or view.leader != self._node or not view.serving:
+                current = None
+                continue
+            try:
+                if current != view.term:
+                    await self._controller.barrier()
+                    current = view.term
+                if not await self._once(group):
+                    self._again(group)
+            except Exception as error:  # the controller may be without a leader for as long as it likes: try again later, say so
+                log.warning("intent not in force yet", group=group, reason=str(error) or type(error).__name__)
+                self._again(group)
+
+    async def _once(self, group: str) -> bool:
+        """One comparison and, if needed, one Configure. True when nothing is left to do that we know of."""
+        call = difference(self._engine.views[group], group, self._controller.state, self._engine.new_token)
+        if call is None:
+            return True
+        outcome = await self._engine.call(group, call)
+        if isinstance(outcome, Refused):
+            log.warning("configuration refused", group=group, reason=outcome.reason)
+            return False
+        log.info(
+            "configuration in force",
+            group=group,
+            topics=[stored_name(topic.namespace, topic.name) for topic in call.topics],
+            groups=[stored_name(value.namespace, value.name) for value in call.groups],
+            deleted_topics=list(call.deleted_topics),
+            deleted_groups=list(call.deleted_groups),
+        )
+        return True
+
+    def _again(self, group: str) -> None:
+        asyncio.get_running_loop().call_later(RETRY_S, self._wake[group].set)

@@ -1,0 +1,351 @@
+"""One node as a process: starts everything in order, refuses with one sentence, stops cleanly.
+
+Start order: platform and secret, data directory (owned by this process alone from then on), recovery of every broker group, the engine, the
+controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping is the reverse: new calls are refused, calls under way
+finish within the drain time, everything is flushed, the abort files go last. A fatal failure at any moment ends the process from whatever
+thread noticed it, before anything more can be acknowledged (invariant I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Never
+
+import grpc
+import grpc.aio
+import uvloop
+from grpc_health.v1 import health as grpc_health  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ledgermq import __version__
+from ledgermq.node import logs
+from ledgermq.node.admin import PEEK_METHOD, AdminService
+from ledgermq.node.config import NodeAddress, NodeConfig
+from ledgermq.node.controller.controller import Controller, ControllerConfig
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.engine import Engine
+from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, FatalError
+from ledgermq.node.forward import Forwarder
+from ledgermq.node.greeting import Greeter, PeerBook
+from ledgermq.node.hosting import Hosted, open_groups
+from ledgermq.node.http import Health, HttpServer, StateCollector
+from ledgermq.node.overview import Overview
+from ledgermq.node.peers import Peers
+from ledgermq.node.reconcile import Reconciler
+from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
+from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.proto import admin_pb2_grpc, peer_pb2
+from ledgermq.proto.status import LedgerError
+from ledgermq.storage import identity as identity_files
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.real_disk import RealDisk
+
+MESSAGING = "apache.rocketmq.v2.MessagingService"
+HEALTH_EVERY_S = 0.5
+ANNOUNCE_RETRY_S = 1.0
+
+log = logs.get_logger()
+
+
+def run(config: NodeConfig) -> int:
+    """Run one node until it is told to stop; the exit status. Raises FatalError when it cannot start."""
+    logs.configure(config.log_level, config.node)
+    check_platform()
+    end_with_parent()
+    exit_on_lost_map()
+    secret = config.secret()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, secret))
+    except StorageError as error:
+        raise _as_fatal(error) from error
+
+
+def check_platform() -> None:
+    """Refuse what cannot keep the promises."""
+    if not __debug__:
+        raise FatalError(EXIT_PLATFORM, "assertions are off (python -O), and with them the checks of the invariants", "start without -O")
+    if sys.platform != "linux":
+        raise FatalError(EXIT_PLATFORM, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
+
+
+def end_with_parent() -> None:
+    """Under a supervisor (`ledgermq up`) a node must not outlive it, even if that one is killed."""
+    parent = os.environ.get("LEDGERMQ_PARENT")
+    if parent is not None:
+        set_parent_death_signal = 1
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != int(parent):
+            raise FatalError(EXIT_DATA, "the supervisor of this node is gone", "start the cluster again")
+
+
+def exit_on_lost_map() -> None:
+    """A mapped file that lost its backing raises SIGBUS; a Python-level handler would return into the same fault for ever."""
+
+    def lost(_: int) -> None:
+        os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
+        os._exit(EXIT_MAP)
+
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lost)
+    _KEPT.append(handler)
+    ctypes.CDLL(None).signal(signal.SIGBUS, handler)
+
+
+_KEPT: list[Any] = []
+
+
+def end_process(error: FatalError) -> Never:
+    """One log line, one sentence, and the end, from whatever thread: nothing may be acknowledged after this."""
+    log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
+
+
+def _as_fatal(error: StorageError) -> FatalError:
+    what, _, remedy = str(error).partition(": ")
+    return FatalError(error.exit_code or EXIT_DATA, what, remedy or "the node's log says more")
+
+
+class DataDirectory:
+    """The node's directory: writable, ours, and used by no other process while we hold it."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.path = config.data.absolute()
+        self._config = config
+        self._descriptor: int | None = None
+
+    def take(self, disk: RealDisk) -> None:
+        """Raises FatalError or a StorageError when it cannot be ours."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            what = f"the data directory {self.path} cannot be used ({error.strerror})"
+            raise FatalError(EXIT_DATA, what, "make it a directory this user can write, or set data to another one") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            what = f"the data directory {self.path} is used by another process"
+            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
+        found = identity_files.read_node(disk, str(self.path))
+        if found is not None:
+            identity_files.compare_node(str(self.path), found, self._config.cluster_id, self._config.node)
+            return
+        foreign = sorted(name for name in os.listdir(self.path) if name != "node.log")
+        if foreign:
+            what = f"the data directory {self.path} has no node.json but holds {', '.join(foreign[:3])}"
+            raise FatalError(EXIT_DATA, what, "use an empty directory, or restore the whole node directory")
+        created = time.time_ns() // 1_000_000
+        identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+class _PeerSide:
+    """What peers say, passed on to the parts of this node."""
+
+    def __init__(self) -> None:
+        self.engine: Engine
+        self.forwarder: Forwarder
+        self.overview: Overview
+
+    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
+        self.engine.packets(items)
+
+    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        return await self.forwarder.execute_for_peer(sender, call)
+
+    async def status(self) -> peer_pb2.NodeStatusReply:
+        return await self.overview.own()
+
+    def signs(self, client_ids: Sequence[str]) -> None:
+        self.forwarder.signs_from_peer(client_ids)
+
+    def gone(self, client_id: str) -> None:
+        self.forwarder.gone_from_peer(client_id)
+
+    def link_changed(self, peer: str, up: bool) -> None:
+        self.forwarder.changed()
+
+
+class Node:
+    """All parts of a running node."""
+
+    def __init__(self, config: NodeConfig, secret: bytes, disk: RealDisk, hosted: Mapping[str, Hosted]) -> None:
+        self.config = config
+        boot_id = uuid.uuid4().hex
+        side = _PeerSide()
+        others = {name: target(address.host, address.peer_port) for name, address in config.nodes.items() if name != config.node}
+        identities = {name: item.identity for name, item in hosted.items()}
+        book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()})
+        book.load()
+        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, frozenset(others), identities, book)
+        self.peers = Peers(others, greeter, side, config.limits.peer_queue_bytes)
+        self.engine = Engine(
+            {name: item.group for name, item in hosted.items()},
+            send_packets=self.peers.send_packets,
+            on_fatal=end_process,
+            max_calls=config.limits.max_calls,
+        )
+        replicas = {group.name: group.replicas for group in config.cluster.groups}
+        self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
+        self.controller = Controller(_controller_config(config, secret))
+        self.overview = Overview(config, self.engine, self.peers.links)
+        self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
+        self.admin = AdminService(self.engine, self.forwarder, self.controller, self.overview)
+        address = config.address
+        service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
+        self.health = Health(config.node, self.engine)
+        self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes))
+        self.grpc: grpc.aio.Server | None = None
+        self._grpc_health = grpc_health.aio.HealthServicer()
+        self._tasks: list[asyncio.Task[None]] = []
+        side.engine, side.forwarder, side.overview = self.engine, self.forwarder, self.overview
+
+    async def start(self) -> None:
+        """Open everything; raises FatalError."""
+        self.engine.on_view(lambda group, view: self._changed())
+        self.controller.on_change(lambda state: self.reconciler.changed())
+        self.controller.on_failure(end_process)
+        self.engine.start()
+        await self.controller.start()
+        self.forwarder.start(self._execute)
+        self.reconciler.start()
+        host, address = self.config.listen_host, self.config.address
+        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
+        await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
+        await self._listen("http_port", address.http_port, lambda: self.http.listen(host, address.http_port))
+        self.peers.dial()
+        self._tasks = [asyncio.create_task(self._announce()), asyncio.create_task(self._publish_health())]
+
+    async def stop(self) -> None:
+        """Drain, flush, close."""
+        self.health.draining = True
+        await self._grpc_health.enter_graceful_shutdown()
+        for task in self._tasks:
+            task.cancel()
+        self.reconciler.stop()
+        if self.grpc is not None:
+            await self.grpc.stop(self.config.limits.drain_ms / 1000)
+        self.forwarder.stop()
+        await self.engine.stop()
+        await self.peers.stop()
+        await self.controller.stop()
+        await self.http.stop()
+
+    def _changed(self) -> None:
+        self.forwarder.changed()
+        self.reconciler.changed()
+
+    async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+        if method == PEEK_METHOD:
+            return await self.admin.execute(request)
+        return await self.service.execute(group, method, metadata, request, deadline)
+
+    async def _listen(self, key: str, port: int, open_port: Callable[[], Any]) -> None:
+        try:
+            await open_port()
+        except (OSError, RuntimeError) as error:
+            where = f"{self.config.listen_host}:{port}"
+            remedy = f"stop what uses it, or set nodes.{self.config.node}.{key} to another port"
+            raise FatalError(EXIT_PORT, f"{key} {where} cannot be opened, it is taken or not an address of this machine", remedy) from error
+
+    async def _listen_clients(self, address: str) -> None:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers(self.service.handlers())
+        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, server)
+        server.add_insecure_port(address)
+        await server.start()
+        self.grpc = server
+
+    async def _announce(self) -> None:
+        """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""
+        nodes = {
+            name: {"client": target(a.host, a.client_port), "peer": target(a.host, a.peer_port)} for name, a in self.config.nodes.items()
+        }
+        groups = {group.name: group.replicas for group in self.config.cluster.groups}
+        while True:
+            try:
+                await self.controller.announce(nodes, groups)
+                return
+            except LedgerError as error:
+                log.warning("not announced to the controller yet", reason=str(error))
+                await asyncio.sleep(ANNOUNCE_RETRY_S)
+
+    async def _publish_health(self) -> None:
+        """The gRPC health service follows readiness."""
+        former: bool | None = None
+        while True:
+            reasons = await self.health.why_not_ready()
+            ready = not reasons
+            if ready != former:
+                former = ready
+                log.info("ready" if ready else "not ready", reasons=reasons)
+                serving = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+                for name in ("", MESSAGING):
+                    await self._grpc_health.set(name, serving)
+            await asyncio.sleep(HEALTH_EVERY_S)
+
+    def _queued_bytes(self) -> dict[str, int]:
+        return {name: link.queued_bytes for name, link in self.peers.links.items()}
+
+
+def target(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _controller_config(config: NodeConfig, secret: bytes) -> ControllerConfig:
+    def at(address: NodeAddress) -> str:
+        return target(address.host, address.controller_port)
+
+    return ControllerConfig(
+        node=config.node,
+        addresses={name: at(address) for name, address in config.nodes.items()},
+        listen=target(config.listen_host, config.address.controller_port),
+        directory=str(config.data.absolute() / "controller"),
+        cluster_id=config.cluster_id,
+        secret=secret,
+    )
+
+
+async def _serve(config: NodeConfig, secret: bytes) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    disk = RealDisk()
+    directory = DataDirectory(config)
+    directory.take(disk)
+    began = time.monotonic()
+    log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
+    hosted = await asyncio.to_thread(open_groups, config, disk)
+    log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
+    node = Node(config, secret, disk, hosted)
+    try:
+        await node.start()
+        log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await node.stop()
+    directory.release()
+    log.info("stopped", seconds=round(time.monotonic() - began, 3))
+    return 0

@@ -1,0 +1,146 @@
+"""Real clusters for slow tests: N `serve` processes on free loopback ports.
+
+`running(tmp_path)` yields a ready cluster and ends every process afterwards, whatever the test did. A node that the test did not kill itself
+must stop cleanly: exit status 0, no abort file left.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2, admin_pb2_grpc
+
+T = TypeVar("T")
+
+# Shortened periods: the rules are the same, the waiting is not.
+FAST: dict[str, Any] = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000}, "limits": {"drain_ms": 500}}
+SMALL_LOG_FILE_BYTES = 4 << 20
+
+
+def prepare(
+    directory: Path,
+    *,
+    nodes: int = 3,
+    groups: Sequence[str] = ("g1",),
+    log_file_bytes: int = SMALL_LOG_FILE_BYTES,
+    extra: Mapping[str, Any] | None = None,
+    settings: Sequence[str] = (),
+) -> LocalCluster:
+    """A cluster directory with free ports; nothing runs yet."""
+    sections = {**FAST, **(extra or {})}
+    return LocalCluster.prepare(
+        directory / "cluster", nodes=nodes, groups=groups, log_file_bytes=log_file_bytes, extra=sections, settings=settings
+    )
+
+
+@contextmanager
+def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
+    """A ready cluster. Options as for `prepare`."""
+    cluster = prepare(directory, **options)
+    cluster.start_all()
+    try:
+        cluster.wait_ready()
+        yield cluster
+    except BaseException:
+        end_all(cluster)
+        for node in cluster.nodes:
+            print(f"--- {node}: last log lines ---\n" + "\n".join(log_lines(cluster, node)[-20:]))
+        raise
+    codes = cluster.stop()
+    assert set(codes.values()) <= {0}, f"exit statuses {codes}"
+    for node in codes:
+        assert not list(cluster.data(node).glob("*/abort")), f"{node} left an abort file"
+
+
+def end_all(cluster: LocalCluster) -> None:
+    """SIGKILL for whatever still runs."""
+    for node, child in cluster.children.items():
+        if child.exit_code is None:
+            cluster.kill(node)
+
+
+def log_lines(cluster: LocalCluster, node: str) -> list[str]:
+    """The node's log, one line each."""
+    return cluster.log_file(node).read_text(errors="replace").splitlines()
+
+
+def http(cluster: LocalCluster, node: str, path: str) -> tuple[int, str]:
+    """Status and text of a page of the node's HTTP port."""
+    address = cluster.nodes[node]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _KeepErrors())
+    with opener.open(f"http://{address.host}:{address.http_port}{path}", timeout=10) as response:
+        return response.status, response.read().decode()
+
+
+class _KeepErrors(urllib.request.HTTPDefaultErrorHandler):
+    def http_error_default(self, req: Any, fp: Any, code: int, msg: str, hdrs: Any) -> Any:
+        return fp
+
+
+def target(cluster: LocalCluster, node: str) -> str:
+    """The node's client endpoint."""
+    address = cluster.nodes[node]
+    return f"{address.host}:{address.client_port}"
+
+
+def admin(cluster: LocalCluster, node: str, method: str, request: Any) -> Any:
+    """One Admin call."""
+    with grpc.insecure_channel(target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        return getattr(admin_pb2_grpc.AdminStub(channel), method)(request, timeout=10)
+
+
+def status(cluster: LocalCluster, node: str) -> admin_pb2.ClusterStatusResponse:
+    """What the node says about the cluster."""
+    answer: admin_pb2.ClusterStatusResponse = admin(cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest())
+    return answer
+
+
+def create_topic(cluster: LocalCluster, name: str, kind: str = "normal", queues: int = 4) -> None:
+    """Create a topic through the first node that runs; it is in force when this returns."""
+    node = next(node for node, child in cluster.children.items() if child.exit_code is None)
+    request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind=kind, queues=queues, permission="rw")
+    answer = admin(cluster, node, "CreateTopic", request)
+    assert answer.status.code == 20000, answer.status.message
+
+
+def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:
+    """The node that leads a broker group, as soon as one does; asked of any node that runs."""
+
+    def found() -> str | None:
+        for node, child in cluster.children.items():
+            if child.exit_code is None:
+                for info in status(cluster, node).groups:
+                    if info.group == group and info.HasField("leader"):
+                        return str(info.leader)
+        return None
+
+    return wait_for(found, timeout_s, f"a leader of {group}")
+
+
+def wait_for(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    """Poll an outside condition until it holds; processes cannot be waited for in any other way."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.05)
+
+
+def log_events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
+    """The JSON lines of the node's log; a line that is no JSON must be the one error line."""
+    events = []
+    for line in log_lines(cluster, node):
+        if not line.startswith("error: "):
+            events.append(json.loads(line))
+    return events

@@ -1,0 +1,173 @@
+"""The configuration: three sources, and words that help."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ledgermq.node import config
+from ledgermq.node.errors import ConfigError, FatalError
+
+
+def example() -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(config.EXAMPLE)
+    return tree
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    tree = copy.deepcopy(example())
+    place: Any = tree
+    *above, last = path.split(".")
+    for part in above:
+        place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+    place[last] = value
+    return tree
+
+
+def test_example_is_valid_and_its_units_are_read() -> None:
+    """The printed example is a configuration; durations and sizes with units become numbers."""
+    loaded = config.validate(example())
+    assert loaded.delivery.liveness_ms == 65_000
+    assert loaded.cluster.groups[0].data_file_bytes == 1 << 30
+    assert loaded.address.peer_port == 9081
+    assert [group.name for group in loaded.hosted_groups] == ["g1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("log_levle", "x", ["unknown key 'log_levle'", "did you mean 'log_level'"]),
+        ("log_level", "loud", ["log_level = 'loud'", "'debug', 'info', 'warning' or 'error'"]),
+        ("delivery.livenes_ms", 3, ["unknown key 'delivery.livenes_ms'", "did you mean 'liveness_ms'"]),
+        ("delivery.liveness_ms", "5 parsecs", ["delivery.liveness_ms = '5 parsecs'", "500ms, 10s, 2m or 1h"]),
+        ("delivery.liveness_ms", 1, ["delivery.liveness_ms = 1", "at least 100"]),
+        ("limits.max_body_bytes", "4MB", ["limits.max_body_bytes = '4MB'", "64KiB, 64MiB or 1GiB"]),
+        ("nodes.n1.client_port", 99999, ["nodes.n1.client_port = 99999", "at most 65535"]),
+        ("nodes.n1.cleint_port", 1, ["unknown key 'nodes.n1.cleint_port'", "did you mean 'client_port'"]),
+        ("nodes.n2", {"host": "127.0.0.1", "client_port": 8081}, ["127.0.0.1:8081", "n1"]),
+        ("cluster.id", "x", ["cluster.id = 'x'", "UUID"]),
+        ("cluster.groups.0.replicas", ["n1", "n9"], ["'g1'", "'n9'"]),
+        ("cluster.groups.0.data_file_bytes", "x", ["cluster.groups.0.data_file_bytes", "'x'"]),
+        ("node", "n9", ["'n9'", "n1, n2, n3"]),
+        ("node", "../etc", ["node = '../etc'", "letters, digits"]),
+        ("raft.heartbeat_ms", 300, ["heartbeat_ms", "election_min_ms"]),
+    ],
+)
+def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value: Any, said: list[str]) -> None:
+    """Every fault says where it is, what is there, and what may be there instead."""
+    with pytest.raises(ConfigError) as caught:
+        config.validate(changed(key, value))
+    for part in said:
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 64
+
+
+def test_all_faults_are_told_at_once() -> None:
+    """Two faults are two parts of one message."""
+    tree = changed("log_level", "loud")
+    del tree["cluster"]["id"]
+    with pytest.raises(ConfigError) as caught:
+        config.validate(tree)
+    assert "log_level" in str(caught.value) and "'cluster.id' is missing" in str(caught.value)
+
+
+def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> None:
+    """The order of sources is file, environment, --set; variables of other commands are no settings."""
+    path = tmp_path / "node.yaml"
+    path.write_text(yaml.safe_dump({**example(), "log_level": "error", "delivery": {"liveness_ms": "1s"}}))
+    environment = {
+        "LEDGERMQ_LOG_LEVEL": "debug",
+        "LEDGERMQ_DELIVERY__LIVENESS_MS": "2s",
+        "LEDGERMQ_ENDPOINTS": "127.0.0.1:8081",
+        "HOME": "/",
+    }
+    loaded = config.load(path, ["delivery.liveness_ms=3s"], environment)
+    assert (loaded.log_level, loaded.delivery.liveness_ms) == ("debug", 3000)
+
+
+def test_whole_configuration_can_come_from_the_environment() -> None:
+    """A container needs no file: maps and lists are written as YAML in variables."""
+    tree = example()
+    environment = {f"LEDGERMQ_{key.upper()}": yaml.safe_dump(value, default_flow_style=True) for key, value in tree.items()}
+    assert config.load(None, (), environment) == config.validate(tree)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("nonsense", "KEY=VALUE"), ("node.x=1", "no keys below"), ("nodes.n1.hots=h", "did you mean 'host'")]
+)
+def test_wrong_set_option_is_refused(setting: str, said: str, tmp_path: Path) -> None:
+    """--set is checked like everything else."""
+    path = tmp_path / "node.yaml"
+    path.write_text(config.EXAMPLE)
+    with pytest.raises(ConfigError, match=said):
+        config.load(path, [setting], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a: [", "not valid YAML"), ("- a", "holds a list"), (b"\xff\xfe", "UTF-8"), (None, "cannot be read")]
+)
+def test_unreadable_file_is_refused_in_one_sentence(text: str | bytes | None, said: str, tmp_path: Path) -> None:
+    """Not YAML, not a mapping, not text, not there."""
+    path = tmp_path / "node.yaml"
+    if isinstance(text, str):
+        path.write_text(text)
+    elif text is not None:
+        path.write_bytes(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        config.load(path, (), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_show_masks_the_secret() -> None:
+    """A secret given directly appears neither in `show` nor in the text of the value."""
+    tree = changed("cluster.secret", "correct horse battery staple")
+    del tree["cluster"]["secret_file"]
+    loaded = config.validate(tree)
+    assert "horse" not in str(config.masked(loaded)) and "horse" not in repr(loaded)
+    assert loaded.secret() == b"correct horse battery staple"
+
+
+def secret_of(tmp_path: Path, content: str | None, mode: int = 0o600, host: str = "127.0.0.1") -> bytes:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    tree = changed("cluster.secret_file", str(path))
+    tree["listen_host"] = host
+    return config.validate(tree).secret()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "host", "said"),
+    [
+        (None, 0o600, "127.0.0.1", "cannot be read"),
+        ("", 0o600, "127.0.0.1", "has 0 bytes"),
+        ("short", 0o600, "127.0.0.1", "has 5 bytes"),
+        ("x" * 40, 0o644, "127.0.0.1", "chmod 600"),
+        ("x" * 20, 0o600, "0.0.0.0", "reachable from other machines"),
+    ],
+)
+def test_missing_weak_or_open_secret_is_refused(tmp_path: Path, content: str | None, mode: int, host: str, said: str) -> None:
+    """Exit 77: no secret, a short one, one that every user can read, one too short for an open address."""
+    with pytest.raises(FatalError, match=said) as caught:
+        secret_of(tmp_path, content, mode, host)
+    assert caught.value.exit_code == 77
+
+
+def test_good_secrets_are_accepted(tmp_path: Path) -> None:
+    """White space around a secret in a file does not count."""
+    assert secret_of(tmp_path, "x" * 16 + "\n") == b"x" * 16
+    assert secret_of(tmp_path, "x" * 32, host="0.0.0.0") == b"x" * 32
+
+
+def test_no_secret_at_all_is_refused() -> None:
+    """A cluster without a secret never starts, on loopback neither."""
+    tree = example()
+    del tree["cluster"]["secret_file"]
+    with pytest.raises(FatalError, match="no cluster secret") as caught:
+        config.validate(tree).secret()
+    assert caught.value.exit_code == 77
