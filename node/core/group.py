@@ -19,7 +19,6 @@ from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.sequencer import Sequencer
-from ledgermq.node.core.state import StateStore
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries
 from ledgermq.proto.types import Draft, ReplicaStatus, Role
@@ -70,15 +69,11 @@ class _Turn:
 class Group:
     """One broker group. Not thread-safe: one caller owns it."""
 
-    def __init__(
-        self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings, store: StateStore | None = None
-    ) -> None:
-        """`machine` is the derived state at an applied index; `store` keeps it on the disk, if anything does."""
+    def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
         self.group = group
         self.node = node
         self.replicator = replicator
         self.machine = machine
-        self._store = store
         self.leader = Leader(machine, settings)
         self._sequencer = Sequencer(machine.end)
         self._term_start: int | None = None
@@ -244,8 +239,6 @@ class Group:
 
     def _finish(self, turn: _Turn) -> TurnOutput:
         turn.done += self.leader.due(turn.now_ns)
-        if self._store is not None:
-            self._store.save_if_due()
         turn.wake(turn.replica_wake_at_ns)
         turn.wake(self.leader.wake_at_ns())
         if turn.stalled:
@@ -276,14 +269,8 @@ class Group:
             "visible_again": self.leader.clock.ready_count(),
             "log_full": self._log_full,
             "dispatch_stalled": self._dispatch_stalled,
-            "snapshots": 0 if self._store is None else self._store.snapshots,
         }
 
     def status(self) -> ReplicaStatus:
         """The replica's own status with the applied index filled in."""
         return self.machine.fill_status(self.replicator.status())
-
-    def close(self) -> None:
-        """Save the derived state and close its files. The log and the rest of the replica are closed by their owner, after this."""
-        if self._store is not None:
-            self._store.close(log_durable=self.replicator.durable_index >= self.machine.applied_index)

@@ -21,6 +21,7 @@ from ledgermq.proto.layout import Columns, decode_record, java_hash, record_colu
 from ledgermq.proto.names import CONTROL_TOPICS, stored_name
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicKind
+from ledgermq.storage.consume_queue import QueueUnits
 
 SNAPSHOT_VERSION = 1
 PEEK_BYTES_MAX = 16 << 20
@@ -39,12 +40,12 @@ class Queues(Protocol):
         """Of every queue that ever had a message."""
         ...
 
-    def dispatch(self, columns: Columns) -> None:
+    def append(self, columns: Columns) -> None:
         """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
         ...
 
-    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Physical offsets, sizes and tags codes."""
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        """Consecutive units; fewer at the end of the queue."""
         ...
 
 
@@ -101,7 +102,8 @@ class Machine:
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
         """Consecutive consume-queue units: physical offsets, sizes, tags codes."""
-        return self._queues.units(topic, queue, first, count)
+        units = self._queues.read(topic, queue, first, count)
+        return units.physical_offsets, units.sizes, units.tags_codes
 
     def record(self, physical_offset: int, size: int) -> bytes:
         """One message record."""
@@ -181,7 +183,7 @@ class Machine:
         effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), [])
         if records and isinstance(records[0][1], control.TopicRecord) and records[0][0] == 0:
             self._apply_topic(records.pop(0)[1], effects)
-        self._queues.dispatch(columns)
+        self._queues.append(columns)
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for at, record in records:
