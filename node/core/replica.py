@@ -146,7 +146,7 @@ class RaftReplica:
         question = self.core.chain_question(message)
         entries = None
         if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
-            entries = verify_range(arrived.payload, message.extent.first_index, message.extent.term, arrived.pos, arrived.prev_chain)
+            entries = self._verified(arrived, message.extent)
             if entries.last_index != message.extent.last_index:
                 raise BadPacket("shape", f"range ends at {entries.last_index}, not at {message.extent.last_index}")
         agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
@@ -209,6 +209,10 @@ class RaftReplica:
         """Term and vote are on stable storage when this returns, and before anything that depends on them."""
         with self._fencing("term and vote could not be stored"):
             self._hard_state.save(hard_state)
+
+    def _verified(self, arrived: Arrived, extent: Extent) -> Range:
+        """A pushed range after its structure, both its checksums and its chain were recomputed. Raises BadEntry."""
+        return verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
         """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""

@@ -10,15 +10,15 @@ import numpy as np
 
 from ledgermq.node.core.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.core.replica_boot import bootstrap, known_commit
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, encode_messages
 from ledgermq.proto.types import Range, Role, UnsealedBatch
 from ledgermq.raft.config import MS, RaftConfig, Timing
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.identity import mint
+from ledgermq.storage.store import GroupStore
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 GROUP = "g1"
@@ -48,23 +48,26 @@ class Node:
         self.boots = 0
         self.ticket: SyncTicket | None = None
         self.last: ReplicaOutput | None = None
-        disk.mkdirs(directory)
-        HardStateFile.create(disk, f"{directory}/hardstate").close()
-        EntryLog.create(disk, directory, self.identity)
-        log = EntryLog.open(disk, directory, self.identity, clean=False)
-        bootstrap(log, names, CREATED_MS)
-        log.close()
+        GroupStore.create(disk, directory, self.identity)
+        store = GroupStore.open(disk, directory, self.identity)
+        bootstrap(store.log, names, CREATED_MS)
+        store.close()
         self.replica: RaftReplica
         self.start(0)
 
     def start(self, now_ns: int) -> None:
         self.boots += 1
         self.ticket = None
-        log = EntryLog.open(self.disk, self.directory, self.identity, clean=False)
-        hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
+        self.store = GroupStore.open(self.disk, self.directory, self.identity)
         config = RaftConfig(self.name, self.names, self.boots, timing=TIMING)
         chance = Random(f"{self.name}/{self.boots}")
-        self.replica = self.replica_type(GROUP, config, log, hard_state, chance, now_ns, store_host=bytes(8))
+        self.replica = self.replica_type(
+            GROUP, config, self.store.log, self.store.hard_state, chance, now_ns, store_host=bytes(8), commit_index=known_commit(self.store)
+        )
+
+    @property
+    def log_directory(self) -> str:
+        return self.store.log_directory
 
     @property
     def log(self) -> EntryLog:

@@ -20,7 +20,7 @@ def trio(tmp_path: Path) -> Trio:
 
 
 def files(tmp_path: Path, name: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((tmp_path / name / "data").iterdir()) if path.suffix == ""}
+    return {path.name: path.read_bytes() for path in sorted((tmp_path / name / f"dledger-{name}" / "data").iterdir()) if path.suffix == ""}
 
 
 def test_the_replica_is_a_replicator(trio: Trio) -> None:

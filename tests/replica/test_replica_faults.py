@@ -63,7 +63,7 @@ def forged(trio: Trio, node: Node, first: int, term: int, mark: str) -> PeerPack
 
 
 def content(disk: ForgetfulDisk, name: str) -> dict[str, bytes]:
-    prefix = f"/data/{name}/data/"
+    prefix = f"/data/{name}/dledger-{name}/data/"
     return {path.removeprefix(prefix): disk.open(path).pread(0, 4096) for path in disk.files() if path.startswith(prefix)}
 
 
@@ -333,7 +333,7 @@ def test_an_empty_or_damaged_log_does_not_start(disks: Disks) -> None:
         rebuild(node)
     other = trio["n2"]
     trio.crash("n2")
-    disks["n2"].flip("/data/n2/data/00000000000000000000", 15)
+    disks["n2"].flip("/data/n2/dledger-n2/data/00000000000000000000", 15)
     with pytest.raises(Fenced):
         other.start(trio.now_ns)
 
