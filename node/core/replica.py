@@ -147,8 +147,6 @@ class RaftReplica:
         entries = None
         if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
             entries = self._verified(arrived, message.extent)
-            if entries.last_index != message.extent.last_index:
-                raise BadPacket("shape", f"range ends at {entries.last_index}, not at {message.extent.last_index}")
         agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
         self.core.step(message, now_ns, chains_agree=agree)
         writes = self.core.take_writes()
@@ -213,6 +211,13 @@ class RaftReplica:
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
         """A pushed range after its structure, both its checksums and its chain were recomputed. Raises BadEntry."""
         return verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+
+    def _verified(self, arrived: Arrived, extent: Extent) -> Range:
+        """The payload with its columns, every byte of it checked: structure, places, both CRCs, the chain from the entry before it."""
+        entries = verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+        if entries.last_index != extent.last_index:
+            raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")
+        return entries
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
         """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""
