@@ -209,11 +209,7 @@ class RaftReplica:
             self._hard_state.save(hard_state)
 
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
-        """A pushed range after its structure, both its checksums and its chain were recomputed. Raises BadEntry."""
-        return verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
-
-    def _verified(self, arrived: Arrived, extent: Extent) -> Range:
-        """The payload with its columns, every byte of it checked: structure, places, both CRCs, the chain from the entry before it."""
+        """A pushed range after its structure, its places, both its checksums and its chain were recomputed. Raises BadEntry, BadPacket."""
         entries = verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
         if entries.last_index != extent.last_index:
             raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")

@@ -13,7 +13,6 @@ import numpy as np
 from ledgermq.proto import control
 from ledgermq.proto.layout import HEADER_BYTES, decode_record, encode_entries
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.store import GroupStore
 
 MEMBERSHIP_INDEX = 0
 MEMBERSHIP_TERM = 0
@@ -28,15 +27,6 @@ def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int) -> None:
     batch = encode_entries([control.draft(control.Membership(tuple(sorted(voters))), created_ms)])
     log.append_leader(MEMBERSHIP_TERM, batch, np.zeros(1, np.int64), created_ms, NO_STORE_HOST, control=True)
     log.flush_mark()
-
-
-def known_commit(store: GroupStore, snapshot_index: int = MEMBERSHIP_INDEX) -> int:
-    """What a replica that starts may call committed at once: the snapshot's index if it agreed with the log, or what the log's checkpoint
-    noted. The checkpoint must have been written with an index that was committed *and* durable here; then no later truncation, and no power
-    cut, can have replaced an entry up to it."""
-    noted = store.read_checkpoint()
-    hint = MEMBERSHIP_INDEX if noted is None else min(noted.committed_index, store.log.end_index)
-    return max(MEMBERSHIP_INDEX, snapshot_index, hint)
 
 
 def membership(log: EntryLog) -> control.Membership:

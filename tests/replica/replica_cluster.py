@@ -10,7 +10,7 @@ import numpy as np
 
 from ledgermq.node.core.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap, known_commit
+from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, encode_messages
 from ledgermq.proto.types import Range, Role, UnsealedBatch
@@ -61,9 +61,7 @@ class Node:
         self.store = GroupStore.open(self.disk, self.directory, self.identity)
         config = RaftConfig(self.name, self.names, self.boots, timing=TIMING)
         chance = Random(f"{self.name}/{self.boots}")
-        self.replica = self.replica_type(
-            GROUP, config, self.store.log, self.store.hard_state, chance, now_ns, store_host=bytes(8), commit_index=known_commit(self.store)
-        )
+        self.replica = self.replica_type(GROUP, config, self.store.log, self.store.hard_state, chance, now_ns, store_host=bytes(8))
 
     @property
     def log_directory(self) -> str:
