@@ -8,6 +8,7 @@ registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,9 +55,16 @@ Failure = Callable[[pb.Status, bytes], bytes]
 
 
 class MessagingService:
-    """The client contract of one node. Belongs to the loop's thread."""
+    """The client contract of one node. Belongs to the loop's thread. `now_ns` is the clock of the engine."""
 
-    def __init__(self, engine: Engine, forwarder: Forwarder, metadata: Metadata, config: ServiceConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        forwarder: Forwarder,
+        metadata: Metadata,
+        config: ServiceConfig,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._config = config
         self._forwarder = forwarder
         self._topics = Topics(metadata)
@@ -64,7 +72,7 @@ class MessagingService:
         handles = Handles(config.secret)
         self.clients = Clients(forwarder, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
         self._sender = Sender(config, self._topics, self._groups, forwarder)
-        self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles)
+        self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._telemetry = Telemetry(config, self._topics, self.clients)
         self._releases: set[asyncio.Task[None]] = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import Receive, Received, TagFilter
@@ -46,7 +46,14 @@ class Receiver:
     """ReceiveMessage of one node."""
 
     def __init__(
-        self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder, clients: Clients, handles: Handles
+        self,
+        config: ServiceConfig,
+        topics: Topics,
+        groups: Groups,
+        forwarder: Forwarder,
+        clients: Clients,
+        handles: Handles,
+        now_ns: Callable[[], int],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -54,6 +61,7 @@ class Receiver:
         self._forwarder = forwarder
         self._clients = clients
         self._handles = handles
+        self._now_ns = now_ns
         self._turn = 0
 
     async def route(self, data: bytes, caller: Caller, deadline: float | None) -> Sequence[bytes]:
@@ -127,7 +135,7 @@ class Receiver:
             filter=job.filter,
             max_messages=job.max_messages,
             invisible_ms=job.invisible_ms,
-            deadline_ns=time.monotonic_ns() + int(job.polling_s * 1e9),
+            deadline_ns=self._now_ns() + int(job.polling_s * 1e9),
         )
         received: Received = await self._groups.call(broker_group, call, job.stored, deadline)
         if not received.leases:

@@ -1,0 +1,412 @@
+"""A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs to call it with.
+
+The groups are real (`node/core`), their replicator commits at once. Nothing expires by itself: `pass_time` moves the one clock, so "not
+earlier than" is exact and costs nothing. gRPC deadlines are the only real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ledgermq.node.config import Delivery, Limits
+from ledgermq.node.controller.metadata import State, apply
+from ledgermq.node.core.calls import Call, Configure, GroupView, Refused, Result
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.forward import Forwarder
+from ledgermq.node.peers import NotSent
+from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
+from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto import peer_pb2
+from tests.node_core.core_fakes import EPOCH_MS, MS, SECOND, FakeReplicator, MemoryLog, MemoryQueues
+
+Outcome = Result | Refused
+SECRET = b"0123456789abcdef0123456789abcdef"
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+CLIENT_ID = (("x-mq-client-id", "t1"),)
+UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0))
+
+
+class Clock:
+    """The one clock of a backend."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10 * SECOND
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class LoopEngine:
+    """The engine's shape on the loop itself: calls of one pass become one turn."""
+
+    def __init__(self, clock: Clock, groups: Sequence[str], settings: LeaderSettings) -> None:
+        self.clock = clock
+        self.views: dict[str, GroupView] = {}
+        self.groups: dict[str, Group] = {}
+        self.replicators: dict[str, FakeReplicator] = {}
+        self._queued: dict[str, list[Call]] = {}
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._token = 0
+        self.turned = asyncio.Event()
+        for name in groups:
+            log = MemoryLog()
+            self.replicators[name] = FakeReplicator(log)
+            machine = Machine(MemoryQueues(), log.record)
+            self.groups[name] = Group(name, "n1", self.replicators[name], machine, settings)
+
+    def new_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[call.token] = future  # type: ignore[union-attr]
+        self.tell(group, call)
+        return future
+
+    def tell(self, group: str, call: Call) -> None:
+        if not self._queued:
+            asyncio.get_running_loop().call_soon(self.turn)
+        self._queued.setdefault(group, []).append(call)
+
+    def turn(self) -> None:
+        """One turn of every group."""
+        queued, self._queued = self._queued, {}
+        for name, group in self.groups.items():
+            output = group.turn(self.clock.now_ns, EPOCH_MS + self.clock.now_ns // MS, queued.get(name, ()))
+            if output.view is not None:
+                self.views[name] = output.view
+            for done in output.done:
+                future = self._waiting.pop(done.token, None)
+                if future is not None and not future.done():
+                    future.set_result(done.outcome)
+        self.turned.set()
+        self.turned = asyncio.Event()
+
+    def lead(self, group: str, term: int) -> None:
+        self.replicators[group].lead(term)
+        self.turn()
+
+    def follow(self, group: str, leader: str | None) -> None:
+        replicator = self.replicators[group]
+        replicator.follow(replicator.term + 1, leader)
+        self.turn()
+
+    @property
+    def polls(self) -> int:
+        """Long polls that wait."""
+        return sum(len(group.leader.polls) for group in self.groups.values())
+
+    def in_flight(self) -> int:
+        return sum(group.machine.delivery.in_flight() for group in self.groups.values())
+
+    def counter(self, name: str) -> int:
+        return sum(group.leader.counters[name] for group in self.groups.values())
+
+
+class AgreedState:
+    """The controller: commands take effect at once, or at the next barrier when `behind`."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self._agreed = State()
+        self._shown = self._agreed
+        self.behind = False
+        self.barriers = 0
+        nodes = {"n1": {"client": "127.0.0.1:1", "peer": "127.0.0.1:2"}}
+        self.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {name: ["n1"] for name in groups}})
+
+    def command(self, command: dict[str, Any]) -> None:
+        self._agreed, outcome = apply(self._agreed, command)
+        assert outcome.code == 20000, outcome
+        if not self.behind:
+            self._shown = self._agreed
+
+    @property
+    def state(self) -> State:
+        return self._shown
+
+    async def barrier(self) -> None:
+        self.barriers += 1
+        self._shown = self._agreed
+
+
+class MemoryLink:
+    """The stream to another backend node in this process."""
+
+    def __init__(self, target: Forwarder) -> None:
+        self.up = True
+        self._target = target
+        self.calls = 0
+
+    def post(self, message: peer_pb2.PeerMessage) -> None:
+        if message.HasField("client_signs"):
+            self._target.signs_from_peer(message.client_signs.client_id)
+        elif message.HasField("client_gone"):
+            self._target.gone_from_peer(message.client_gone.client_id)
+
+    async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        if not self.up:
+            raise NotSent("down")
+        self.calls += 1
+        return await self._target.execute_for_peer("n2", peer_pb2.ForwardCall.FromString(call.SerializeToString()))
+
+
+class Backend:
+    """One server. `n2` is a second one that keeps no replica and forwards everything."""
+
+    def __init__(self, *, groups: Sequence[str] = ("g1",), delivery: Delivery | None = None, limits: Limits | None = None) -> None:
+        delivery = delivery or Delivery()
+        self.delivery = delivery
+        self.clock = Clock()
+        times = LeaseTimes(
+            liveness_ns=delivery.liveness_ms * MS, cap_ns=delivery.auto_renew_max_ms * MS, gone_ns=delivery.gone_grace_ms * MS
+        )
+        self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times))
+        self.controller = AgreedState(groups)
+        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits())
+        replicas = {name: ("n1",) for name in groups}
+        self.forwarder = Forwarder("n1", replicas, self.engine, {}, self.clock)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock)
+        self.link = MemoryLink(self.forwarder)
+        self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
+        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits())
+        self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
+        self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)
+        self._servers: list[grpc.aio.Server] = []
+        self.raw: Raw
+        self.raw2: Raw
+
+    async def start(self) -> None:
+        for term, name in enumerate(self.engine.groups, 1):
+            self.engine.lead(name, term)
+        self.forwarder.start(self.service.execute)
+        self.forwarder2.start(self.service2.execute)
+        self.port = await self._serve(self.service)
+        self.raw = Raw(self.port)
+        self.raw2 = Raw(await self._serve(self.service2))
+
+    async def _serve(self, service: MessagingService) -> int:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers(service.handlers())
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        self._servers.append(server)
+        return port
+
+    async def stop(self) -> None:
+        await self.raw.close()
+        await self.raw2.close()
+        for server in self._servers:
+            await server.stop(0)
+        self.forwarder.stop()
+        self.forwarder2.stop()
+
+    async def topic(self, name: str, kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+        """Create a topic; it is in force when this returns."""
+        command = {"op": "create-topic", "ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        self.controller.command(command)
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        for group in self.engine.groups:
+            topics = self.controller._agreed.topics_of(group)
+            await self.engine.call(group, Configure(self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())))
+
+    async def group(self, name: str, max_attempts: int = 17) -> None:
+        self.controller.command({"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, "fifo": False})
+        await self.reconcile()
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock and let every group notice; on the way it stops where something is due."""
+        self.clock.now_ns += round(seconds * SECOND)
+        self.engine.turn()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until server state says so; every change of it goes through a turn."""
+        async with asyncio.timeout(10):
+            while not condition():
+                await self.engine.turned.wait()
+
+    async def until_polls(self, count: int) -> None:
+        await self.until(lambda: self.engine.polls == count)
+
+
+class Raw:
+    """The official service through hand-made stubs."""
+
+    def __init__(self, port: int, options: Sequence[tuple[str, Any]] = UNLIMITED) -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    def unary(self, method: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
+        """An awaitable call; the response class follows from the method's name."""
+        response = getattr(pb, f"{method}Response")
+        stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        return stub(data, metadata=metadata, timeout=timeout)
+
+    def stream(self, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
+        """A ReceiveMessage call."""
+        stub = self.channel.unary_stream(SERVICE + "ReceiveMessage", response_deserializer=pb.ReceiveMessageResponse.FromString)
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        return stub(data, metadata=metadata, timeout=timeout)
+
+    def telemetry(self, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
+        serializer, deserializer = pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString
+        stub = self.channel.stream_stream(SERVICE + "Telemetry", request_serializer=serializer, response_deserializer=deserializer)
+        return stub(metadata=metadata, timeout=timeout)
+
+    async def send(self, *messages: pb.Message, **options: Any) -> pb.SendMessageResponse:
+        response: pb.SendMessageResponse = await self.unary("SendMessage", pb.SendMessageRequest(messages=messages), **options)
+        return response
+
+    async def receive(
+        self, topic: str = "T", group: str = "G", *, metadata: Sequence[tuple[str, str]] = CLIENT_ID, **options: Any
+    ) -> Received:
+        """One Receive from start to end; by default it does not wait."""
+        return await self.collect(self.stream(receive_request(topic, group, **options), metadata=metadata))
+
+    async def collect(self, call: Any) -> Received:
+        return Received([response async for response in call], await call.code())
+
+    async def ack(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
+        """The status of acknowledging one message."""
+        response = await self.unary("AckMessage", ack_request([message], group), metadata=metadata)
+        return int(response.status.code)
+
+    async def change(self, message: pb.Message, seconds: float, group: str = "G", handle: str | None = None) -> Any:
+        request = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name=group), topic=message.topic)
+        request.receipt_handle = handle or message.system_properties.receipt_handle
+        request.invisible_duration.FromMilliseconds(round(seconds * 1000))
+        return await self.unary("ChangeInvisibleDuration", request)
+
+
+class Received:
+    """What came on the stream of a Receive."""
+
+    def __init__(self, responses: list[pb.ReceiveMessageResponse], code: grpc.StatusCode) -> None:
+        self.contents = [str(response.WhichOneof("content")) for response in responses]
+        self.responses = responses
+        self.code = code
+        self.status = next(r.status for r in responses if r.HasField("status"))
+        self.messages = [r.message for r in responses if r.HasField("message")]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def message(body: bytes = b"hello", topic: str = "T", message_id: str | None = None, namespace: str = "", **system: Any) -> pb.Message:
+    """A message as a producer sends it."""
+    out = pb.Message(topic=pb.Resource(name=topic, resource_namespace=namespace), body=body)
+    out.system_properties.message_id = f"01{next(_ids):032X}" if message_id is None else message_id
+    out.system_properties.body_encoding = pb.IDENTITY
+    out.system_properties.message_type = pb.NORMAL
+    out.system_properties.born_timestamp.FromMilliseconds(EPOCH_MS)
+    out.system_properties.born_host = "producer-host"
+    for name, value in system.items():
+        if isinstance(value, list):
+            getattr(out.system_properties, name).extend(value)
+        else:
+            setattr(out.system_properties, name, value)
+    return out
+
+
+_ids = iter(range(1, 1 << 60))
+
+
+def receive_request(
+    topic: str = "T",
+    group: str = "G",
+    *,
+    broker: str = "",
+    queue: int = -1,
+    batch: int = 32,
+    invisible: float | None = 30,
+    polling: float | None = 0,
+    expression: str = "*",
+    namespace: str = "",
+) -> pb.ReceiveMessageRequest:
+    """A Receive; `invisible` None: automatic renewal, `polling` None: not said."""
+    resource = pb.Resource(name=topic, resource_namespace=namespace)
+    request = pb.ReceiveMessageRequest(group=pb.Resource(name=group, resource_namespace=namespace), batch_size=batch)
+    request.message_queue.CopyFrom(pb.MessageQueue(topic=resource, id=queue, broker=pb.Broker(name=broker)))
+    request.filter_expression.type = pb.TAG
+    request.filter_expression.expression = expression
+    request.auto_renew = invisible is None
+    if invisible is not None:
+        request.invisible_duration.FromMilliseconds(round(invisible * 1000))
+    if polling is not None:
+        request.long_polling_timeout.FromMilliseconds(round(polling * 1000))
+    return request
+
+
+def ack_request(messages: Sequence[pb.Message], group: str = "G") -> pb.AckMessageRequest:
+    entries = [
+        pb.AckMessageEntry(message_id=m.system_properties.message_id, receipt_handle=m.system_properties.receipt_handle) for m in messages
+    ]
+    return pb.AckMessageRequest(group=pb.Resource(name=group), topic=messages[0].topic, entries=entries)
+
+
+@asynccontextmanager
+async def backend(**options: Any) -> AsyncIterator[Backend]:
+    server = Backend(**options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+_runner: asyncio.Runner | None = None
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario on the one loop of this process: gRPC does not like loops that come and go."""
+    global _runner
+    if _runner is None:
+        _runner = asyncio.Runner()
+        atexit.register(_runner.close)
+
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    _runner.run(limited())
+
+
+def contract(
+    topics: Mapping[str, str] | None = None, **options: Any
+) -> Callable[[Callable[[Backend], Awaitable[None]]], Callable[[], None]]:
+    """Make a test of a scenario: a fresh backend with the topics T (normal) and F (FIFO), or those given as name → kind."""
+    wanted = {"T": "normal", "F": "fifo"} if topics is None else topics
+
+    def wrap(scenario: Callable[[Backend], Awaitable[None]]) -> Callable[[], None]:
+        async def work() -> None:
+            async with backend(**options) as server:
+                for name, kind in wanted.items():
+                    await server.topic(name, kind)
+                await scenario(server)
+
+        @functools.wraps(scenario)
+        def test() -> None:
+            run(work)
+
+        del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture of the scenario's parameter
+        return test
+
+    return wrap
