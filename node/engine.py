@@ -12,6 +12,7 @@ group could leave (invariant I9), and is expected not to return control to the g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sys
 import threading
@@ -279,7 +280,8 @@ class Engine:
         finally:
             loop, stopped = self._loop, self._stopped
             assert loop is not None and stopped is not None
-            loop.call_soon_threadsafe(lambda: None if stopped.done() else stopped.set_result(None))
+            with contextlib.suppress(RuntimeError):  # the loop may be closed after a fatal end: nobody is left to be told
+                loop.call_soon_threadsafe(lambda: None if stopped.done() else stopped.set_result(None))
 
     def _pass(self) -> bool:
         """Wait for inputs or the next timer, give every group concerned one turn, hand over the outputs. False after a stop."""

@@ -1,13 +1,14 @@
 """The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, nothing secret.
 
 Ready means: every broker group hosted here has a known leader, everything this replica knows to be committed is applied, and if the leader
-is this node, it serves. Both health answers ask the engine itself, so a stalled engine is neither healthy nor ready.
+is this node, it serves; and the controller knows the broker groups, so that topics can be created. Both health answers ask the engine
+itself, so a stalled engine is neither healthy nor ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -39,9 +40,9 @@ class EngineLike(Protocol):
 class Health:
     """Answers the questions of watchers; also used by the gRPC health service."""
 
-    def __init__(self, node: str, engine: EngineLike) -> None:
-        self._node = node
+    def __init__(self, engine: EngineLike, unknown_groups: Callable[[], Sequence[str]]) -> None:
         self._engine = engine
+        self._unknown_groups = unknown_groups
         self.draining = False
 
     async def statuses(self) -> dict[str, ReplicaStatus]:
@@ -58,7 +59,8 @@ class Health:
             statuses = await self.statuses()
         except TimeoutError:
             return ["the engine does not answer"]
-        return [reason for group, status in statuses.items() for reason in self._group_reasons(group, status)]
+        reasons = [reason for group, status in statuses.items() for reason in self._group_reasons(group, status)]
+        return reasons + [f"broker group {group} is not known to the controller yet" for group in self._unknown_groups()]
 
     def _group_reasons(self, group: str, status: ReplicaStatus) -> Iterator[str]:
         view = self._engine.views.get(group)

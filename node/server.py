@@ -210,7 +210,7 @@ class Node:
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
-        self.health = Health(config.node, self.engine)
+        self.health = Health(self.engine, self._unknown_groups)
         self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes))
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
@@ -301,6 +301,10 @@ class Node:
                 for name in ("", MESSAGING):
                     await self._grpc_health.set(name, serving)
             await asyncio.sleep(HEALTH_EVERY_S)
+
+    def _unknown_groups(self) -> list[str]:
+        known = self.controller.state.broker_groups
+        return [group.name for group in self.config.hosted_groups if group.name not in known]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}

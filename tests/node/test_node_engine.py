@@ -1,0 +1,299 @@
+"""The engine thread over fake groups: batching, timers, syncs, answers, fatal ends, clean stops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ledgermq.node.core.calls import Call, ClientGone, Done, GroupView, Peek, Peeked, Refused
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.engine import Engine
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.types import ReplicaStatus, Role
+
+FAR_NS = 1 << 62
+PEEKED = Peeked((), 0, 0)
+
+
+@dataclass(slots=True)
+class Output:
+    done: Sequence[Done] = ()
+    packets: Sequence[tuple[str, PeerPacket]] = ()
+    sync: SyncTicket | None = None
+    wake_at_ns: int = FAR_NS
+    view: GroupView | None = None
+
+
+@dataclass(slots=True)
+class FakeGroup:
+    """Answers every Peek at once; everything else is up to `react`."""
+
+    react: Callable[[FakeGroup, Output], None] = lambda group, output: None
+    calls: list[Call] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
+    synced: list[tuple[SyncTicket, OSError | None]] = field(default_factory=list)
+    turns: int = 0
+    threads: set[str] = field(default_factory=set)
+    closed: bool = False
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> Output:
+        self.turns += 1
+        self.threads.add(threading.current_thread().name)
+        self.calls += calls
+        self.batches.append(len(calls))
+        self.packets += packets
+        self.synced += synced
+        output = Output(done=[Done(call.token, PEEKED) for call in calls if isinstance(call, Peek)])
+        self.react(self, output)
+        return output
+
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus("g", "n1", Role.FOLLOWER, 0, None, 0, -1, -1, -1, -1)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """An engine with its callbacks recorded."""
+
+    def __init__(self, *groups: FakeGroup, max_calls: int = 1000) -> None:
+        self.fatal: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
+        self.sent: list[tuple[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        self.engine = Engine(
+            {f"g{k + 1}": group for k, group in enumerate(groups)},
+            send_packets=lambda group, packets: self.sent.extend((group, packet) for packet in packets),
+            on_fatal=lambda error: loop.call_soon_threadsafe(self.fatal.set_result, error) and None,
+            max_calls=max_calls,
+        )
+        self.engine.start()
+
+    def peek(self, group: str = "g1") -> asyncio.Future[Any]:
+        return self.engine.call(group, Peek(self.engine.new_token(), "t", 0, 0, 1))
+
+
+def view(term: int) -> GroupView:
+    return GroupView("n1", term, True, {}, {}, {}, {})
+
+
+def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> None:
+    """64 calls made at once reach the group in one turn, on the engine's thread, and every future gets its own answer."""
+
+    async def main() -> None:
+        group = FakeGroup()
+        bench = Bench(group)
+        answers = await asyncio.gather(*(bench.peek() for _ in range(64)))
+        assert answers == [PEEKED] * 64
+        assert 64 in group.batches
+        assert group.threads == {"engine"}
+        assert bench.engine.open_calls == 0
+        await bench.engine.stop()
+        assert group.closed
+
+    asyncio.run(main())
+
+
+def test_timer_wakes_a_group_without_any_input() -> None:
+    """A group that asks to be woken gets a turn although nothing happens; the other group does not."""
+
+    async def main() -> None:
+        third = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            output.wake_at_ns = 0 if group.turns < 3 else FAR_NS
+            if group.turns == 3:
+                loop.call_soon_threadsafe(third.set)
+
+        timed, idle = FakeGroup(react), FakeGroup()
+        bench = Bench(timed, idle)
+        await third.wait()
+        assert idle.turns == 1, "only the first turn of all"
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_sync_runs_on_its_own_thread_and_its_outcome_is_an_input() -> None:
+    """The engine goes on turning while a sync is under way; the outcome comes back with the same ticket."""
+
+    async def main() -> None:
+        release = threading.Event()
+        ran: list[str] = []
+
+        def sync() -> None:
+            release.wait()
+            ran.append(threading.current_thread().name)
+
+        ticket = SyncTicket(1, sync)
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.turns == 1:
+                output.sync = ticket
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        assert await bench.peek() == PEEKED
+        assert not group.synced and not ran, "answered while the sync was still under way"
+        release.set()
+        await bench.engine.stop()
+        assert group.synced == [(ticket, None)] and ran == ["sync-g1"]
+
+    asyncio.run(main())
+
+
+def test_failed_sync_reaches_the_group_as_its_error_and_fencing_ends_the_engine_with_73() -> None:
+    """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is answered afterwards."""
+
+    async def main() -> None:
+        failure = OSError(5, "Input/output error")
+
+        def sync() -> None:
+            raise failure
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.turns == 1:
+                output.sync = SyncTicket(1, sync)
+            if group.synced:
+                assert group.synced[0][1] is failure
+                raise Fenced("the log could not be synced")
+
+        bench = Bench(FakeGroup(react))
+        fatal = await bench.fatal
+        assert fatal.exit_code == 73 and "could not be synced" in str(fatal)
+        late = bench.peek()
+        await asyncio.sleep(0)
+        assert not late.done()
+
+    asyncio.run(main())
+
+
+class UnknownFormatLike(Exception):
+    exit_code = 76
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [(AssertionError("invariant"), 70), (KeyError("x"), 70), (FatalError(75, "damaged", "restore"), 75), (UnknownFormatLike("old"), 76)],
+)
+def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(error: Exception, exit_code: int) -> None:
+    """A bug is 70; errors that carry an exit code keep it."""
+
+    async def main() -> None:
+        def react(group: FakeGroup, output: Output) -> None:
+            raise error
+
+        bench = Bench(FakeGroup(react))
+        assert (await bench.fatal).exit_code == exit_code
+
+    asyncio.run(main())
+
+
+def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
+    """No future is left hanging, and no group is closed while its files are being synced."""
+
+    async def main() -> None:
+        release = threading.Event()
+        order: list[str] = []
+
+        def sync() -> None:
+            release.wait()
+            order.append("synced")
+
+        def react(group: FakeGroup, output: Output) -> None:
+            output.done = ()
+            if group.turns == 1:
+                output.sync = SyncTicket(1, sync)
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        hanging = bench.peek()
+        while not group.calls:
+            await asyncio.sleep(0)
+        stopping = asyncio.create_task(bench.engine.stop())
+        await asyncio.sleep(0)
+        assert not group.closed
+        release.set()
+        await stopping
+        assert order == ["synced"] and group.closed and len(group.synced) == 1
+        assert hanging.result() == Refused("unknown-outcome", detail="the node is stopping")
+
+    asyncio.run(main())
+
+
+def test_too_many_open_calls_are_refused_at_once() -> None:
+    """The bound on open calls is a refusal, not a queue."""
+
+    async def main() -> None:
+        def react(group: FakeGroup, output: Output) -> None:
+            output.done = ()
+
+        bench = Bench(FakeGroup(react), max_calls=2)
+        first, second, third = bench.peek(), bench.peek(), bench.peek()
+        assert third.result().reason == "busy"
+        assert not first.done() and not second.done()
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
+    """Packets of a group that is not hosted here have no effect; calls without an answer leave nothing behind."""
+
+    async def main() -> None:
+        one, two = FakeGroup(), FakeGroup()
+        bench = Bench(one, two)
+        packet = PeerPacket(b"h", b"p")
+        bench.engine.packets([("g2", "n2", packet), ("g9", "n2", packet)])
+        bench.engine.tell("g2", ClientGone("c", 1))
+        await bench.peek("g2")
+        assert two.packets == [("n2", packet)] and not one.packets
+        assert isinstance(two.calls[0], ClientGone)
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_views_are_published_and_packets_sent_from_the_loop() -> None:
+    """A new view reaches listeners and `views`; packets leave through the callback."""
+
+    async def main() -> None:
+        def react(group: FakeGroup, output: Output) -> None:
+            output.view = view(group.turns)
+            output.packets = [("n2", PeerPacket(b"h"))]
+
+        bench = Bench(FakeGroup(react))
+        seen: list[tuple[str, int]] = []
+        bench.engine.on_view(lambda group, new: seen.append((group, new.term)))
+        await bench.peek()
+        await bench.engine.stop()
+        assert bench.engine.views["g1"].term == seen[-1][1]
+        assert bench.sent and all(group == "g1" and packet[0] == "n2" for group, packet in bench.sent)
+
+    asyncio.run(main())
+
+
+def test_run_sees_the_group_between_two_turns() -> None:
+    """`run` and `status` execute on the engine's thread."""
+
+    async def main() -> None:
+        bench = Bench(FakeGroup())
+        assert await bench.engine.run("g1", lambda group: threading.current_thread().name) == "engine"
+        assert (await bench.engine.status("g1")).role is Role.FOLLOWER
+        await bench.engine.stop()
+
+    asyncio.run(main())
