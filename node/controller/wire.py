@@ -17,9 +17,10 @@ import socket
 import time
 from typing import Any
 
+from pysyncobj.dns_resolver import globalDnsResolver
 from pysyncobj.transport import TCPTransport
 
-from ledgermq.node.errors import EXIT_PORT, FatalError
+from ledgermq.node.errors import EXIT_PORT, ConfigError, FatalError
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +199,12 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         if self._ready and self._server is not None and self._server._TcpServer__fileno is None:
             # The library stops listening for good when one accept fails, for instance for want of file descriptors.
             self._ready = False
+
+    def _createServer(self) -> None:
+        listen = self._quorum.conf.bindAddress
+        if globalDnsResolver().resolve(listen.rsplit(":", 1)[0]) is None:
+            raise ConfigError(f"the controller's listen address {listen} cannot be resolved", "set listen_host to an address of this machine")
+        super()._createServer()
 
     def _maybeBind(self) -> None:
         """Bind, or say why not. Only the first attempt is fatal."""

@@ -240,6 +240,18 @@ def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
     with_cluster(tmp_path, body, nodes=1)
 
 
+def test_a_listen_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    """A host that cannot be resolved is a configuration error, not a traceback."""
+
+    async def run() -> None:
+        cluster = Cluster(tmp_path, 1)
+        with pytest.raises(FatalError, match="listen_host") as caught:
+            await Controller(replace(cluster.config("n1"), listen="no such host:1")).start()
+        assert caught.value.exit_code == 64
+
+    asyncio.run(run())
+
+
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Private names are used, so the version is asserted at start (exit 76)."""
     require_library()
