@@ -203,7 +203,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
     def _createServer(self) -> None:
         listen = self._quorum.conf.bindAddress
         if globalDnsResolver().resolve(listen.rsplit(":", 1)[0]) is None:
-            raise ConfigError(f"the controller's listen address {listen} cannot be resolved", "set listen_host to an address of this machine")
+            what = f"the controller's listen address {listen} cannot be resolved"
+            raise ConfigError(what, "set listen_host to an address of this machine")
         super()._createServer()
 
     def _maybeBind(self) -> None:
