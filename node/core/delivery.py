@@ -63,6 +63,8 @@ class Delivery:
     def __init__(self, begin: Callable[[str, int], int]) -> None:
         self._begin = begin
         self.queues: dict[QueueKey, QueueRows] = {}
+        self.in_flight = 0
+        """How many messages have a row: leased and not done, expired ones included."""
 
     def cursor(self, key: QueueKey) -> int:
         """The next queue offset never leased; where a group starts that has not met the queue."""
@@ -73,10 +75,6 @@ class Delivery:
         """The row of a message in flight; None if it is new or done."""
         queue = self.queues.get(key)
         return None if queue is None else queue.rows.get(offset)
-
-    def in_flight(self) -> int:
-        """How many messages are leased and not done, expired ones included."""
-        return sum(len(queue.rows) for queue in self.queues.values())
 
     def _queue(self, key: QueueKey) -> QueueRows:
         queue = self.queues.get(key)
@@ -103,8 +101,10 @@ class Delivery:
             queue = self._queue(key)
             for offset, attempt in zip(offsets, attempts, strict=True):
                 touched.append((key, offset))
-                if offset < queue.cursor and offset not in queue.rows:
-                    continue
+                if offset not in queue.rows:
+                    if offset < queue.cursor:
+                        continue
+                    self.in_flight += 1
                 queue.rows[offset] = Row(index, attempt, client, duration_ms)
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
@@ -116,7 +116,7 @@ class Delivery:
             queue = self._queue(key)
             for offset in offsets:
                 touched.append((key, offset))
-                queue.rows.pop(offset, None)
+                self.in_flight -= int(queue.rows.pop(offset, None) is not None)
         for key, cursor in cursors.items():
             queue = self._queue(key)
             queue.cursor = max(queue.cursor, cursor)
@@ -135,6 +135,7 @@ class Delivery:
                 row = queue.rows.get(offset)
                 if row is not None and row.lease == lease:
                     del queue.rows[offset]
+                    self.in_flight -= 1
         return touched
 
     def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
@@ -157,7 +158,9 @@ class Delivery:
         return self._forget([key for key in self.queues if key[1] == topic])
 
     def _forget(self, keys: list[QueueKey]) -> Touched:
-        return [(key, offset) for key in keys for offset in self.queues.pop(key).rows]
+        touched = [(key, offset) for key in keys for offset in self.queues.pop(key).rows]
+        self.in_flight -= len(touched)
+        return touched
 
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11): group → topic → queue → [cursor, [[offset, lease, attempt, client, duration], …]]."""
@@ -172,9 +175,11 @@ class Delivery:
     def restore(self, exported: dict[str, Any]) -> None:
         """Replace the state by what `export` returned."""
         self.queues = {}
+        self.in_flight = 0
         for group, topics in exported.items():
             for topic, queues in topics.items():
                 for queue_id, (cursor, rows) in queues.items():
                     queue = self.queues[(group, topic, int(queue_id))] = QueueRows(cursor)
                     for offset, lease, attempt, client, duration_ms in rows:
                         queue.rows[offset] = Row(lease, attempt, client, duration_ms)
+                    self.in_flight += len(queue.rows)

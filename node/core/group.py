@@ -29,6 +29,8 @@ _READ_BYTES = 1 << 20
 _APPLY_BYTES_PER_TURN = 16 << 20
 _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
+_RESERVE_FOR_DELIVERY = 256 << 10
+"""How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ class _Turn:
     replica_wake_at_ns: int = _NEVER_NS
     applied_bytes: int = 0
     changed: bool = False
+    full: bool = False
+    """Not even control records find room: nothing more is appended in this turn."""
     stalled: bool = False
-    """The disk is full: nothing more is appended or applied in this turn."""
+    """The consume queues find no room: nothing more is applied in this turn, and nothing is accepted."""
 
     def wake(self, at_ns: int | None) -> None:
         if at_ns is not None:
@@ -81,6 +85,7 @@ class Group:
         self._seen: tuple[object, ...] = ()
         """What outsiders were told last, besides what applying entries changes."""
         self._log_full = 0
+        self._reserve_left = _RESERVE_FOR_DELIVERY
         self._dispatch_stalled = 0
 
     def turn(
@@ -144,7 +149,7 @@ class Group:
         if self.leader.term is None:
             self.leader.lead(leads)
             self._rebuild_sequencer()
-        if self._term_start is None and not turn.stalled:
+        if self._term_start is None and not turn.full:
             index = self.replicator.end_index + 1
             record = control.TermStart(leads, self.node)
             if self._append(turn, [control.draft(record, turn.now_ms)], control_only=True) is not None:
@@ -163,22 +168,28 @@ class Group:
     # Proposing
 
     def _append(self, turn: _Turn, drafts: list[Draft], *, control_only: bool) -> tuple[list[int], int] | None:
-        """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads."""
+        """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads.
+
+        With `control_only`, which may use the reserve, there is no client message among them.
+        """
         batch = encode_entries(drafts)
         assignment = self._sequencer.assign(batch, turn.now_ms)
         try:
             self.replicator.propose(turn.now_ns, batch, assignment.queue_offsets, assignment.store_ms, control=control_only)
         except LogFull:
             self._log_full += 1
+            turn.full = control_only
             return None
         except NotLeader:
             return None
+        if not control_only:
+            self._reserve_left = _RESERVE_FOR_DELIVERY
         self._sequencer.appended(assignment)
         return assignment.queue_offsets.tolist(), assignment.store_ms
 
     def _propose(self, turn: _Turn) -> bool:
         """Plan everything that waits and append it; True if something was appended."""
-        if not self.leader.has_work():
+        if turn.full or not self.leader.has_work():
             return False
         if turn.stalled:
             # What is appended now could not be applied, and its caller would wait for nothing.
@@ -190,11 +201,12 @@ class Group:
             # The disk is full: clients' messages are refused, everything else may use the reserve.
             self.leader.withdraw()
             plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=True)
-            columns = self._append_plan(turn, plan, control_only=True)
+            self._reserve_left -= sum(len(draft.body) for draft in plan.drafts if draft is not None)
+            columns = self._append_plan(turn, plan, control_only=True) if self._reserve_left > 0 else None
         if columns is None:
             self.leader.withdraw()
             if self.replicator.role is Role.LEADER:
-                turn.stalled = True
+                turn.full = True
                 turn.done += self.leader.refuse_all("disk-full")
             return False
         turn.done += self.leader.appended(plan, *columns)
@@ -241,7 +253,7 @@ class Group:
         turn.done += self.leader.due(turn.now_ns)
         turn.wake(turn.replica_wake_at_ns)
         turn.wake(self.leader.wake_at_ns())
-        if turn.stalled:
+        if turn.full or turn.stalled:
             turn.wake(turn.now_ns + _RETRY_NS)
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving)
         view = self.view() if turn.changed or seen != self._seen else None
@@ -265,8 +277,8 @@ class Group:
         return {
             **self.leader.counters,
             "polls_waiting": len(self.leader.polls),
-            "in_flight": self.machine.delivery.in_flight(),
-            "visible_again": self.leader.clock.ready_count(),
+            "in_flight": self.machine.delivery.in_flight,
+            "visible_again": self.leader.clock.ready_count,
             "log_full": self._log_full,
             "dispatch_stalled": self._dispatch_stalled,
         }

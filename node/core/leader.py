@@ -48,6 +48,9 @@ from ledgermq.proto.types import Range
 
 ENTRY_OVERHEAD = 48 + 92
 _REMEMBERED_RECEIVES = 1024
+_PLAN_BYTES = 8 << 20
+"""Calls beyond this go into the next batch of the same turn."""
+_HANDLE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,9 @@ class Leader:
         assert self.serving, "a leader serves only after its term-start record is applied"
         plan = Plan(first_index, now_ms)
         for call in self._inbox:
-            if isinstance(call, Produce):
+            if plan.size >= _PLAN_BYTES:
+                plan.deferred.append(call)
+            elif isinstance(call, Produce):
                 self._plan_produce(plan, call, full)
             elif isinstance(call, Ack):
                 self._plan_ack(plan, call, now_ns)
@@ -235,6 +240,7 @@ class Leader:
             return
         plan.produced.append((call, len(plan.drafts)))
         plan.drafts.extend(call.drafts)
+        plan.size += sum(len(draft.body) for draft in call.drafts)
         plan.count("produced", len(call.drafts))
 
     def _judge(self, plan: Plan, handle: Handle, now_ns: int) -> tuple[bool, int | None]:
@@ -256,6 +262,7 @@ class Leader:
 
     def _plan_ack(self, plan: Plan, call: Ack, now_ns: int) -> None:
         flags: list[bool] = []
+        plan.size += _HANDLE_BYTES * len(call.handles)
         index = -1
         for handle in call.handles:
             good, pending = self._judge(plan, handle, now_ns)

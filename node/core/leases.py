@@ -31,7 +31,7 @@ class LeaseTimes:
     liveness_ns: int = 65 * SECOND
     cap_ns: int = 3 * 3600 * SECOND
     gone_ns: int = SECOND
-    handover_ns: int = 0
+    handover_ns: int = 20 * MS
 
 
 @dataclass(slots=True)
@@ -60,6 +60,8 @@ class LeaseClock:
         self._clients: dict[str, _Client] = {}
         self._heap: list[tuple[int, QueueKey, int, int]] = []
         self._ready: dict[QueueKey, dict[int, None]] = {}
+        self.ready_count = 0
+        """How many messages in flight are visible again."""
 
     def lead(self, now_ns: int) -> None:
         """Start over: every row known counts from `now_ns`."""
@@ -74,6 +76,7 @@ class LeaseClock:
         self._clients.clear()
         self._heap.clear()
         self._ready.clear()
+        self.ready_count = 0
 
     def touched(self, now_ns: int, key: QueueKey, offset: int) -> None:
         """A record about this offset was applied: its lease is new, or gone."""
@@ -98,8 +101,9 @@ class LeaseClock:
         del self._timers[key, offset]
         self._detach(key, offset, timer)
         ready = self._ready.get(key)
-        if ready is not None:
-            ready.pop(offset, None)
+        if ready is not None and offset in ready:
+            del ready[offset]
+            self.ready_count -= 1
             if not ready:
                 del self._ready[key]
 
@@ -164,6 +168,7 @@ class LeaseClock:
             timer.end_ns = deadline
             self._detach(key, offset, timer)
             self._ready.setdefault(key, {})[offset] = None
+            self.ready_count += 1
             found[key[0], key[1]] = None
         return found
 
@@ -175,10 +180,6 @@ class LeaseClock:
     def ready(self, key: QueueKey) -> Iterator[int]:
         """Offsets visible again, the longest ready first. Do not apply records while iterating."""
         return iter(self._ready.get(key, ()))
-
-    def ready_count(self) -> int:
-        """How many messages in flight are visible again."""
-        return sum(len(offsets) for offsets in self._ready.values())
 
     def wake_at_ns(self) -> int | None:
         """When the next lease may end."""

@@ -151,6 +151,12 @@ class Machine:
 
     def differences(self, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
         """The records that bring `call` into force; none for what is in force already. An older incarnation never replaces a newer one."""
+        for stored in call.deleted_topics:
+            if stored in self.topics:
+                yield control.TopicRecord(self.topics[stored], deleted=True)
+        for stored in call.deleted_groups:
+            if stored in self.groups:
+                yield control.GroupRecord(self.groups[stored], deleted=True)
         for topic in call.topics:
             now = self.topics.get(stored_name(topic.namespace, topic.name))
             if now != topic and (now is None or topic.incarnation >= now.incarnation):
@@ -158,12 +164,6 @@ class Machine:
         for group in call.groups:
             if self.groups.get(stored_name(group.namespace, group.name)) != group:
                 yield control.GroupRecord(group)
-        for stored in call.deleted_topics:
-            if stored in self.topics:
-                yield control.TopicRecord(self.topics[stored], deleted=True)
-        for stored in call.deleted_groups:
-            if stored in self.groups:
-                yield control.GroupRecord(self.groups[stored], deleted=True)
 
     # Applying
 

@@ -141,6 +141,9 @@ class _Job:
         for offset in self._clock.ready(key):
             if self.full():
                 return
+            if len(self.pick.passed_again) >= SCAN_UNITS:
+                self.pick.more = True
+                return
             row = self._delivery.row(key, offset)
             if row is None or self._overlay.pending(key, offset) is not None:
                 continue

@@ -51,6 +51,8 @@ class Plan:
     deferred: list[Call] = field(default_factory=list)
     """Calls that must wait until an entry already in the log is applied."""
     counts: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    """Roughly how many bytes the calls so far put into the log."""
     ack_place: int = -1
     change_place: int = -1
 

@@ -10,6 +10,7 @@ import numpy as np
 from ledgermq.node.core.calls import Ack, Call, Change, Configure, Done, Handle, Lease, Produce, Receive, Refused, Result, TagFilter
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.ranges import tail
@@ -175,7 +176,7 @@ class Bench:
 
     def __init__(self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1") -> None:
         self.log = log or MemoryLog()
-        self.settings = settings or LeaderSettings()
+        self.settings = settings or LeaderSettings(times=LeaseTimes(handover_ns=0))
         self.replicator = FakeReplicator(self.log, node)
         self.queues = MemoryQueues()
         self.machine = Machine(self.queues, self.log.record)

@@ -273,7 +273,7 @@ class World:
                     assert message in self.logged.done, f"{body} never came to {group}"
                 else:
                     assert message in self.logged.passed, f"{body} came to {group}"
-        assert self.bench.machine.delivery.in_flight() == 0
+        assert self.bench.machine.delivery.in_flight == 0
         assert len(self.bench.group.leader.polls) == 0
 
 
