@@ -313,6 +313,8 @@ class EntryLog:
         lagging mark alone is reason enough."""
         self._require_sound()
         assert self._job is None, "a sync is already under way"
+        if self.dirty or idle:
+            self._adopt()
         wants_mark = self.mark_pending
         if not self.dirty and not (wants_mark and (idle or self._mark_due)):
             return None
@@ -362,6 +364,7 @@ class EntryLog:
         """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
         self._require_sound()
         self._rolled = True
+        self._data.stop_preparing()
         while (job := self.begin_sync(idle=True)) is not None:
             error = None
             try:
@@ -413,6 +416,13 @@ class EntryLog:
             while self._data.end < wanted:
                 self._data.extend()
             self._index.reserve(self.end_index + 1 + count, control=control)
+        except OSError as error:
+            raise self._fence(f"making room for the log failed: {error}") from error
+
+    def _adopt(self) -> None:
+        """Give a file that was made ahead its name, so that the sync at hand makes the name durable."""
+        try:
+            self._data.adopt_if_ready()
         except OSError as error:
             raise self._fence(f"making room for the log failed: {error}") from error
 

@@ -45,6 +45,7 @@ class _Preparation:
     def __init__(self, disk: Disk, path: str, size: int, allocate: bool) -> None:
         self.path = path
         self.error: OSError | None = None
+        self.cancelled = False
         self._disk = disk
         self._size = size
         self._allocate = allocate
@@ -74,6 +75,13 @@ class _Preparation:
     def finish(self) -> None:
         """Make the file here, or wait for the thread that is making it."""
         self.run()
+        self._done.wait()
+
+    def cancel(self) -> None:
+        """Nobody will begin to make the file any more; one being made is waited for."""
+        if self._claim.acquire(blocking=False):
+            self.cancelled = True
+            self._done.set()
         self._done.wait()
 
 
@@ -178,7 +186,7 @@ class MappedFiles:
 
     def prepare(self) -> None:
         """Have the next file made in the background, unless it is on the way or the disk is known to be too full."""
-        if self._next is not None and self._next.ready and self._next.error is not None:
+        if self._next is not None and self._next.ready and (self._next.error is not None or self._next.cancelled):
             self._next = None
         if self._next is None and self._has_room():
             self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate)
@@ -189,6 +197,8 @@ class MappedFiles:
         if self._next is None or not self._next.ready:
             return False
         preparation, self._next = self._next, None
+        if preparation.cancelled:
+            return False
         if preparation.error is not None:
             if is_no_space(preparation.error):
                 return False
@@ -205,6 +215,11 @@ class MappedFiles:
             self._next.finish()
         if not self.adopt_if_ready():
             raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
+
+    def stop_preparing(self) -> None:
+        """No file is being made any more when this returns. One that is ready can still be adopted."""
+        if self._next is not None:
+            self._next.cancel()
 
     def drop_from(self, offset: int) -> list[DiskFile]:
         """Remove the files that begin at or behind `offset`, last first. Returns those that were open, for the owner to close."""
@@ -232,9 +247,8 @@ class MappedFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.finish()
-            self._next = None
+        self.stop_preparing()
+        self._next = None
         for file in self._open.values():
             file.close()
         self._open.clear()
