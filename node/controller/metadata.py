@@ -81,11 +81,21 @@ class State:
     topics: Mapping[Key, Topic] = field(default_factory=_empty)
     groups: Mapping[Key, GroupConfig] = field(default_factory=_empty)
     answered: Mapping[str, Outcome] = field(default_factory=_empty)
+    deleted_topics: Mapping[Key, int] = field(default_factory=_empty)
+    """Topics that were deleted and not created again, with their last incarnation."""
+    deleted_groups: Mapping[Key, int] = field(default_factory=_empty)
+    """Consumer groups that were deleted and not created again, with the revision that did it."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name)."""
         found = (self.topics[key].in_group(broker_group) for key in sorted(self.topics))
         return tuple(config for config in found if config is not None)
+
+    def gone_topics(self, broker_group: str) -> frozenset[Key]:
+        """What the log of a broker group should not hold. A topic that is neither here nor in `topics_of` is unknown, not deleted: a quorum
+        that lost its metadata must not make the logs forget theirs."""
+        elsewhere = (key for key, topic in self.topics.items() if not topic.placement.get(broker_group))
+        return frozenset(self.deleted_topics) | frozenset(elsewhere)
 
 
 class _Refused(Exception):
@@ -150,7 +160,8 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} exists with other settings ({settings})")
     placement = _placed(state, key, {}, queues)
     topic = Topic(*key, kind, permission, queues, placement, incarnation=state.revision + 1)
-    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+    deleted = _without(state.deleted_topics, key)
+    return _changed(state, topics=_with(state.topics, key, topic), deleted_topics=deleted), Outcome(value=export_topic(topic))
 
 
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
@@ -169,7 +180,8 @@ def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
 def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
     key = _topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
-    return _changed(state, topics=_without(state.topics, key)), Outcome(value=export_topic(known))
+    deleted = _with(state.deleted_topics, key, known.incarnation)
+    return _changed(state, topics=_without(state.topics, key), deleted_topics=deleted), Outcome(value=export_topic(known))
 
 
 def create_group(state: State, command: Json) -> tuple[State, Outcome]:
@@ -184,13 +196,15 @@ def create_group(state: State, command: Json) -> tuple[State, Outcome]:
         detail = f"consumer group {_shown(key)} exists with other settings (max attempts {known.max_attempts})"
         raise _Refused(Code.PRECONDITION_FAILED, detail)
     group = GroupConfig(*key, max_attempts=attempts, fifo=False)
-    return _changed(state, groups=_with(state.groups, key, group)), Outcome(value=export_group(group))
+    deleted = _without(state.deleted_groups, key)
+    return _changed(state, groups=_with(state.groups, key, group), deleted_groups=deleted), Outcome(value=export_group(group))
 
 
 def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
     key = _group_key(command)
     known = _existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
-    return _changed(state, groups=_without(state.groups, key)), Outcome(value=export_group(known))
+    deleted = _with(state.deleted_groups, key, state.revision + 1)
+    return _changed(state, groups=_without(state.groups, key), deleted_groups=deleted), Outcome(value=export_group(known))
 
 
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
@@ -237,6 +251,8 @@ def export(state: State) -> Json:
         "broker_groups": {name: list(replicas) for name, replicas in sorted(state.broker_groups.items())},
         "topics": [export_topic(state.topics[key]) for key in sorted(state.topics)],
         "groups": [export_group(state.groups[key]) for key in sorted(state.groups)],
+        "deleted_topics": [[*key, incarnation] for key, incarnation in sorted(state.deleted_topics.items())],
+        "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -254,6 +270,8 @@ def restore(tree: Json) -> State:
         topics=MappingProxyType({(topic.namespace, topic.name): topic for topic in topics}),
         groups=MappingProxyType({(group.namespace, group.name): group for group in groups}),
         answered=MappingProxyType({request: Outcome(*fields) for request, *fields in tree["answered"]}),
+        deleted_topics=MappingProxyType({(ns, name): incarnation for ns, name, incarnation in tree["deleted_topics"]}),
+        deleted_groups=MappingProxyType({(ns, name): revision for ns, name, revision in tree["deleted_groups"]}),
     )
 
 

@@ -143,6 +143,21 @@ def test_a_recreated_topic_is_a_new_incarnation() -> None:
     assert state.topics["", "t"].incarnation > first
 
 
+def test_only_what_was_deleted_is_gone() -> None:
+    """A broker group's log drops what was deleted or lies elsewhere, never what this state merely does not know."""
+    assert described().gone_topics("g1") == frozenset()
+    state, _ = run([topic("one", queues=1), topic("two", queues=1), {"op": "delete-topic", "ns": "", "name": "two"}], described())
+    assert state.gone_topics("g1") == {("", "two")}
+    assert state.gone_topics("g2") == {("", "one"), ("", "two")}
+    state, _ = run([topic("two", queues=4)], state)
+    assert state.gone_topics("g1") == frozenset() and not state.deleted_topics
+    group = {"ns": "", "name": "g", "max_attempts": 17}
+    state, _ = run([{"op": "create-group", **group}, {"op": "delete-group", **group}], state)
+    assert list(state.deleted_groups) == [("", "g")]
+    state, _ = run([{"op": "create-group", **group}], state)
+    assert not state.deleted_groups
+
+
 def test_more_queues_keep_the_old_ones_in_place() -> None:
     """Growing adds queues to broker groups and moves none; shrinking is refused."""
     state, _ = run([topic(queues=3)], described())
