@@ -99,8 +99,7 @@ class ForgetfulFile:
     def pwrite(self, offset: int, data: Buffer) -> None:
         self._disk.check_alive()
         length = len(data)
-        if offset < 0 or offset + length > self.size:
-            raise OSError(errno.EFBIG, f"write outside of the file: {offset}+{length} of {self.size}", self.path)
+        assert 0 <= offset <= offset + length <= self.size, f"write outside of the file: {offset}+{length} of {self.size}: {self.path}"
         self._disk.charge(self._inode, offset, length, self.path)
         self._inode.remember(offset, length)
         self._inode.data[offset : offset + length] = data
@@ -247,10 +246,20 @@ class ForgetfulDisk:
                 changed[offset % PAGE_BYTES] ^= mask
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
-    def unsynced_pages(self, path: str) -> list[int]:
-        """Page numbers of a file that a power cut may lose."""
-        inode = self._inode(path)
-        return sorted({**inode.lost, **inode.before})
+    def on_medium(self, path: str, offset: int, length: int) -> bytes | None:
+        """What a power cut in which nothing unsynced survived would leave there; None when the file's name is not durable."""
+        directory, name = self._parent(path)
+        inode = directory.durable.get(name)
+        if inode is None:
+            return None
+        content = bytearray(inode.data[offset : offset + length])
+        for number in inode.pages(offset, length):
+            old = inode.lost.get(number, inode.before.get(number))
+            if old is not None:
+                start = number * PAGE_BYTES
+                low, high = max(start, offset), min(start + len(old), offset + length)
+                content[low - offset : high - offset] = old[low - start : high - start]
+        return bytes(content)
 
     def files(self) -> list[str]:
         return sorted(f"{path.rstrip('/')}/{name}" for path, directory in self._directories.items() for name in directory.names)
@@ -268,10 +277,14 @@ class ForgetfulDisk:
     def successor(self) -> ForgetfulDisk:
         """The same medium for the node's next life; this object is detached."""
         fresh = ForgetfulDisk(capacity_bytes=self.capacity_bytes)
-        fresh._directories = self._directories
-        fresh.used_bytes = self.used_bytes
-        self.detach()
+        fresh.take_over(self)
         return fresh
+
+    def take_over(self, former: ForgetfulDisk) -> None:
+        """Continue with another object's medium."""
+        self._directories = former._directories
+        self.used_bytes = former.used_bytes
+        former.detach()
 
     def sync_inode(self, inode: Inode, path: str) -> None:
         self.check_alive()

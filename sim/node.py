@@ -1,0 +1,191 @@
+"""One simulated node: its medium, which lasts, and its lives, each started from what the medium holds by the product's own code.
+
+Here lives the wiring of entry log, hard state and Raft replica over the forgetful disk, and what a checker may look at. The planted bugs
+that prove the simulator's worth are in `bugs.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+
+from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.proto.types import Identity, Role
+from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.sim.bugs import Bug, disk_type, log_type, replica_type
+from ledgermq.sim.checkers import Violation
+from ledgermq.sim.disk import Chance as DiskChance
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.identity import mint
+
+GROUP = "g1"
+CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+CREATED_MS = 1
+DATA_FILE_BYTES = 16 << 10
+INDEX_FILE_BYTES = 32 * 128
+STORE_HOST = bytes(8)
+KEPT = 256
+
+
+class Life:
+    """One run of a node's process."""
+
+    def __init__(self, medium: Medium, replica: RaftReplica) -> None:
+        self.replica = replica
+        self.finished: list[tuple[SyncTicket, OSError | None]] = []
+        self._medium = medium
+
+    def take_finished(self) -> list[tuple[SyncTicket, OSError | None]]:
+        finished, self.finished = self.finished, []
+        return finished
+
+    # What checkers look at
+
+    @property
+    def role(self) -> Role:
+        return self.replica.role
+
+    @property
+    def term(self) -> int:
+        return self.replica.term
+
+    @property
+    def end_index(self) -> int:
+        return self.replica.log.end_index
+
+    @property
+    def commit_index(self) -> int:
+        return self.replica.commit_index
+
+    @property
+    def tip(self) -> tuple[int, int, int]:
+        log = self.replica.log
+        return log.end_index, log.end_term, log.end_chain
+
+    def term_at(self, index: int) -> int:
+        return self.replica.log.term_at(index)
+
+    def chain_at(self, index: int) -> int:
+        return self.replica.log.chain_at(index)
+
+    def stored_on_medium(self, index: int) -> bool:
+        entries = self.replica.log.read(index, 1)
+        base = entries.pos - entries.pos % DATA_FILE_BYTES
+        path = f"{self._medium.directory}/data/{base:020d}"
+        return self._medium.disk.on_medium(path, entries.pos - base, len(entries.data)) == bytes(entries.data)
+
+    def bytes_behind_end(self) -> int:
+        end, disk, left = self.replica.log.end_pos, self._medium.disk, 0
+        for name in disk.listdir(f"{self._medium.directory}/data"):
+            if name.isdigit():
+                data = disk.read_file(f"{self._medium.directory}/data/{name}")
+                rest = data[max(0, end - int(name)) :]
+                left += len(rest) - rest.count(0)
+        return left
+
+
+class Remains:
+    """What a dead node's medium is known to hold: the chain CRCs of its last entries that a power cut would leave."""
+
+    role = Role.FOLLOWER
+    term = -1
+    commit_index = -1
+    tip = (-1, -1, 0)
+
+    def __init__(self, chains: dict[int, int]) -> None:
+        self._chains = chains
+        self.end_index = max(chains, default=-1)
+
+    def term_at(self, index: int) -> int:
+        raise AssertionError("a dead node has no opinion")
+
+    def chain_at(self, index: int) -> int:
+        return self._chains.get(index, -1)
+
+    def stored_on_medium(self, index: int) -> bool:
+        return index in self._chains
+
+    def bytes_behind_end(self) -> int:
+        return 0
+
+
+class Medium:
+    """A node's disk through all its lives."""
+
+    def __init__(self, name: str, voters: tuple[str, ...], bug: Bug = Bug.NONE) -> None:
+        self.name = name
+        self.voters = voters
+        self.directory = f"/{name}/{GROUP}/dledger-{name}"
+        self.disk: ForgetfulDisk = disk_type(bug)()
+        self.sync_failed = False
+        """Whether a sync of this life was made to fail."""
+        self._bug = bug
+        self._life: Life | None = None
+        self._remains = Remains({})
+        self._identity = self._make()
+
+    def _make(self) -> Identity:
+        incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name))
+        identity = mint(
+            CLUSTER_ID, GROUP, self.name, incarnation, CREATED_MS, data_file_bytes=DATA_FILE_BYTES, index_file_bytes=INDEX_FILE_BYTES
+        )
+        self.disk.mkdirs(self.directory)
+        EntryLog.create(self.disk, self.directory, identity)
+        HardStateFile.create(self.disk, f"{self.directory}/hardstate").close()
+        log = EntryLog.open(self.disk, self.directory, identity, clean=True)
+        bootstrap(log, self.voters, CREATED_MS)
+        log.close()
+        for path in self.disk.files():
+            self.disk.open(path).sync()
+        for directory in (self.directory, f"{self.directory}/data", f"{self.directory}/index"):
+            self.disk.sync_dir(directory)
+        return identity
+
+    def live(self, now_ns: int, chance: Chance, boot_id: int) -> Life:
+        """Recover and start."""
+        self.sync_failed = False
+        log = log_type(self._bug).open(self.disk, self.directory, self._identity, clean=False)
+        if log.fenced is not None:
+            raise Violation("I10", f"{self.name} finds its log damaged at start: {log.fenced}")
+        hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
+        config = RaftConfig(self.name, self.voters, boot_id)
+        replica = replica_type(self._bug)(GROUP, config, log, hard_state, chance, now_ns, store_host=STORE_HOST)
+        self._life = Life(self, replica)
+        return self._life
+
+    def watched(self) -> Life | Remains:
+        """The living replica, or what is known of a dead one's medium."""
+        return self._life if self._life is not None else self._remains
+
+    def crash(self, chance: DiskChance | None) -> None:
+        """End the life; with a source of chance the power goes, too."""
+        life, self._life = self._life, None
+        assert life is not None
+        last = life.end_index
+        indexes = range(max(0, last - KEPT), last + 1)
+        self._remains = Remains({index: life.chain_at(index) for index in indexes if life.stored_on_medium(index)})
+        if chance is not None:
+            self.disk.power_cut(chance)
+        self.disk = self.disk.successor()
+
+    def abandon(self) -> None:
+        """A life that did not get through its recovery."""
+        self.disk = self.disk.successor()
+
+    def fail_next_sync(self) -> None:
+        """The next sync of anything reports EIO, and what it should have stored is lost (design §3)."""
+
+        def fail(path: str) -> None:
+            self.disk.on_sync = None
+            self.sync_failed = True
+            raise OSError(errno.EIO, "simulated medium error", path)
+
+        self.disk.on_sync = fail
+
+    def repair(self) -> None:
+        """No more faults from this medium."""
+        self.disk.on_sync = None

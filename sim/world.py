@@ -1,0 +1,277 @@
+"""One simulated cluster: virtual time, a heap of events, and the turns of its nodes; a pure function of its seed and scenario.
+
+Here lives the order of things. What a node does is the product's code (`node.py` starts it), what may go wrong is drawn in `faults.py`,
+and what must hold is judged in `checkers.py` after every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, SyncTicket
+from ledgermq.proto.types import Role
+from ledgermq.sim.bugs import Bug
+from ledgermq.sim.checkers import Checkers, Violation
+from ledgermq.sim.network import MS, Network
+from ledgermq.sim.node import Life, Medium
+from ledgermq.sim.workload import Workload
+from ledgermq.storage.errors import StorageError
+
+SECOND = 1000 * MS
+SYNC_NS = (MS // 5, 6 * MS)
+HEAL_S = 30
+
+
+@dataclass
+class Outcome:
+    """What one seed came to."""
+
+    seed: int
+    steps: int
+    digest: str
+    violation: Violation | None = None
+    commits: int = 0
+    terms: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return self.violation is None
+
+
+@dataclass
+class Station:
+    """One node of the cluster: its medium for ever, its life while it runs."""
+
+    name: str
+    medium: Medium
+    life: Life | None = None
+    lives: int = 0
+    paused_until: int = 0
+    waiting: list[tuple[str, PeerPacket]] = field(default_factory=list)
+    wake_at: int = 0
+
+
+class World:
+    """`run` is the only entry. Every draw comes from `self.chance`, every moment from `self.now`."""
+
+    def __init__(self, seed: int, *, nodes: int = 3, bug: Bug = Bug.NONE) -> None:
+        self.seed = seed
+        self.bug = bug
+        self.chance = random.Random(seed)
+        self.now = SECOND
+        self.step_number = 0
+        self.network = Network(self.chance)
+        self.workload = Workload(self.chance)
+        self.checkers = Checkers(nodes)
+        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug)) for name in self.names}
+        self.sync_ns = SYNC_NS
+        self.healed = False
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._digest = hashlib.sha256()
+
+    # -- time -----------------------------------------------------------------------------------------------------------------------
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None:
+        """Let something happen later."""
+        self._order += 1
+        heapq.heappush(self._events, (self.now + max(0, delay_ns), self._order, action))
+
+    def note(self, text: str) -> None:
+        """One line of the history; the digest covers all of them."""
+        self._digest.update(f"{self.now} {text}\n".encode())
+
+    def run(self, steps: int, schedule: Callable[[World], None]) -> Outcome:
+        """`schedule` sets the faults up; after `steps` events everything heals and progress is demanded."""
+        violation = None
+        try:
+            for name in self.names:
+                self.start(name)
+            schedule(self)
+            self._spend(steps)
+            self._demand_progress()
+        except Violation as broken:
+            violation = broken
+        except AssertionError as broken:
+            violation = Violation("assertion", str(broken))
+        digest = self._digest.hexdigest()[:16]
+        return Outcome(self.seed, self.step_number, digest, violation, len(self.checkers.committed), len(self.checkers.leaders))
+
+    def _spend(self, steps: int) -> None:
+        end = self.step_number + steps
+        while self.step_number < end and self._events:
+            self._one_event()
+
+    def _one_event(self) -> None:
+        self.now, _, action = heapq.heappop(self._events)
+        self.step_number += 1
+        action()
+        self.look()
+
+    def look(self) -> None:
+        """Every checker, after every step."""
+        living = {s.name: (s.lives, s.life) for s in self.stations.values() if s.life is not None}
+        self.checkers.look(living, {s.name: s.medium.watched() for s in self.stations.values()})
+
+    # -- nodes ----------------------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Begin a node's next life from what its medium holds."""
+        station = self.stations[name]
+        if station.life is not None:
+            return
+        station.lives += 1
+        station.waiting.clear()
+        station.paused_until = self.now
+        self.note(f"start {name}")
+        try:
+            station.life = station.medium.live(self.now, random.Random(self.chance.random()), station.lives)
+        except (OSError, StorageError):
+            if not station.medium.sync_failed:
+                raise
+            # A sync failed during recovery: the process exits (code 73) and its supervisor starts it again.
+            station.medium.abandon()
+            self.after(SECOND, lambda: self.start(name))
+            return
+        self._turn(name)
+
+    def crash(self, name: str, *, power: bool) -> None:
+        """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives."""
+        station = self.stations[name]
+        if station.life is None:
+            return
+        self.note(f"{'power cut' if power else 'kill'} {name}")
+        station.life = None
+        station.medium.crash(self.chance if power else None)
+
+    def pause(self, name: str, duration_ns: int) -> None:
+        """The process stands still; packets wait for it."""
+        self.stations[name].paused_until = self.now + duration_ns
+        self.after(duration_ns, lambda: self._turn(name))
+
+    def _deliver(self, sender: str, to: str, packet: PeerPacket) -> None:
+        station = self.stations[to]
+        if station.life is not None:
+            station.waiting.append((sender, packet))
+            self._turn(to)
+
+    def _synced(self, name: str, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
+        """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
+        if self.stations[name].life is not life:
+            return
+        error = run_ticket(ticket) if early is True else early
+        assert not isinstance(error, bool)
+        life.finished.append((ticket, error))
+        self._turn(name)
+
+    def _wake(self, name: str, at: int) -> None:
+        station = self.stations[name]
+        if station.wake_at == at:
+            station.wake_at = 0
+            self._turn(name)
+
+    def _turn(self, name: str) -> None:
+        """What a node's engine does with what has come in: step, tick, propose, carry out."""
+        station = self.stations[name]
+        life = station.life
+        if life is None or self.now < station.paused_until:
+            return
+        waiting, station.waiting = station.waiting, []
+        try:
+            for ticket, error in life.take_finished():
+                life.replica.synced(self.now, ticket, error)
+            for sender, packet in waiting:
+                life.replica.step(self.now, sender, packet)
+            life.replica.tick(self.now)
+            self._take(station, life)
+            self._propose(station, life)
+        except Fenced as fenced:
+            self._fenced(name, fenced)
+
+    def _take(self, station: Station, life: Life) -> None:
+        output = life.replica.take(self.now)
+        for to, packet in output.packets:
+            packet = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
+            for delay in self.network.deliveries(station.name, to):
+                self.after(delay, partial(self._deliver, station.name, to, packet))
+        if output.sync is not None:
+            ticket = output.sync
+            early = run_ticket(ticket) if self.chance.random() < 0.5 else True
+            delay = int(self.chance.uniform(*self.sync_ns))
+            self.after(delay, lambda: self._synced(station.name, life, ticket, early))
+        wake = max(output.wake_at_ns, self.now + MS // 10)
+        if station.wake_at == 0 or wake < station.wake_at:
+            station.wake_at = wake
+            self.after(wake - self.now, lambda: self._wake(station.name, wake))
+
+    def _propose(self, station: Station, life: Life) -> None:
+        """A new leader's term-start record first, then whatever the workload wants."""
+        replica = life.replica
+        if replica.role is not Role.LEADER:
+            return
+        batch = self.workload.next_batch(station.name, replica.term, self.now)
+        if batch is None:
+            return
+        try:
+            replica.propose(self.now, batch.entries, batch.queue_offsets, self.now // MS, control=batch.control)
+        except (NotLeader, LogFull):
+            return
+        self.workload.proposed(station.name, replica.term)
+        self.note(f"propose {station.name} {replica.term} {replica.end_index}")
+        self._take(station, life)
+
+    def _fenced(self, name: str, fenced: Fenced) -> None:
+        """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
+        station = self.stations[name]
+        self.note(f"fenced {name} {fenced}")
+        if not station.medium.sync_failed:
+            raise Violation("I2", f"{name} fenced itself: {fenced}")
+        station.life = None
+        station.medium.crash(None)
+        self.after(SECOND, lambda: self.start(name))
+
+    # -- the end --------------------------------------------------------------------------------------------------------------------
+
+    def _demand_progress(self) -> None:
+        """Heal everything; within virtual time all replicas must agree on a leader and commit one entry more, everywhere."""
+        self.healed = True
+        self.network.heal()
+        self.sync_ns = SYNC_NS
+        for station in self.stations.values():
+            station.paused_until = self.now
+            station.medium.repair()
+            self.start(station.name)
+        for name in self.names:
+            self.after(0, partial(self._turn, name))
+        goal = len(self.checkers.committed) + 1
+        deadline = self.now + HEAL_S * SECOND
+        while self._events and self.now < deadline:
+            self._one_event()
+            lives = [s.life for s in self.stations.values()]
+            if all(life is not None and life.replica.commit_index >= goal for life in lives):
+                self._compare_all()
+                return
+        raise Violation("O7", f"no progress within {HEAL_S} s of virtual time after everything healed")
+
+    def _compare_all(self) -> None:
+        """All replicas hold the committed entries, by chain CRC recomputed by their own reads."""
+        lives = {s.name: s.life for s in self.stations.values() if s.life is not None}
+        last = min(life.commit_index for life in lives.values())
+        chains = {name: life.chain_at(last) for name, life in lives.items()}
+        if len(set(chains.values())) > 1:
+            raise Violation("I2", f"replicas differ at the committed entry {last}: {chains}")
+
+
+def run_ticket(ticket: SyncTicket) -> OSError | None:
+    """Do the sync; its error is a value here, as it is for the engine."""
+    try:
+        ticket.run()
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,155 @@
+"""The forgetful disk: it conforms to the disk port, and it forgets exactly what was not synced."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage.disk import PAGE_BYTES
+from tests.disk_conformance import DiskConformance, Place
+
+SIZE = 4 * PAGE_BYTES
+
+
+class TestForgetfulDiskConforms(DiskConformance):
+    """Every promise of the port."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        disk = ForgetfulDisk()
+        disk.mkdirs("/root")
+        return disk, "/root"
+
+
+@pytest.fixture
+def disk() -> ForgetfulDisk:
+    """A disk with one durable directory and one durable, zeroed file in it."""
+    disk = ForgetfulDisk()
+    disk.mkdirs("/d")
+    file = disk.create("/d/f", SIZE, allocate=True)
+    file.sync()
+    disk.sync_dir("/d")
+    return disk
+
+
+def test_synced_bytes_survive_any_power_cut(disk: ForgetfulDisk) -> None:
+    """What was written before a sync is there afterwards, whatever chance says."""
+    file = disk.open("/d/f")
+    file.pwrite(100, b"synced" * 1000)
+    file.sync()
+    for seed in range(50):
+        file.pwrite(9000, bytes([seed + 1]) * 3000)
+        disk.power_cut(random.Random(seed))
+        assert file.pread(100, 6000) == b"synced" * 1000
+
+
+def test_unsynced_bytes_survive_in_any_subset(disk: ForgetfulDisk) -> None:
+    """Unsynced sectors are lost, kept and torn: all three happen, and nothing but old or new content is ever read."""
+    seen = set()
+    file = disk.open("/d/f")
+    for seed in range(200):
+        file.pwrite(0, bytes(SIZE))
+        file.sync()
+        file.pwrite(0, b"\x01" * SIZE)
+        disk.power_cut(random.Random(seed))
+        content = file.pread(0, SIZE)
+        assert set(content) <= {0, 1}
+        seen.add("none" if 1 not in content else "all" if 0 not in content else "torn")
+    assert seen == {"none", "all", "torn"}
+
+
+def test_a_killed_process_loses_nothing(disk: ForgetfulDisk) -> None:
+    """SIGKILL leaves the cache: the successor reads unsynced bytes, the old object is dead."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"cached")
+    successor = disk.successor()
+    assert successor.open("/d/f").pread(0, 6) == b"cached"
+    with pytest.raises(OSError, match="taken away"):
+        file.pread(0, 1)
+
+
+def test_names_survive_only_after_sync_dir(disk: ForgetfulDisk) -> None:
+    """A created name may vanish before the directory is synced, and never after; a synced file alone does not save its name."""
+    fates = set()
+    for seed in range(30):
+        disk.create(f"/d/new{seed}", 10, allocate=True).sync()
+        disk.power_cut(random.Random(seed))
+        fates.add(disk.exists(f"/d/new{seed}"))
+    assert fates == {True, False}
+    disk.create("/d/kept", 10, allocate=True)
+    disk.sync_dir("/d")
+    disk.power_cut(random.Random(0))
+    assert disk.exists("/d/kept")
+
+
+def test_a_rename_is_atomic(disk: ForgetfulDisk) -> None:
+    """After a power cut exactly one of the two names stands for the file."""
+    for seed in range(30):
+        old, new = f"/d/old{seed}", f"/d/new{seed}"
+        disk.create(old, 10, allocate=True)
+        disk.sync_dir("/d")
+        disk.rename(old, new)
+        disk.power_cut(random.Random(seed))
+        assert disk.exists(old) != disk.exists(new)
+
+
+def test_a_failed_sync_is_reported_once_and_its_pages_are_lost(disk: ForgetfulDisk) -> None:
+    """After EIO the cache still returns the bytes, a second sync succeeds, and the medium has never seen them."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"lost")
+
+    def fail(path: str) -> None:
+        disk.on_sync = None
+        raise OSError(errno.EIO, "broken", path)
+
+    disk.on_sync = fail
+    with pytest.raises(OSError, match="broken"):
+        file.sync()
+    file.sync()
+    assert file.pread(0, 4) == b"lost"
+    assert disk.on_medium("/d/f", 0, 4) == bytes(4)
+    disk.power_cut(random.Random(1))
+    assert file.pread(0, 4) == bytes(4)
+
+
+def test_rewriting_in_place_saves_what_a_failed_sync_left(disk: ForgetfulDisk) -> None:
+    """Writing the same bytes again makes the page dirty again, so that the next sync stores it."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"lost")
+    disk.on_sync = lambda path: (_ for _ in ()).throw(OSError(errno.EIO, "broken", path))
+    with pytest.raises(OSError, match="broken"):
+        file.sync()
+    disk.on_sync = None
+    file.pwrite(0, b"lost")
+    file.sync()
+    disk.power_cut(random.Random(1))
+    assert file.pread(0, 4) == b"lost"
+
+
+def test_a_full_disk_refuses_new_pages_only() -> None:
+    """ENOSPC comes with the first byte of a new page of a sparse file; allocated files and old pages take writes on."""
+    disk = ForgetfulDisk(capacity_bytes=3 * PAGE_BYTES)
+    disk.mkdirs("/d")
+    allocated = disk.create("/d/a", 2 * PAGE_BYTES, allocate=True)
+    sparse = disk.create("/d/s", 4 * PAGE_BYTES, allocate=False)
+    sparse.pwrite(0, b"x")
+    with pytest.raises(OSError) as full:
+        sparse.pwrite(PAGE_BYTES, b"x")
+    assert full.value.errno == errno.ENOSPC
+    sparse.pwrite(1, b"y")
+    allocated.pwrite(PAGE_BYTES, b"z")
+    disk.unlink("/d/a")
+    sparse.pwrite(PAGE_BYTES, b"x")
+
+
+def test_flipped_bits_stay_flipped(disk: ForgetfulDisk) -> None:
+    """Bit rot changes cache and medium alike."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"\x10\x10")
+    disk.flip("/d/f", 5, 4)
+    assert file.pread(5, 1) == b"\x04"
+    disk.power_cut(random.Random(3))
+    assert file.pread(5, 1) == b"\x04"
