@@ -205,6 +205,15 @@ def test_many_distinct_topics_and_tags(topics: int, tags: int) -> None:
     assert len(columns.topics) == topics
 
 
+def test_a_tag_ends_with_its_record() -> None:
+    """A property string without its final 0x02, as older writers leave it, does not run on into the next entry."""
+    drafts = [Draft("t", 0, b"", b"UNIQ_KEY\x01" + b"0" * 34 + b"\x02TAGS\x01ab", 0, layout.java_hash("ab"))] * 20
+    batch = encode_entries(drafts)
+    sealed(batch, first_index=0x0202020202020202, pos=0)
+    columns = layout.record_columns(verify_range(batch.data, 0x0202020202020202, 3, 0, SEED))
+    assert columns.tags_codes.tolist() == [layout.java_hash("ab")] * 20
+
+
 def reference_hash(text: str) -> int:
     raw = text.encode("utf-16-be")
     total = sum(int.from_bytes(raw[i : i + 2], "big") * 31 ** (len(raw) // 2 - 1 - i // 2) for i in range(0, len(raw), 2))

@@ -1,0 +1,93 @@
+"""What one message costs in the entry layout on one core: encode, seal, verify, columns. Medians in µs a message, as JSON.
+
+`python bench/encode.py [--messages 1000] [--body-bytes 100] [--repeat 300]`. Memory only, no file: `bench/` has other programs for those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ledgermq.proto import layout
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, UnsealedBatch
+
+CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
+BORN_MS = 1_700_000_000_000
+SEED = layout.chain_seed("00000000-0000-0000-0000-000000000000")
+HOST = layout.host_bytes("127.0.0.1", 8081)
+
+
+def median_us(work: Callable[[], object], messages: int, repeat: int) -> float:
+    """Median time of `work` in µs a message, after a tenth of the rounds as warm-up."""
+    times = []
+    for round_number in range(repeat + repeat // 10):
+        begin = time.perf_counter_ns()
+        work()
+        if round_number >= repeat // 10:
+            times.append(time.perf_counter_ns() - begin)
+    return round(statistics.median(times) / 1000 / messages, 3)
+
+
+def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
+    """All steps over one batch of `messages` with tag and key, as columns and as single drafts."""
+    bodies = [(i % 251).to_bytes(1, "big") * body_bytes for i in range(messages)]
+    tags = [CARRIERS[i % len(CARRIERS)] for i in range(messages)]
+    keys = [f"key-{i}" for i in range(messages)]
+    ids = [f"01{i:032X}" for i in range(messages)]
+    offsets = np.arange(messages, dtype=np.int64)
+
+    def columns() -> UnsealedBatch:
+        return layout.encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys)
+
+    def columns_with_ids() -> UnsealedBatch:
+        return layout.encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids)
+
+    def sealed(batch: UnsealedBatch) -> UnsealedBatch:
+        layout.seal(
+            batch, first_index=0, term=1, pos=0, queue_offsets=offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=SEED
+        )
+        return batch
+
+    properties = [encode(Fields(message_id=i, tag=t, keys=(k,))) for i, t, k in zip(ids, tags, keys, strict=True)]
+    codes = [layout.java_hash(tag) for tag in tags]
+    drafts = [Draft("flights", 0, b, p, BORN_MS, c) for b, p, c in zip(bodies, properties, codes, strict=True)]
+    ready = sealed(columns_with_ids())
+    checked = layout.verify_range(ready.data, 0, 1, 0, SEED)
+    steps: dict[str, Callable[[], object]] = {
+        "encode_columns": columns,
+        "encode_columns_and_seal": lambda: sealed(columns()),
+        "encode_columns_with_ids_and_seal": lambda: sealed(columns_with_ids()),
+        "encode_drafts_and_seal": lambda: sealed(layout.encode_entries(drafts)),
+        "seal": lambda: sealed(ready),
+        "verify_range": lambda: layout.verify_range(ready.data, 0, 1, 0, SEED),
+        "record_columns": lambda: layout.record_columns(checked),
+    }
+    return {name: median_us(work, messages, repeat) for name, work in steps.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1000)
+    parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=300)
+    options = parser.parse_args()
+    report = {
+        "v": 1,
+        "benchmark": "encode",
+        "python": platform.python_version(),
+        "settings": {"messages": options.messages, "body_bytes": options.body_bytes, "repeat": options.repeat},
+        "median_us_a_message": measure(options.messages, options.body_bytes, options.repeat),
+        "median_us_for_one_message": measure(1, options.body_bytes, options.repeat),
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
