@@ -1,0 +1,349 @@
+"""The peer port: nobody speaks without the cluster secret, identities must fit, and calls end as sent, not sent, or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from ledgermq.node import peers as transport
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.greeting import Greeter, PeerBook, Refused
+from ledgermq.node.peers import Lost, NotSent, Outbox, Peers
+from ledgermq.proto import peer_pb2
+from ledgermq.proto.types import Identity
+from ledgermq.storage.identity import mint, read_peers
+from ledgermq.storage.real_disk import RealDisk
+
+CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
+SECRET = b"0123456789abcdef"
+NAMES = ("n1", "n2")
+
+
+def identity(node: str, incarnation: int = 1, data_file_bytes: int = 1 << 20) -> Identity:
+    text = f"00000000-0000-4000-8000-{int(node[-1]):04d}{incarnation:08d}"
+    return mint(CLUSTER, "g1", node, text, 1, data_file_bytes=data_file_bytes)
+
+
+@dataclass
+class Recorder:
+    """What reached a node's handler."""
+
+    packets_seen: list[tuple[str, str, PeerPacket]] = field(default_factory=list)
+    calls: list[peer_pb2.ForwardCall] = field(default_factory=list)
+    signs_seen: list[str] = field(default_factory=list)
+    gone_seen: list[str] = field(default_factory=list)
+    links: list[tuple[str, bool]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    on_packets: Callable[[], None] = lambda: None
+    execute_with: Callable[[peer_pb2.ForwardCall], Awaitable[Any]] | None = None
+
+    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
+        self.on_packets()
+        self.packets_seen += items
+        self.changed.set()
+
+    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        self.calls.append(call)
+        self.changed.set()
+        if self.execute_with is not None:
+            await self.execute_with(call)
+        return peer_pb2.ForwardResult(responses=[call.method.encode(), call.request])
+
+    async def status(self) -> peer_pb2.NodeStatusReply:
+        reply = peer_pb2.NodeStatusReply()
+        reply.node.node = "here"
+        return reply
+
+    def signs(self, client_ids: Sequence[str]) -> None:
+        self.signs_seen += client_ids
+        self.changed.set()
+
+    def gone(self, client_id: str) -> None:
+        self.gone_seen.append(client_id)
+        self.changed.set()
+
+    def link_changed(self, peer: str, up: bool) -> None:
+        self.links.append((peer, up))
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
+    path = directory / name / "state"
+    book = PeerBook(RealDisk(), {"g1": str(path)})
+    book.load()
+    others = frozenset(NAMES) - {name}
+    return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, others, {"g1": identity(name)}, book), **changes)
+
+
+@asynccontextmanager
+async def pair(directory: Path, one: Greeter | None = None, two: Greeter | None = None) -> Any:
+    """n2 listens; n1 dials it. Both nodes' handlers are recorders."""
+    there, here = Recorder(), Recorder()
+    accepting = Peers({}, two or greeter(directory, "n2"), there, 1 << 20)
+    port = await accepting.listen("127.0.0.1:0")
+    dialling = Peers({"n2": f"127.0.0.1:{port}"}, one or greeter(directory, "n1"), here, 1 << 20)
+    dialling.dial()
+    try:
+        yield dialling.links["n2"], here, there, accepting, port
+    finally:
+        await dialling.stop()
+        await accepting.stop()
+
+
+def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(tmp_path: Path) -> None:
+    """Everything queued before one write arrives in order, results come back to their calls, and the incarnation is durable first."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, there, _, _):
+            known: list[dict[str, str]] = []
+            there.on_packets = lambda: known.append(read_peers(RealDisk(), str(tmp_path / "n2" / "state")))
+            await here.until(lambda: link.up)
+            for k in range(3):
+                link.send_packet("g1", PeerPacket(b"h%d" % k, memoryview(b"payload")))
+            link.post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=["a", "b"])))
+            link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
+            results = await asyncio.gather(*(link.call(peer_pb2.ForwardCall(method=f"M{k}", request=b"r")) for k in range(5)))
+            assert [list(result.responses) for result in results] == [[b"M%d" % k, b"r"] for k in range(5)]
+            assert [(group, sender, packet.header) for group, sender, packet in there.packets_seen] == [
+                ("g1", "n1", b"h0"),
+                ("g1", "n1", b"h1"),
+                ("g1", "n1", b"h2"),
+            ]
+            assert bytes(there.packets_seen[0][2].payload) == b"payload"
+            assert there.signs_seen == ["a", "b"] and there.gone_seen == ["c"]
+            assert known[0] == {"n1": identity("n1").incarnation}, "remembered before the first packet"
+            assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2": identity("n2").incarnation}
+            assert (await link.status()).node.node == "here"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"secret": b"another secret!!"}, "secret differs"),
+        ({"cluster_id": "00000000-0000-4000-8000-000000000000"}, "belongs to cluster"),
+        ({"node": "n7"}, "is not among the peers"),
+        ({"identities": {"g1": replace(identity("n1"), log_id="another")}}, "has log another"),
+        ({"identities": {"g1": replace(identity("n1"), format_version=2)}}, "format version 2"),
+        ({"identities": {"g1": identity("n1", data_file_bytes=2 << 20)}}, "log files of 2097152 bytes"),
+        ({"identities": {"g1": identity("n2")}}, "data directory of n2"),
+    ],
+)
+def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """The accepting side says why; the dialling side stays down, remembers the reason, and no message reaches a handler."""
+
+    async def main() -> None:
+        async with pair(tmp_path, one=greeter(tmp_path, "n1", **changes)) as (link, _, there, _, _):
+            async with asyncio.timeout(20):
+                while link.refusal is None:
+                    await asyncio.sleep(0.01)
+            assert said in link.refusal and not link.up
+            with pytest.raises(NotSent):
+                await link.call(peer_pb2.ForwardCall(method="M"))
+            link.send_packet("g1", PeerPacket(b"h"))
+            assert not there.packets_seen and not there.calls
+            assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, "a refused peer is not remembered"
+
+    asyncio.run(main())
+
+
+def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> None:
+    """A server without the secret, or another node than the dialled one, gets no packet."""
+
+    async def main(two: Greeter, said: str) -> None:
+        async with pair(tmp_path, two=two) as (link, _, there, _, _):
+            async with asyncio.timeout(20):
+                while link.refusal is None:
+                    await asyncio.sleep(0.01)
+            assert said in link.refusal and not link.up and not there.packets_seen
+
+    asyncio.run(main(greeter(tmp_path, "n2", secret=b"another secret!!"), "secret differs"))
+    asyncio.run(main(greeter(tmp_path, "n2", node="n3", identities={}), "leads to node n3"))
+
+
+def test_replaced_data_directory_is_refused(tmp_path: Path) -> None:
+    """A peer that comes back with another incarnation than the recorded one has lost what it promised: it may not speak."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, _, _, _):
+            await here.until(lambda: link.up)
+        replaced = greeter(tmp_path, "n1", identities={"g1": identity("n1", incarnation=2)})
+        async with pair(tmp_path, one=replaced) as (link, _, there, _, _):
+            async with asyncio.timeout(20):
+                while link.refusal is None:
+                    await asyncio.sleep(0.01)
+            assert "data directory replaced" in link.refusal
+            assert not there.packets_seen
+
+    asyncio.run(main())
+
+
+def test_proof_cannot_be_reflected_or_replayed(tmp_path: Path) -> None:
+    """A MAC is bound to its direction, its nonce and its content."""
+    one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
+    hello = one.hello(b"c" * 32, b"n" * 32)
+    two.check_hello(b"c" * 32, hello)
+    with pytest.raises(Refused, match="secret"):
+        two.check_hello(b"d" * 32, hello)
+    tampered = peer_pb2.Hello.FromString(hello.SerializeToString())
+    tampered.node = "n9"
+    with pytest.raises(Refused, match="secret"):
+        two.check_hello(b"c" * 32, tampered)
+    reply = two.reply(b"c" * 32)
+    mirrored = peer_pb2.Hello(mac=reply.mac, cluster_id=reply.cluster_id, node=reply.node, boot_id=reply.boot_id, version=reply.version)
+    mirrored.groups.extend(reply.groups)
+    with pytest.raises(Refused, match="secret"):
+        one.check_hello(b"c" * 32, mirrored)
+
+
+def greeting_frames() -> list[bytes]:
+    """Frames that are no greeting: other messages, garbage, several messages, a hello that is too long."""
+    rng = random.Random(7)
+    call = peer_pb2.PeerMessage(forward_call=peer_pb2.ForwardCall(sequence=1, method="SendMessage", request=b"x"))
+    packet = peer_pb2.PeerMessage(replication=peer_pb2.Replication(group="g1", header=b"h"))
+    hello = peer_pb2.PeerMessage(hello=peer_pb2.Hello(node="n1", nonce=b"n" * 32, mac=b"m" * 32))
+    long = peer_pb2.PeerMessage(hello=peer_pb2.Hello(node="n" * 100_000))
+    frames = [peer_pb2.PeerFrame(messages=messages).SerializeToString() for messages in ([call], [packet], [hello, call], [], [long])]
+    return frames + [rng.randbytes(size) for size in (1, 10, 1000)]
+
+
+@pytest.mark.parametrize("frame", greeting_frames(), ids=lambda frame: f"{len(frame)}-bytes")
+def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
+    """Before the proof, a frame that is no hello is the end: nothing of it reaches the handler."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, there, _, port):
+            await here.until(lambda: link.up)
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+                stream: Any = channel.stream_stream(transport.METHOD)()
+                await stream.read()
+                await stream.write(frame)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    while await stream.read() is not grpc.aio.EOF:
+                        pass
+                    assert await stream.code() is not grpc.StatusCode.OK
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert not there.calls and not there.packets_seen
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""], "others are not disturbed"
+
+    asyncio.run(main())
+
+
+def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> None:
+    """What is not even HTTP/2 is answered by closing; a peer that is connected does not notice."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, _, _, port):
+            await here.until(lambda: link.up)
+            rng = random.Random(3)
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(rng.randbytes(rng.randrange(1, 5000)))
+                writer.write_eof()
+                async with asyncio.timeout(20):
+                    while await reader.read(4096):
+                        pass
+                writer.close()
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""]
+
+    asyncio.run(main())
+
+
+def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(tmp_path: Path) -> None:
+    """The result of a call that reached the other node cannot be known when the stream ends; afterwards the link reconnects."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, there, accepting, port):
+            await here.until(lambda: link.up)
+            there.execute_with = lambda call: asyncio.Event().wait()
+            call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
+            await there.until(lambda: len(there.calls) == 1)
+            await accepting.stop()
+            with pytest.raises(Lost):
+                await call
+            await here.until(lambda: not link.up)
+            with pytest.raises(NotSent):
+                await link.call(peer_pb2.ForwardCall(method="M"))
+            again = Peers({}, greeter(tmp_path, "n2"), there, 1 << 20)
+            await again.listen(f"127.0.0.1:{port}")
+            await here.until(lambda: link.up)
+            await again.stop()
+
+    asyncio.run(main())
+
+
+def test_cancelled_call_is_cancelled_at_the_other_node(tmp_path: Path) -> None:
+    """A client that disconnects must not leave its long poll waiting at the leader."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, there, _, _):
+            await here.until(lambda: link.up)
+            cancelled = asyncio.Event()
+
+            async def wait(call: peer_pb2.ForwardCall) -> None:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled.set()
+                    raise
+
+            there.execute_with = wait
+            call = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="M")))
+            await there.until(lambda: len(there.calls) == 1)
+            call.cancel()
+            async with asyncio.timeout(20):
+                await cancelled.wait()
+
+    asyncio.run(main())
+
+
+def test_message_is_withdrawn_only_before_a_frame_took_it() -> None:
+    """What a frame took may have left this node; what is still queued has not, and can be taken back."""
+
+    async def main() -> None:
+        box = Outbox("n2", 1000)
+        first, second = (peer_pb2.PeerMessage(forward_call=peer_pb2.ForwardCall(sequence=k)) for k in (1, 2))
+        box.put(first, 10)
+        box.put(second, 10)
+        assert box.withdraw(first)
+        assert await box.frame() == [second]
+        assert not box.withdraw(second) and box.bytes == 0
+
+    asyncio.run(main())
+
+
+def test_outbox_drops_the_oldest_packets_and_never_a_call() -> None:
+    """Past its bound the queue gives up replication packets, oldest first; everything else stays; a frame is bounded too."""
+
+    async def main() -> None:
+        box = Outbox("n2", 1000)
+        urgent = peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c"))
+        box.put(urgent, 400)
+        packets = [peer_pb2.PeerMessage(replication=peer_pb2.Replication(header=b"%d" % k)) for k in range(10)]
+        for packet in packets:
+            box.put_packet(packet, 200)
+        assert await box.frame() == [*packets[-3:], urgent]
+        assert box.bytes == 0 and not len(box)
+        large = transport.FRAME_BYTES // 2 + 1
+        wide = Outbox("n2", 1 << 40)
+        for packet in packets[:3]:
+            wide.put(packet, large)
+        assert [len(await wide.frame()) for _ in range(3)] == [1, 1, 1]
+
+    asyncio.run(main())
