@@ -250,7 +250,7 @@ class Bench:
 
 
 def draft(body: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Draft:
-    properties = encode(Fields(message_id=f"id-{body}", tag=tag))
+    properties = encode(Fields(message_id=f"id-{body[:20]}", tag=tag))
     return Draft(topic, queue, body.encode(), properties, EPOCH_MS, java_hash(tag) if tag else 0)
 
 

@@ -1,28 +1,597 @@
-"""A broker group on virtual time over a replicator in memory: calls in, answers out."""
+"""A broker group on virtual time over a replicator in memory: leadership, refusals, configuration, full disks, derived state."""
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls import Produced
-from tests.node_core.core_fakes import Bench
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgermq.node.core.calls import (
+    Ack,
+    CancelReceive,
+    Change,
+    ClientsAlive,
+    Configure,
+    Configured,
+    Peek,
+    Peeked,
+    Produce,
+    Produced,
+    Received,
+    Refused,
+)
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto import control
+from ledgermq.proto.layout import decode_record, encode_entries
+from ledgermq.proto.types import Draft, GroupConfig, Permission, Role, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, draft, handle
 
 
-def bench() -> Bench:
-    b = Bench()
+def make(queues: int = 2, **settings: Any) -> Bench:
+    b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), **settings) if settings else None)
     b.lead(1)
-    b.configure("t", queues=2)
+    b.configure("t", queues=queues)
     return b
 
 
+def config(topic: str = "t", queues: int = 2, incarnation: int = 1, permission: Permission = Permission.READ_WRITE) -> TopicConfig:
+    return TopicConfig("", topic, TopicKind.NORMAL, queues, permission, incarnation)
+
+
+def records(log: MemoryLog) -> list[control.ControlRecord | str]:
+    """Every entry: a control record, or the body of a message."""
+    out: list[control.ControlRecord | str] = []
+    for entries in log.ranges:
+        for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
+            record = decode_record(entries.data[start + 48 : start + size])
+            if record.topic.startswith("rmq_sys_"):
+                tag = record.properties.decode().removeprefix("TAGS\x01").removesuffix("\x02")
+                out.append(control.decode(tag, record.body))
+            else:
+                out.append(record.body.decode())
+    return out
+
+
+# The main road
+
+
 def test_produce_receive_ack() -> None:
-    """The main road: a message goes in, is leased once, acknowledged, and never comes again."""
-    b = bench()
+    """A message goes in, is leased once, acknowledged, and never comes again."""
+    b = make()
     sent = b.send("a", "b")
     assert isinstance(sent, Produced) and sent.queue_offsets == (0, 1)
     leases = b.receive()
-    assert [lease.queue_offset for lease in leases] == [0, 1]
-    assert [lease.attempt for lease in leases] == [1, 1]
+    assert [(x.queue_offset, x.attempt, decode_record(x.record).body) for x in leases] == [(0, 1, b"a"), (1, 1, b"b")]
     assert b.receive() == ()
     assert b.ack(*leases) == (True, True)
     b.pass_time(10**12)
     assert b.receive() == ()
     assert b.ack(*leases) == (False, False)
+
+
+def test_one_batch_and_few_records_a_turn() -> None:
+    """All calls of a turn share one proposal; acknowledgements share one record, changes another."""
+    b = make()
+    b.send(*"abcdef")
+    leases = b.receive()
+    before, entries = len(b.replicator.proposals), b.log.end_index
+    acks = [Ack(next(b.tokens), [handle(lease)]) for lease in leases[:4]]
+    changes = [Change(next(b.tokens), handle(lease), 1000, "c") for lease in leases[4:]]
+    b.turn(b.produce("x"), *acks, *changes, b.produce("y", queue=1))
+    assert len(b.replicator.proposals) == before + 1
+    assert b.log.end_index == entries + 4
+    assert [type(r).__name__ if not isinstance(r, str) else r for r in records(b.log)[-4:]] == ["x", "AckRecord", "ChangeRecord", "y"]
+    assert all(b.done[call.token].ok == (True,) for call in acks)  # type: ignore[union-attr]
+    numbers = {b.done[call.token].lease_number for call in changes}  # type: ignore[union-attr]
+    assert numbers == {entries + 3}
+
+
+def test_nothing_is_answered_before_it_is_committed_and_applied() -> None:
+    """Produce, lease, acknowledgement and change wait for their entry."""
+    b = make()
+    b.send("a", "b", "c")
+    one, two, _ = b.receive()
+    b.replicator.commit_at_once = False
+    calls = [b.produce("x"), Ack(next(b.tokens), [handle(one)]), Change(next(b.tokens), handle(two), 5, "c"), b.poll()]
+    b.turn(*calls)
+    b.turn()
+    assert not any(call.token in b.done for call in calls)
+    b.replicator.commit_index = b.log.end_index
+    b.turn()
+    assert isinstance(b.done[calls[0].token], Produced) and b.ack(one) == (False,)
+
+
+def test_an_answer_that_hangs_on_an_uncommitted_entry_waits_for_it() -> None:
+    """A second acknowledgement is refused only when the first one is sure."""
+    b = make()
+    b.send("a")
+    (lease,) = b.receive()
+    b.replicator.commit_at_once = False
+    first, second = Ack(next(b.tokens), [handle(lease)]), Ack(next(b.tokens), [handle(lease)])
+    b.turn(first)
+    b.turn(second)
+    assert second.token not in b.done
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert b.done[first.token] == b.done[second.token] == Refused("unknown-outcome", "n2")
+
+
+def test_a_lease_under_way_is_not_given_twice() -> None:
+    """Two Receives in one turn, and one in the next, before anything is committed."""
+    b = make()
+    b.send(*"abcd")
+    b.replicator.commit_at_once = False
+    polls = [b.poll(n=2), b.poll(n=1)]
+    b.turn(*polls)
+    polls.append(b.poll(n=5))
+    b.turn(polls[2])
+    b.replicator.commit_index = b.log.end_index
+    b.turn()
+    got = [[x.queue_offset for x in b.done[poll.token].leases] for poll in polls]  # type: ignore[union-attr]
+    assert got == [[0, 1], [2], [3]]
+
+
+def test_waiting_receives_are_served_in_order_of_arrival() -> None:
+    """The longest waiting comes first; who gets nothing goes on waiting."""
+    b = make()
+    polls = [b.poll(n=1) for _ in range(3)]
+    b.turn(*polls)
+    b.send("a", "b")
+    assert [poll.token in b.done for poll in polls] == [True, True, False]
+    b.send("c", queue=1)
+    assert polls[2].token in b.done
+
+
+def test_a_poison_message_does_not_starve_new_ones() -> None:
+    """A message that fails at once, again and again, takes at most every second Receive."""
+    b = make(queues=1)
+    b.send(*[str(i) for i in range(10)])
+    (poison,) = b.receive(n=1)
+    assert b.change(poison, 0) is not None
+    seen = []
+    for _ in range(18):
+        (lease,) = b.receive(n=1)
+        seen.append(lease.queue_offset)
+        if lease.queue_offset == 0:
+            assert b.change(lease, 0) is not None
+        else:
+            assert b.ack(lease) == (True,)
+    assert sorted(set(seen)) == list(range(10))
+
+
+def test_queues_take_turns() -> None:
+    """With small batches no queue waits for another to be empty."""
+    b = make(queues=4)
+    for queue in range(4):
+        b.send(*[f"{queue}-{i}" for i in range(20)], queue=queue)
+    first = [b.receive(n=1)[0].queue for _ in range(8)]
+    assert sorted(set(first)) == [0, 1, 2, 3]
+
+
+def test_a_receive_is_bounded_in_bytes() -> None:
+    """Large messages come a few at a time."""
+    b = make(receive_bytes_max=2500)
+    b.send(*["x" * 1000] * 5)
+    assert [len(b.receive()) for _ in range(3)] == [3, 2, 0]
+
+
+# Leadership
+
+
+def test_a_term_opens_with_its_record_and_serves_only_after_it() -> None:
+    """Calls that come before wait; then they are decided."""
+    b = Bench()
+    b.replicator.commit_at_once = False
+    b.replicator.lead(3)
+    b.turn()
+    assert records(b.log) == [control.TermStart(3, "n1")]
+    assert not b.group.view().serving
+    configure = Configure(next(b.tokens), topics=(config(),))
+    b.turn(configure)
+    assert b.log.end_index == 0
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert b.done[configure.token] == Configured() and b.group.view().serving
+
+
+def test_a_follower_refuses_and_names_the_leader() -> None:
+    """Calls without an answer are dropped silently."""
+    b = Bench()
+    b.replicator.follow(4, "n9")
+    calls = [b.produce("a"), b.poll(), Ack(next(b.tokens), []), Configure(next(b.tokens))]
+    b.turn(*calls, ClientsAlive(frozenset({"c"}), 0))
+    assert all(b.done[call.token] == Refused("not-leader", "n9") for call in calls)
+
+
+def test_losing_leadership_ends_every_call_once() -> None:
+    """Appended: unknown outcome. Waiting: not leader. Committed meanwhile: answered."""
+    b = make()
+    b.send("a", "b")
+    b.replicator.commit_at_once = False
+    committed = b.produce("c")
+    b.turn(committed)
+    commit_to = b.log.end_index
+    appended, leasing, waiting = b.produce("d"), b.poll(), b.poll(group="g2", topic="none")
+    b.turn(appended, leasing)
+    idle = b.poll(group="g")
+    b.turn(idle)
+    b.turn(waiting)
+    b.replicator.commit_index = commit_to
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert isinstance(b.done[committed.token], Produced)
+    assert b.done[appended.token] == b.done[leasing.token] == Refused("unknown-outcome", "n2")
+    assert b.done[idle.token] == Refused("not-leader", "n2")
+    b.turn()
+
+
+def test_a_leader_of_a_later_term_in_one_step_starts_over() -> None:
+    """Leadership lost and won between two turns is a new leadership."""
+    b = make()
+    b.send("a")
+    b.replicator.commit_at_once = False
+    call = b.produce("b")
+    b.turn(call)
+    b.log.cut(b.replicator.commit_index)
+    b.replicator.lead(5)
+    b.turn()
+    assert b.done[call.token] == Refused("unknown-outcome", "n1")
+    assert records(b.log)[-1] == control.TermStart(5, "n1")
+    b.replicator.commit_at_once = True
+    b.turn()
+    sent = b.send("c")
+    assert isinstance(sent, Produced) and sent.queue_offsets == (1,)
+
+
+def test_a_new_leader_counts_on_from_the_uncommitted_tail() -> None:
+    """Queue offsets and store time continue behind entries nobody has committed yet (I6)."""
+    b = make()
+    b.send("a")
+    b.replicator.commit_at_once = False
+    b.turn(b.produce("b", "c"), b.produce("d", queue=1))
+    other = Bench(b.log, node="n2")
+    other.now_ns = 0
+    other.replicator.commit_index = b.replicator.commit_index
+    other.lead(2)
+    other.pass_time(0)
+    sent, sent_1 = other.send("e"), other.send("f", queue=1)
+    assert isinstance(sent, Produced) and isinstance(sent_1, Produced)
+    assert (sent.queue_offsets, sent_1.queue_offsets) == ((3,), (1,))
+    assert sent.store_ms == b.now_ms > other.now_ms, "store time never falls along the log"
+
+
+def test_an_answer_whose_entry_was_replaced_is_an_unknown_outcome() -> None:
+    """An index that is committed with another term is not ours."""
+    b = make()
+    b.replicator.commit_at_once = False
+    call = b.produce("b")
+    b.turn(call)
+    index = b.log.end_index
+    b.log.cut(index - 1)
+    other = Bench(b.log, node="n2")
+    other.replicator.commit_index = index - 1
+    other.lead(2)
+    assert b.log.end_index == index
+    b.replicator.commit_index = index
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert b.done[call.token] == Refused("unknown-outcome")
+
+
+# Refusals
+
+
+def test_unknown_topics_and_queues_are_refused() -> None:
+    """Nothing of such a call is appended."""
+    b = make(queues=2)
+    end = b.log.end_index
+    for call in (b.produce("a", topic="no"), b.produce("a", queue=2), b.produce("a", queue=-1), b.poll(topic="no")):
+        outcome = b.ask(call)
+        assert isinstance(outcome, Refused) and outcome.reason == "unknown-topic"
+    mixed = Produce(next(b.tokens), [draft("good"), draft("bad", topic="no")])
+    assert isinstance(b.ask(mixed), Refused) and b.log.end_index == end
+
+
+def test_what_fits_no_log_file_is_refused() -> None:
+    """The limit is the file size minus the room for a blank; long properties fit no record."""
+    b = make(entry_bytes_max=1000)
+    assert isinstance(b.send("x" * 700), Produced)
+    outcome = b.send("x" * 1000)
+    assert isinstance(outcome, Refused) and outcome.reason == "too-large"
+    b = make()
+    outcome = b.ask(Produce(next(b.tokens), [Draft("t", 0, b"x", b"k\x01" + b"v" * 40_000 + b"\x02", EPOCH_MS)]))
+    assert isinstance(outcome, Refused) and outcome.reason == "too-large"
+
+
+def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
+    """Reads, leases and acknowledgements go on in the reserve; writing resumes by itself; no queue offset is lost."""
+    b = make()
+    b.send("a", "b")
+    b.replicator.full = True
+    sent, poll = b.produce("c"), b.poll(n=1)
+    b.turn(sent, poll)
+    assert b.done[sent.token] == Refused("disk-full")
+    outcome = b.done[poll.token]
+    assert isinstance(outcome, Received)
+    assert b.ack(*outcome.leases) == (True,)
+    b.replicator.full = False
+    again = b.send("d")
+    assert isinstance(again, Produced) and again.queue_offsets == (2,)
+    assert [x.queue_offset for x in b.receive()] == [1, 2]
+
+
+def test_a_full_reserve_refuses_acknowledgements_and_keeps_receives_waiting() -> None:
+    """When not even control records fit, nothing is half done: the same calls work when space returns."""
+    b = make()
+    b.send("a", "b")
+    (one,) = b.receive(n=1)
+    b.replicator.full = b.replicator.full_for_control = True
+    ack, poll = Ack(next(b.tokens), [handle(one)]), b.poll()
+    b.turn(ack, poll)
+    assert b.done[ack.token] == Refused("disk-full") and poll.token not in b.done
+    assert b.output is not None and b.output.wake_at_ns <= b.now_ns + 100 * MS
+    b.replicator.full = b.replicator.full_for_control = False
+    b.turn()
+    outcome = b.done[poll.token]
+    assert isinstance(outcome, Received) and [x.queue_offset for x in outcome.leases] == [1]
+    assert b.ack(one) == (True,)
+
+
+def test_deliveries_leave_room_in_the_reserve_for_elections() -> None:
+    """Leases on a full disk stop before the reserve is used up; a new term still finds room."""
+    b = make()
+    b.send(*["x"] * 3)
+    b.replicator.full = True
+    while leases := b.receive(n=1, invisible_ms=0):
+        assert leases[0].attempt < 5000
+    assert b.machine.delivery.row(("g", "t", 0), 0).attempt > 100  # type: ignore[union-attr]
+    b.replicator.lead(2)
+    b.turn()
+    assert b.group.view().serving
+
+
+def test_a_leader_without_room_for_its_term_start_tries_again() -> None:
+    """It does not serve until the record is in the log."""
+    b = Bench()
+    b.replicator.full = b.replicator.full_for_control = True
+    b.lead(1)
+    assert not b.group.view().serving and b.output is not None and b.output.wake_at_ns <= b.now_ns + 100 * MS
+    b.replicator.full = b.replicator.full_for_control = False
+    b.turn()
+    assert b.group.view().serving
+
+
+def test_consume_queues_without_room_stop_applying_and_refuse() -> None:
+    """What was appended is answered when space returns; meanwhile nothing is accepted that could not be applied."""
+    b = make()
+    b.queues.full = True
+    first = b.produce("a")
+    b.turn(first)
+    assert first.token not in b.done
+    assert b.ask(b.produce("b")) == Refused("disk-full")
+    b.queues.full = False
+    b.turn()
+    assert isinstance(b.done[first.token], Produced)
+    sent = b.send("c")
+    assert isinstance(sent, Produced) and sent.queue_offsets == (1,)
+    assert b.group.statistics()["dispatch_stalled"] >= 2
+
+
+# Configuration
+
+
+def test_only_differences_are_proposed() -> None:
+    """Configuring what is in force answers without an entry."""
+    b = make()
+    end = b.log.end_index
+    call = Configure(next(b.tokens), topics=(config(),), groups=(GroupConfig("", "g"),), deleted_topics=("none",))
+    assert b.ask(call) == Configured()
+    assert b.log.end_index == end + 1, "the group only"
+    assert b.ask(replace(call, token=next(b.tokens))) == Configured()
+    assert b.log.end_index == end + 1
+    assert b.group.view().groups == {"g": GroupConfig("", "g")}
+
+
+def test_configuration_waits_for_configuration_under_way() -> None:
+    """Two Configures about one topic are applied one after the other; a Produce between them waits too."""
+    b = make(queues=1)
+    b.replicator.commit_at_once = False
+    grow, send, shrink = (
+        Configure(next(b.tokens), topics=(config(queues=4),)),
+        b.produce("a"),
+        Configure(next(b.tokens), topics=(config(queues=4, permission=Permission.READ),)),
+    )
+    b.turn(grow)
+    b.turn(send, shrink)
+    assert len(records(b.log)) == 3
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert b.done[grow.token] == b.done[shrink.token] == Configured()
+    assert isinstance(b.done[send.token], Produced)
+    assert b.group.view().topics["t"] == config(queues=4, permission=Permission.READ)
+
+
+def test_an_older_incarnation_never_replaces_a_newer_one() -> None:
+    """Intent read late from the controller changes nothing."""
+    b = make()
+    b.configure("t", queues=2, incarnation=3)
+    b.configure("t", queues=2, incarnation=2)
+    assert b.group.view().topics["t"].incarnation == 3
+
+
+def test_a_deleted_topic_is_gone_for_everybody() -> None:
+    """Sends and new Receives are refused, waiting ones are answered, leases are worth nothing."""
+    b = make()
+    b.send("a")
+    (lease,) = b.receive()
+    waiting = b.poll()
+    b.ask(waiting)
+    b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
+    outcome = b.done[waiting.token]
+    assert isinstance(outcome, Refused) and outcome.reason == "unknown-topic"
+    assert isinstance(b.send("b"), Refused) and b.ack(lease) == (False,)
+    assert b.group.view().topics == {} and b.machine.delivery.in_flight == 0
+
+
+def test_a_new_incarnation_continues_queue_offsets_and_starts_empty() -> None:
+    """Old messages belong to the old topic; offsets go on; a snapshot remembers where the incarnation began."""
+    b = make(queues=1)
+    b.send("old", "older")
+    b.receive(n=1)
+    b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
+    b.configure("t", queues=2, incarnation=2)
+    sent = b.send("new")
+    assert isinstance(sent, Produced) and sent.queue_offsets == (2,)
+    assert [x.queue_offset for x in b.receive()] == [2]
+    assert [x.queue_offset for x in b.receive(group="other")] == [2]
+    assert b.ask(Peek(next(b.tokens), "t", 0, 0, 10)).next_offset == 3  # type: ignore[union-attr]
+    assert b.group.view().queue_ends == {"t": (3, 0)}
+    again = Bench(b.log)
+    again.queues.rows = b.queues.rows
+    again.machine.restore(b.machine.export(LOG_ID))
+    assert (again.machine.begin("t", 0), again.machine.begin("t", 1)) == (2, 0)
+
+
+def test_topics_change_between_messages_of_one_range() -> None:
+    """A range with deletions and creations between messages is applied piece by piece, also when the disk is full in between."""
+    b = Bench()
+    b.lead(1)
+    drafts = [
+        control.draft(control.TopicRecord(config(queues=1)), EPOCH_MS),
+        draft("a"),
+        draft("b"),
+        control.draft(control.TopicRecord(config(queues=1), deleted=True), EPOCH_MS),
+        control.draft(control.TopicRecord(config(queues=1, incarnation=2)), EPOCH_MS),
+        draft("c"),
+        control.draft(control.TopicRecord(config(queues=2, incarnation=2)), EPOCH_MS),
+    ]
+    offsets = [0, 0, 1, 1, 2, 2, 3]
+    b.replicator.propose(0, encode_entries(drafts), np.array(offsets, np.int64), b.now_ms)
+    b.queues.full = True
+    b.turn()
+    b.queues.full = False
+    b.turn()
+    assert b.machine.begin("t", 0) == 2
+    assert [x.queue_offset for x in b.receive()] == [2]
+    replay = Bench(b.log)
+    replay.replicator.commit_index = b.replicator.commit_index
+    replay.turn()
+    assert replay.machine.export(LOG_ID) == b.machine.export(LOG_ID)
+
+
+def test_a_deleted_group_starts_over() -> None:
+    """Created again, it begins at the beginning; leases of its old life are gone."""
+    b = make()
+    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", max_attempts=3),)))
+    b.send("a", "b")
+    leases = b.receive(n=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    assert b.ack(*leases) == (False,)
+    assert [(x.queue_offset, x.attempt) for x in b.receive()] == [(0, 1), (1, 1)]
+
+
+def test_attempts_are_counted_against_the_groups_own_limit() -> None:
+    """The limit of the group's record, not the default."""
+    b = make()
+    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", max_attempts=2),)))
+    b.send("a")
+    for _ in range(4):
+        b.receive(invisible_ms=0)
+    assert b.group.statistics()["over_max_attempts"] == 2
+
+
+def test_an_unknown_control_record_stops_before_anything_is_applied() -> None:
+    """A newer version's log is not half understood: the error carries the exit code."""
+    b = make()
+    bad = control.draft(control.TermStart(1, "n1"), EPOCH_MS)
+    bad = replace(bad, properties=b"TAGS\x01future\x02")
+    b.replicator.propose(0, encode_entries([draft("a"), bad]), np.array([0, 1], np.int64), b.now_ms)
+    index = b.machine.applied_index
+    with pytest.raises(control.UnknownControlRecord) as error:
+        b.turn()
+    assert error.value.exit_code == 76
+    assert b.machine.applied_index == index and b.queues.next_offset("t", 0) == 0
+
+
+# Reading
+
+
+def test_any_replica_answers_peek() -> None:
+    """A follower too, clamped to what is applied."""
+    b = make()
+    b.send("a", "b", "c")
+    follower = Bench(b.log, node="n2")
+    follower.replicator.commit_index = b.replicator.commit_index
+    follower.turn()
+    peeked = follower.ask(Peek(1000, "t", 0, 1, 10))
+    assert isinstance(peeked, Peeked)
+    assert [decode_record(record).body for record in peeked.records] == [b"b", b"c"]
+    assert (peeked.next_offset, peeked.end_offset) == (3, 3)
+    assert follower.ask(Peek(1001, "t", 0, 99, 10)) == Peeked((), 3, 3)
+    assert follower.ask(Peek(1002, "t", 0, -5, 1)).next_offset == 1  # type: ignore[union-attr]
+    assert isinstance(follower.ask(Peek(1003, "t", 7, 0, 1)), Refused)
+
+
+def test_the_view_is_published_when_something_changed() -> None:
+    """Outsiders see leader, topics and ends; a turn in which nothing happened publishes nothing."""
+    b = make()
+    assert b.turn().view is None
+    b.send("a", queue=1)
+    view = b.output.view if b.output is not None else None
+    assert view is not None and view.queue_ends == {"t": (0, 1)} and view.leader == "n1" and view.serving
+    b.replicator.follow(2, None)
+    assert b.turn().view is not None
+
+
+def test_status_carries_the_applied_index() -> None:
+    """The replicator does not know what is applied; the group does."""
+    b = make()
+    assert b.group.status().applied_index == b.machine.applied_index == b.log.end_index
+    assert b.group.status().role is Role.LEADER
+
+
+def test_replayed_and_restored_state_agree_and_go_on_alike() -> None:
+    """State from the log, from a snapshot and its tail, and on the leader itself is the same (I8)."""
+    b = make()
+    b.send(*"abcdef")
+    leases = b.receive(n=4)
+    b.ack(leases[0])
+    snapshot = b.machine.export(LOG_ID)
+    ends = {key: list(rows) for key, rows in b.queues.rows.items()}
+    b.change(leases[1], 5000)
+    b.send("g", tag="x")
+    b.receive(group="other", tags=("x",))
+    replayed, restored = Bench(b.log), Bench(b.log)
+    restored.queues.rows = ends
+    restored.machine.restore(snapshot)
+    for other in (replayed, restored):
+        other.replicator.commit_index = b.replicator.commit_index
+        other.turn()
+        assert other.machine.export(LOG_ID) == b.machine.export(LOG_ID)
+
+
+# Bounded memory
+
+
+def test_nothing_grows_with_acknowledged_messages() -> None:
+    """After many messages with a long lease were acknowledged, neither rows, deadlines nor clients are left (I11)."""
+    b = make()
+    for _ in range(100):
+        b.turn(*[b.produce(*["x"] * 32) for _ in range(3)])
+        b.ack(*b.receive(n=96, invisible_ms=12 * 3600 * 1000), *b.receive(n=96, invisible_ms=None))
+        b.ack(*b.receive(n=96, invisible_ms=None))
+    clock = b.group.leader.clock
+    assert b.machine.delivery.in_flight == 0 and not clock._timers and not clock._clients and len(clock._heap) <= 1100
+    assert len(b.group.leader._overlay) == 0 and len(b.group.leader._answered) <= 1024
+
+
+def test_cancelled_polls_leave_no_deadlines_behind() -> None:
+    """A client that polls and cancels all the time does not fill the heap of deadlines."""
+    b = make()
+    for _ in range(2000):
+        call = b.poll(wait_ns=3600 * SECOND)
+        b.turn(call, CancelReceive(call.token))
+    assert len(b.group.leader.polls._deadlines) < 300

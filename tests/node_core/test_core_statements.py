@@ -1,0 +1,398 @@
+"""Statements of the client contract's checklist that are rules of delivery, on exact virtual time. The number is in the name."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.node.core.calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from tests.node_core.core_fakes import MS, SECOND, Bench, handle
+
+MINUTE = 60 * SECOND
+
+
+@pytest.fixture
+def bench() -> Bench:
+    b = Bench()
+    b.lead(1)
+    b.configure("t", queues=2)
+    return b
+
+
+def bodies(bench: Bench, leases: tuple[object, ...]) -> list[tuple[int, int]]:
+    return [(lease.queue, lease.queue_offset) for lease in leases]  # type: ignore[attr-defined]
+
+
+def test_statement_42_an_empty_receive_is_answered_at_its_deadline_not_earlier(bench: Bench) -> None:
+    """A Receive on an empty topic waits exactly as long as it may."""
+    call = bench.poll(wait_ns=5 * SECOND)
+    assert bench.ask(call) is None
+    assert bench.output is not None and bench.output.wake_at_ns <= call.deadline_ns
+    bench.turn(at_ns=call.deadline_ns - 1)
+    assert call.token not in bench.done
+    bench.turn(at_ns=call.deadline_ns)
+    assert bench.done[call.token] == Received(())
+
+
+def test_statement_43_a_message_sent_during_a_long_poll_answers_it_in_the_same_turn(bench: Bench) -> None:
+    """A waiting Receive is woken by the turn that commits the message."""
+    call = bench.poll()
+    bench.ask(call)
+    bench.pass_time(2 * SECOND)
+    bench.send("late")
+    outcome = bench.done[call.token]
+    assert isinstance(outcome, Received) and len(outcome.leases) == 1
+
+
+@pytest.mark.parametrize("size", [1, 5, 32])
+def test_statement_44_never_more_than_the_batch_size(bench: Bench, size: int) -> None:
+    """At most `max_messages` come, over all queues together, and all of them in the end."""
+    for queue in (0, 1):
+        bench.send(*[f"{queue}-{i}" for i in range(50)], queue=queue)
+    seen: list[tuple[int, int]] = []
+    while leases := bench.receive(n=size):
+        assert len(leases) <= size
+        seen += bodies(bench, leases)
+    assert sorted(seen) == [(queue, i) for queue in (0, 1) for i in range(50)]
+
+
+def test_statement_45_invisible_exactly_as_long_as_asked(bench: Bench) -> None:
+    """Not visible a nanosecond before the invisible time is over; then at once, with attempt 2."""
+    bench.send("a")
+    (first,) = bench.receive(invisible_ms=10_000)
+    start = bench.now_ns
+    waiting = bench.poll(wait_ns=20 * SECOND)
+    bench.ask(waiting)
+    assert bench.output is not None and bench.output.wake_at_ns <= start + 10 * SECOND
+    bench.turn(at_ns=start + 10 * SECOND - 1)
+    assert waiting.token not in bench.done
+    bench.turn(at_ns=start + 10 * SECOND)
+    outcome = bench.done[waiting.token]
+    assert isinstance(outcome, Received)
+    (again,) = outcome.leases
+    assert (again.attempt, again.record) == (2, first.record)
+    assert again.lease_number > first.lease_number
+
+
+def test_statement_49_messages_of_all_queues_come(bench: Bench) -> None:
+    """One Receive covers every queue of the topic in this broker group."""
+    bench.send("a", queue=0)
+    bench.send("b", queue=1)
+    assert sorted(bodies(bench, bench.receive())) == [(0, 0), (1, 0)]
+
+
+def test_statement_51_a_filter_consumes_silently_what_it_does_not_want(bench: Bench) -> None:
+    """Only wanted tags come, compared exactly ("Aa" and "BB" have one hash); the others never come to this group again."""
+    for body, tag in (("1", "Aa"), ("2", "BB"), ("3", "C"), ("4", None), ("5", "Aa")):
+        bench.send(body, tag=tag)
+    wanted = bench.receive(tags=("Aa", "D"))
+    assert bodies(bench, wanted) == [(0, 0), (0, 4)]
+    assert bench.receive() == ()
+    bench.pass_time(MINUTE)
+    assert bodies(bench, bench.receive()) == [(0, 0), (0, 4)], "passed over for good"
+    assert len(bench.receive(group="other")) == 5
+
+
+def test_statement_51_a_redelivery_the_new_filter_does_not_want_is_consumed_too(bench: Bench) -> None:
+    """The filter of the Receive at hand counts, for redeliveries as well."""
+    bench.send("1", tag="BB")
+    bench.receive(invisible_ms=1000)
+    bench.pass_time(SECOND)
+    assert bench.receive(tags=("Aa",)) == ()
+    bench.pass_time(MINUTE)
+    assert bench.receive() == ()
+    assert bench.machine.delivery.in_flight == 0
+
+
+def test_statement_51_a_filter_that_matches_nothing_still_consumes_while_it_waits(bench: Bench) -> None:
+    """Many messages without a match are passed over, in several scans, before the Receive is answered empty."""
+    for _ in range(3):
+        bench.turn(*[bench.produce(*["x"] * 1000, tag="C") for _ in range(5)])
+    assert bench.receive(tags=("Aa",)) == ()
+    assert bench.receive() == ()
+    assert bench.machine.delivery.cursor(("g", "t", 0)) == 15_000
+
+
+def test_statement_55_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
+    """A message that arrives after a Receive was cancelled is available at once to another."""
+    call = bench.poll()
+    bench.ask(call)
+    bench.turn(CancelReceive(call.token))
+    assert bench.done[call.token] == Received(())
+    bench.pass_time(SECOND)
+    bench.send("a")
+    (lease,) = bench.receive()
+    assert lease.attempt == 1
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_statement_55_a_lease_under_way_for_a_cancelled_receive_is_given_back(bench: Bench, auto: bool) -> None:
+    """The lease was in the log already: as soon as it is applied, the message is visible again."""
+    bench.send("a")
+    bench.replicator.commit_at_once = False
+    call = bench.poll(invisible_ms=None if auto else 30_000)
+    bench.ask(call)
+    bench.turn(CancelReceive(call.token))
+    assert bench.done[call.token] == Received(())
+    bench.replicator.commit_at_once = True
+    bench.turn()
+    (lease,) = bench.receive()
+    assert lease.attempt == 2
+
+
+def test_statement_55_a_lease_answered_to_a_dead_caller_is_given_back(bench: Bench) -> None:
+    """The answer was on its way when the caller went: what it leased is visible at once."""
+    bench.send("a")
+    call = bench.poll()
+    outcome = bench.ask(call)
+    assert isinstance(outcome, Received) and len(outcome.leases) == 1
+    assert bench.receive() == ()
+    bench.turn(CancelReceive(call.token))
+    (again,) = bench.receive()
+    assert again.attempt == 2
+    assert bench.ack(*outcome.leases) == (False,)
+
+
+def test_statement_56_members_share_and_groups_do_not(bench: Bench) -> None:
+    """Two consumers of one group get disjoint messages; another group gets all of them."""
+    bench.send(*"abcdef")
+    one = bodies(bench, bench.receive(n=3, client="c1"))
+    two = bodies(bench, bench.receive(n=32, client="c2"))
+    assert sorted(one + two) == [(0, i) for i in range(6)] and not set(one) & set(two)
+    assert len(bench.receive(group="g2")) == 6
+
+
+def test_statement_57_a_new_group_starts_at_the_beginning(bench: Bench) -> None:
+    """A group seen first gets what the topic already has."""
+    bench.send("old")
+    bench.pass_time(MINUTE)
+    assert len(bench.receive(group="new")) == 1
+
+
+def test_statement_59_an_acknowledged_message_never_comes_again(bench: Bench) -> None:
+    """Not after its invisible time, and not under another leader."""
+    bench.send("a")
+    assert bench.ack(*bench.receive()) == (True,)
+    bench.pass_time(MINUTE)
+    assert bench.receive() == ()
+    other = Bench(bench.log, node="n2")
+    other.lead(2)
+    assert other.receive() == ()
+
+
+def test_statement_60_each_handle_has_its_own_answer(bench: Bench) -> None:
+    """One good and one bad handle in one call."""
+    bench.send("a", "b")
+    one, two = bench.receive()
+    assert bench.ack(one) == (True,)
+    assert bench.ack(one, two) == (False, True)
+
+
+def test_statement_61_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(bench: Bench) -> None:
+    """The leader's clock decides, exactly; the message is delivered again."""
+    bench.send("a", "b")
+    one, two = bench.receive(invisible_ms=10_000)
+    bench.pass_time(10 * SECOND - 1)
+    assert bench.ack(one) == (True,)
+    bench.pass_time(1)
+    assert bench.ack(two) == (False,)
+    assert bodies(bench, bench.receive()) == [(0, 1)]
+
+
+@pytest.mark.parametrize("what", ["group", "topic", "queue", "offset", "number"])
+def test_statement_62_a_handle_of_nothing_is_refused(bench: Bench, what: str) -> None:
+    """Any part of a handle that does not fit makes it invalid."""
+    bench.send("a")
+    (lease,) = bench.receive()
+    good = handle(lease)
+    parts = {"group": "x", "topic": "x", "queue": 1, "offset": 7, "number": 1}
+    names = {"queue": "queue", "offset": "queue_offset", "number": "lease_number"}
+    fields = {name: getattr(good, name) for name in good.__slots__}
+    fields[names.get(what, what)] = parts[what]
+    outcome = bench.ask(Ack(next(bench.tokens), [type(good)(**fields)]))
+    assert outcome == Acked((False,))
+    assert bench.ack(lease) == (True,)
+
+
+def test_statement_63_a_change_replaces_the_handle(bench: Bench) -> None:
+    """The old handle is invalid for ack and change, the new one works, and the new time counts from the change."""
+    bench.send("a")
+    (lease,) = bench.receive(invisible_ms=10_000)
+    bench.pass_time(9 * SECOND)
+    number = bench.change(lease, 15_000)
+    assert number is not None and number != lease.lease_number
+    assert bench.ack(lease) == (False,)
+    assert bench.change(lease, 15_000) is None
+    bench.pass_time(15 * SECOND - 1)
+    assert bench.receive() == ()
+    new = type(lease)(lease.queue, lease.queue_offset, number, lease.attempt, lease.record)
+    assert bench.ack(new) == (True,)
+
+
+def test_statement_64_a_change_to_zero_makes_it_visible_at_once(bench: Bench) -> None:
+    """The same moment, attempt + 1; the handle of the change itself is already over."""
+    bench.send("a")
+    (lease,) = bench.receive()
+    waiting = bench.poll()
+    bench.ask(waiting)
+    number = bench.change(lease, 0)
+    assert number is not None
+    outcome = bench.done[waiting.token]
+    assert isinstance(outcome, Received) and [x.attempt for x in outcome.leases] == [2]
+
+
+def test_statement_65_a_change_is_no_delivery(bench: Bench) -> None:
+    """Attempts rise by one per delivery, however often the time was changed."""
+    bench.send("a")
+    (lease,) = bench.receive()
+    for expected in (2, 3, 4):
+        for _ in range(3):
+            number = bench.change(lease, 5_000)
+            assert number is not None
+            lease = type(lease)(lease.queue, lease.queue_offset, number, lease.attempt, lease.record)
+        bench.pass_time(5 * SECOND)
+        (lease,) = bench.receive()
+        assert lease.attempt == expected
+
+
+def test_statement_66_until_dead_letters_exist_delivery_goes_on_and_is_counted(bench: Bench) -> None:
+    """Past the attempts of its group a message still comes, and a counter rises."""
+    bench.send("a")
+    for attempt in range(1, 20):
+        (lease,) = bench.receive(invisible_ms=1000)
+        assert lease.attempt == attempt
+        bench.pass_time(SECOND)
+    assert bench.group.statistics()["over_max_attempts"] == 2
+
+
+def test_statement_71_an_auto_renewed_lease_lives_while_its_client_does(bench: Bench) -> None:
+    """Heartbeats every 10 s keep the lease for hours, and the first handle stays valid."""
+    bench.send("a")
+    (lease,) = bench.receive(invisible_ms=None)
+    for _ in range(60):
+        bench.pass_time(10 * SECOND)
+        bench.turn(ClientsAlive(frozenset({"c"}), bench.now_ns))
+        assert bench.receive(client="other") == ()
+    assert bench.ack(lease) == (True,)
+
+
+def test_statement_71_an_auto_renewed_lease_ends_at_the_cap(bench: Bench) -> None:
+    """Three hours after delivery the message is released, however alive the client is."""
+    bench.send("a")
+    (lease,) = bench.receive(invisible_ms=None)
+    start = bench.now_ns
+    while bench.now_ns < start + 3 * 3600 * SECOND - 60 * SECOND:
+        bench.pass_time(60 * SECOND)
+        bench.turn(ClientsAlive(frozenset({"c"}), bench.now_ns))
+    bench.turn(at_ns=start + 3 * 3600 * SECOND - 1)
+    assert bench.receive(client="other") == ()
+    bench.turn(at_ns=start + 3 * 3600 * SECOND)
+    assert bench.ack(lease) == (False,)
+    assert [x.attempt for x in bench.receive(client="other")] == [2]
+
+
+def test_statement_72_a_killed_client_loses_its_messages_within_the_liveness_limit(bench: Bench) -> None:
+    """65 s after the last sign of life, exactly, another member gets them with attempt 2; a late sign of life changes nothing."""
+    bench.send("a")
+    (lease,) = bench.receive(invisible_ms=None)
+    bench.pass_time(30 * SECOND)
+    bench.turn(ClientsAlive(frozenset({"c"}), bench.now_ns - 5 * SECOND))
+    last = bench.now_ns - 5 * SECOND
+    waiting = bench.poll(client="other", wait_ns=100 * SECOND)
+    bench.ask(waiting)
+    bench.turn(at_ns=last + 65 * SECOND - 1)
+    assert waiting.token not in bench.done
+    bench.turn(ClientsAlive(frozenset({"c"}), last + 65 * SECOND), at_ns=last + 65 * SECOND)
+    outcome = bench.done[waiting.token]
+    assert isinstance(outcome, Received) and [x.attempt for x in outcome.leases] == [2]
+    assert bench.ack(lease) == (False,)
+
+
+def test_statement_72_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(bench: Bench) -> None:
+    """Its waiting Receive ends too, and a client of the same name that comes back does not revive the old leases."""
+    bench.send("a")
+    bench.receive(invisible_ms=None)
+    waiting = bench.poll(invisible_ms=None)
+    bench.ask(waiting)
+    bench.turn(ClientGone("c", bench.now_ns))
+    assert bench.done[waiting.token] == Received(())
+    bench.turn(ClientsAlive(frozenset({"c"}), bench.now_ns))
+    bench.pass_time(SECOND - 1)
+    assert bench.receive(client="other") == ()
+    bench.pass_time(1)
+    assert len(bench.receive(client="other")) == 1
+
+
+def test_statement_72_fixed_leases_outlive_their_client(bench: Bench) -> None:
+    """A simple consumer's invisible time is a promise of its own: saying goodbye does not shorten it."""
+    bench.send("a")
+    bench.receive(invisible_ms=30_000)
+    bench.turn(ClientGone("c", bench.now_ns))
+    bench.pass_time(30 * SECOND - 1)
+    assert bench.receive() == ()
+
+
+def test_statement_74_a_backlog_comes_completely_across_restarts(bench: Bench) -> None:
+    """A late subscriber gets everything, though the leader changes in the middle."""
+    for i in range(40):
+        bench.send(*[f"{i}-{j}" for j in range(5)], queue=i % 2)
+    seen: set[tuple[int, int]] = set()
+    for term in range(2, 6):
+        for _ in range(2):
+            leases = bench.receive(n=20)
+            assert bench.ack(*leases) == (True,) * 20
+            seen |= set(bodies(bench, leases))
+        other = Bench(bench.log, node=f"n{term}")
+        other.now_ns, other.tokens = bench.now_ns + SECOND, bench.tokens
+        other.replicator.commit_index = bench.replicator.commit_index
+        other.lead(term)
+        bench = other
+    while leases := bench.receive():
+        bench.ack(*leases)
+        seen |= set(bodies(bench, leases))
+    assert len(seen) == 200
+
+
+def test_failover_handles_survive_and_get_the_full_time_again(bench: Bench) -> None:
+    """A handle of the old leader works with the new one; a lease counts from when the new leader began to serve."""
+    bench.send("a", "b", "c")
+    one, two, three = bench.receive(invisible_ms=10_000)
+    other = Bench(bench.log, node="n2")
+    other.now_ns = bench.now_ns + 9 * SECOND
+    other.replicator.commit_index = bench.replicator.commit_index
+    other.lead(2)
+    assert other.ack(one) == (True,)
+    other.pass_time(10 * SECOND - 1)
+    assert other.ack(two) == (True,)
+    assert other.receive() == ()
+    other.pass_time(1)
+    assert other.ack(three) == (False,)
+    assert [x.attempt for x in other.receive()] == [2]
+
+
+def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
+    """The new leader has heard of nobody yet: 65 s pass before it believes a client dead."""
+    bench.send("a")
+    bench.receive(invisible_ms=None)
+    other = Bench(bench.log, node="n2")
+    other.now_ns = bench.now_ns + 60 * MINUTE
+    other.replicator.commit_index = bench.replicator.commit_index
+    other.lead(2)
+    other.pass_time(65 * SECOND - 1)
+    assert other.receive(client="other") == ()
+    other.pass_time(1)
+    assert len(other.receive(client="other")) == 1
+
+
+def test_handover_time_is_added_to_every_lease_but_not_to_zero() -> None:
+    """What a lease needs to reach its consumer never shortens the invisible time the consumer sees."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=20 * MS)))
+    bench.lead(1)
+    bench.configure("t")
+    bench.send("a")
+    (lease,) = bench.receive(invisible_ms=1000)
+    bench.pass_time(SECOND + 20 * MS - 1)
+    assert bench.receive() == ()
+    assert bench.change(lease, 0) is not None
+    assert len(bench.receive()) == 1
