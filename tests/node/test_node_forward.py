@@ -1,0 +1,321 @@
+"""Forwarding to the leader: what is tried again, what is not, and who is told about clients. Links are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from ledgermq.node import forward
+from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
+from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.peers import Lost, NotSent
+from ledgermq.proto import peer_pb2
+
+Result = peer_pb2.ForwardResult
+
+
+def view(leader: str | None, serving: bool = True, term: int = 1) -> GroupView:
+    return GroupView(leader, term, serving, {}, {}, {}, {})
+
+
+@dataclass
+class FakeEngine:
+    views: dict[str, GroupView] = field(default_factory=dict)
+    told: list[tuple[str, Call]] = field(default_factory=list)
+
+    def tell(self, group: str, call: Call) -> None:
+        self.told.append((group, call))
+
+
+@dataclass
+class FakeLink:
+    """Answers from a list: results, or exceptions to raise."""
+
+    answers: list[peer_pb2.ForwardResult | Exception] = field(default_factory=list)
+    up: bool = True
+    calls: list[peer_pb2.ForwardCall] = field(default_factory=list)
+    posted: list[peer_pb2.PeerMessage] = field(default_factory=list)
+    before: Callable[[], None] = lambda: None
+
+    def post(self, message: peer_pb2.PeerMessage) -> None:
+        self.posted.append(message)
+
+    async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        self.calls.append(call)
+        self.before()
+        if not self.answers:
+            await asyncio.Event().wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@dataclass
+class FakeExecutor:
+    """Executes at once, or raises what it is given."""
+
+    refusals: list[Refused] = field(default_factory=list)
+    executed: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+    async def __call__(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+        self.executed.append((group, method, request))
+        if self.refusals:
+            raise CallRefused(self.refusals.pop(0))
+        return [b"executed here"]
+
+
+class Bench:
+    """Node n1 of three with one group everywhere."""
+
+    def __init__(self, leader: str | None, serving: bool = True, groups: Sequence[str] = ("g1",)) -> None:
+        self.engine = FakeEngine({group: view(leader, serving) for group in groups})
+        self.links = {"n2": FakeLink(), "n3": FakeLink()}
+        self.executor = FakeExecutor()
+        self.forwarder = Forwarder("n1", {group: ("n1", "n2", "n3") for group in groups}, self.engine, self.links, lambda: 42)
+        self.forwarder.start(self.executor)
+
+    def lead(self, leader: str | None, serving: bool = True) -> None:
+        self.engine.views["g1"] = view(leader, serving)
+        self.forwarder.changed()
+
+    async def submit(self, seconds: float = 20) -> Sequence[bytes]:
+        return await self.forwarder.submit("g1", "SendMessage", {"k": "v"}, b"request", asyncio.get_running_loop().time() + seconds)
+
+    async def refusal(self, seconds: float = 20) -> Refused:
+        with pytest.raises(CallRefused) as caught:
+            await self.submit(seconds)
+        return caught.value.refused
+
+
+def run(main: Callable[[], object]) -> None:
+    asyncio.run(main())  # type: ignore[arg-type]
+
+
+def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
+    """A call is executed where the leader is; method, metadata, bytes and what is left of the deadline go along."""
+
+    async def main() -> None:
+        bench = Bench("n1")
+        assert await bench.submit() == [b"executed here"]
+        bench.lead("n2")
+        bench.links["n2"].answers.append(Result(responses=[b"a", b"b"]))
+        assert list(await bench.submit(20)) == [b"a", b"b"]
+        call = bench.links["n2"].calls[0]
+        assert (call.group, call.method, dict(call.metadata), call.request) == ("g1", "SendMessage", {"k": "v"}, b"request")
+        assert 15_000 < call.deadline_ms <= 20_000
+        assert len(bench.executor.executed) == 1
+
+    run(main)
+
+
+def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
+    """not-leader from the other node, not-leader from our own executor, and a call that never left: all are tried again."""
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
+        bench.links["n2"].before = lambda: bench.lead("n3")
+        bench.links["n3"].answers += [NotSent("down"), Result(responses=[b"done"])]
+        assert list(await bench.submit()) == [b"done"]
+        assert (len(bench.links["n2"].calls), len(bench.links["n3"].calls)) == (1, 2)
+        bench.lead("n1")
+        bench.executor.refusals.append(Refused("not-leader", "n2"))
+        assert await bench.submit() == [b"executed here"]
+        assert len(bench.executor.executed) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("failure", [Lost("gone"), None])
+def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception | None) -> None:
+    """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although another leader is known."""
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].before = lambda: bench.lead("n3")
+        if failure is not None:
+            bench.links["n2"].answers.append(failure)
+        refused = await bench.refusal(20 if failure is not None else 0.2)
+        assert refused.reason == "unknown-outcome"
+        assert not bench.links["n3"].calls and not bench.executor.executed
+
+    run(main)
+
+
+def test_refusal_of_the_leader_is_passed_on_and_not_tried_again() -> None:
+    """disk-full and the like come from the leader's state; the caller decides."""
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].answers.append(Result(refusal="disk-full", grpc_message="no space"))
+        assert await bench.refusal() == Refused("disk-full", detail="no space")
+        bench.lead("n1")
+        bench.executor.refusals.append(Refused("unknown-outcome"))
+        assert (await bench.refusal()).reason == "unknown-outcome"
+        assert len(bench.links["n2"].calls) == 1 and len(bench.executor.executed) == 1
+
+    run(main)
+
+
+def test_calls_wait_for_a_leader_inside_their_deadline() -> None:
+    """During an election nothing is sent; as soon as a leader serves, the call goes there. Without one it was certainly not done."""
+
+    async def main() -> None:
+        bench = Bench(None)
+        call = asyncio.create_task(bench.submit())
+        for leader, serving in ((None, False), ("n1", False)):
+            bench.lead(leader, serving)
+            await asyncio.sleep(0)
+            assert not bench.executor.executed
+        bench.lead("n1", True)
+        assert await call == [b"executed here"]
+        bench.lead(None)
+        assert (await bench.refusal(0.1)).reason == "not-leader"
+        assert not bench.links["n2"].calls
+
+    run(main)
+
+
+def test_leader_without_a_connection_is_waited_for() -> None:
+    """A known leader whose link is down gets nothing until the link is up again."""
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].up = False
+        call = asyncio.create_task(bench.submit())
+        await asyncio.sleep(0)
+        assert not bench.links["n2"].calls
+        bench.links["n2"].answers.append(Result(responses=[b"done"]))
+        bench.links["n2"].up = True
+        bench.forwarder.changed()
+        assert list(await call) == [b"done"]
+
+    run(main)
+
+
+def forwarded(group: str = "g1", deadline_ms: int = 20_000) -> peer_pb2.ForwardCall:
+    return peer_pb2.ForwardCall(sequence=1, group=group, method="SendMessage", request=b"r", deadline_ms=deadline_ms)
+
+
+def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() -> None:
+    """A node that does not lead says so and names the leader it knows; its own links are not used."""
+
+    async def main() -> None:
+        bench = Bench("n3")
+        result = await bench.forwarder.execute_for_peer("n2", forwarded())
+        assert result.not_leader and result.leader == "n3"
+        assert (await bench.forwarder.execute_for_peer("n2", forwarded("unknown"))).not_leader
+        bench.lead("n1")
+        assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [b"executed here"]
+        assert not bench.links["n2"].calls and not bench.links["n3"].calls
+
+    run(main)
+
+
+def test_forwarded_call_waits_until_the_new_leader_serves() -> None:
+    """A node that has won but not yet applied its term start lets the call wait, and refuses it when it loses again."""
+
+    async def main() -> None:
+        bench = Bench("n1", serving=False)
+        call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
+        await asyncio.sleep(0)
+        assert not bench.executor.executed
+        bench.lead("n1", True)
+        assert list((await call).responses) == [b"executed here"]
+        bench.lead("n1", False)
+        call = asyncio.create_task(bench.forwarder.execute_for_peer("n2", forwarded()))
+        await asyncio.sleep(0)
+        bench.lead("n2")
+        assert (await call).not_leader
+
+    run(main)
+
+
+def test_failures_of_the_executor_answer_a_forwarded_call() -> None:
+    """Refusals travel as refusals, a bug as `internal`; neither ends the stream."""
+
+    async def main() -> None:
+        bench = Bench("n1")
+        bench.executor.refusals.append(Refused("disk-full", detail="no space"))
+        result = await bench.forwarder.execute_for_peer("n2", forwarded())
+        assert (result.refusal, result.grpc_message) == ("disk-full", "no space")
+        bench.executor.refusals.append(Refused("not-leader", "n3"))
+        assert (await bench.forwarder.execute_for_peer("n2", forwarded())).leader == "n3"
+
+        async def broken(*_: object) -> Sequence[bytes]:
+            raise KeyError("bug")
+
+        bench.forwarder.start(broken)
+        assert (await bench.forwarder.execute_for_peer("n2", forwarded())).refusal == "internal"
+
+    run(main)
+
+
+def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
+    """Replicas are asked in turn; the leader they name, and the node that answered, are remembered."""
+
+    async def main() -> None:
+        bench = Bench("n1", groups=())
+        forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
+        bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
+        bench.links["n3"].answers += [Result(not_leader=True, leader="n3"), Result(responses=[b"1"]), Result(responses=[b"2"])]
+        deadline = asyncio.get_running_loop().time() + 20
+        assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"1"]
+        asked = len(bench.links["n2"].calls)
+        assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"2"]
+        assert len(bench.links["n2"].calls) == asked, "the second call went straight to the leader"
+
+    run(main)
+
+
+def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
+    """One message per leader's node with every client heard of, and only the groups led here are told directly."""
+
+    async def main() -> None:
+        bench = Bench("n1", groups=("g1", "g2", "g3"))
+        bench.engine.views.update(g2=view("n2"), g3=view("n2"))
+        for client in ("b", "a", "b"):
+            bench.forwarder.heard(client)
+        bench.forwarder.flush_signs()
+        bench.forwarder.flush_signs()
+        assert bench.engine.told == [("g1", ClientsAlive(frozenset("ab"), 42))]
+        assert [list(message.client_signs.client_id) for message in bench.links["n2"].posted] == [["a", "b"]]
+        assert not bench.links["n3"].posted
+        bench.forwarder.client_gone("a")
+        assert bench.engine.told[1:] == [("g1", ClientGone("a", 42))]
+        assert bench.links["n2"].posted[1].client_gone.client_id == "a"
+
+    run(main)
+
+
+def test_signs_from_a_peer_reach_the_groups_led_here_only() -> None:
+    """What a peer relays is not relayed again."""
+
+    async def main() -> None:
+        bench = Bench("n1", groups=("g1", "g2"))
+        bench.engine.views["g2"] = view("n2")
+        bench.forwarder.signs_from_peer(["a"])
+        bench.forwarder.gone_from_peer("a")
+        assert [group for group, _ in bench.engine.told] == ["g1", "g1"]
+        assert not bench.links["n2"].posted
+
+    run(main)
+
+
+def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay runs by itself."""
+    monkeypatch.setattr(forward, "SIGNS_EVERY_S", 0.001)
+
+    async def main() -> None:
+        bench = Bench("n1")
+        bench.forwarder.heard("a")
+        async with asyncio.timeout(20):
+            while not bench.engine.told:
+                await asyncio.sleep(0.001)
+        bench.forwarder.stop()
+
+    run(main)

@@ -1,0 +1,145 @@
+"""Intent comes into force through the leader only, after a barrier, one difference at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from ledgermq.node import reconcile
+from ledgermq.node.core.calls import Configure, Configured, GroupView, Refused
+from ledgermq.node.reconcile import Reconciler, difference
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+
+
+def topic(name: str, queues: int = 1, incarnation: int = 1, namespace: str = "") -> TopicConfig:
+    return TopicConfig(namespace, name, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
+
+
+def view(leader: str = "n1", serving: bool = True, term: int = 1, **topics: TopicConfig) -> GroupView:
+    return GroupView(leader, term, serving, topics, {}, {}, {})
+
+
+def intent(*topics: TopicConfig, groups: dict[tuple[str, str], GroupConfig] | None = None) -> Any:
+    return SimpleNamespace(groups=groups or {}, topics_of=lambda group: topics)
+
+
+def test_difference_names_what_is_new_changed_and_gone() -> None:
+    """One call holds everything that differs, by stored name; nothing to do is None."""
+    kept, grown = topic("kept"), topic("grown", 2)
+    in_force = view(kept=kept, grown=topic("grown"), old=topic("old"))
+    in_force.groups["gone"] = GroupConfig("", "gone")
+    wanted = intent(kept, grown, topic("new", namespace="ns"), groups={("", "c"): GroupConfig("", "c", 3)})
+    call = difference(in_force, "g1", wanted, lambda: 7)
+    assert call == Configure(7, [grown, topic("new", namespace="ns")], [GroupConfig("", "c", 3)], ["old"], ["gone"])
+    assert difference(view(kept=kept), "g1", intent(kept), lambda: 7) is None
+
+
+@dataclass
+class World:
+    """A controller and an engine that does what it is told."""
+
+    state: Any
+    views: dict[str, GroupView]
+    outcomes: list[Any] = field(default_factory=list)
+    calls: list[Configure] = field(default_factory=list)
+    barriers: int = 0
+    before_barrier: Callable[[], None] = lambda: None
+    tokens: int = 0
+
+    async def barrier(self) -> None:
+        self.barriers += 1
+        self.before_barrier()
+
+    def new_token(self) -> int:
+        self.tokens += 1
+        return self.tokens
+
+    def call(self, group: str, call: Any) -> asyncio.Future[Any]:
+        self.calls.append(call)
+        outcome = self.outcomes.pop(0) if self.outcomes else Configured()
+        if isinstance(outcome, Configured):
+            known = self.views[group]
+            topics = {item.name: item for item in self.state.topics_of(group)}
+            self.views[group] = GroupView(known.leader, known.term, known.serving, topics, {}, {}, {})
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_result(outcome)
+        return future
+
+
+async def settle(world: World, reconciler: Reconciler, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def start(world: World) -> Reconciler:
+    reconciler = Reconciler("n1", world, world, ["g1"])
+    reconciler.start()
+    reconciler.changed()
+    return reconciler
+
+
+def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
+    """The state before the barrier may be older than the log: acting on it would delete a topic that exists."""
+
+    async def main() -> None:
+        world = World(intent(), {"g1": view(born=topic("born"))})
+
+        def catch_up() -> None:
+            world.state = intent(topic("born"), topic("next"))
+
+        world.before_barrier = catch_up
+        reconciler = start(world)
+        await settle(world, reconciler, lambda: bool(world.calls))
+        assert world.calls == [Configure(1, [topic("next")], [], [], [])]
+        assert world.barriers == 1
+        world.state = intent(topic("born"))
+        reconciler.changed()
+        await settle(world, reconciler, lambda: len(world.calls) == 2)
+        assert list(world.calls[1].deleted_topics) == ["next"]
+        assert world.barriers == 1, "later states of the same term need no barrier"
+        world.views["g1"] = view(term=2, born=topic("born"))
+        reconciler.changed()
+        await settle(world, reconciler, lambda: world.barriers == 2)
+        reconciler.stop()
+
+    asyncio.run(main())
+
+
+def test_followers_and_leaders_that_do_not_serve_yet_do_nothing() -> None:
+    """Only the serving leader writes configuration."""
+
+    async def main() -> None:
+        for idle in (view("n2"), view("n1", serving=False)):
+            world = World(intent(topic("t")), {"g1": idle})
+            reconciler = start(world)
+            await settle(world, reconciler, lambda: True)
+            assert not world.calls and not world.barriers
+            reconciler.stop()
+
+    asyncio.run(main())
+
+
+def test_refusals_and_a_missing_quorum_are_tried_again(monkeypatch: Any) -> None:
+    """Neither a refused Configure nor a controller without a leader ends the reconciler."""
+    monkeypatch.setattr(reconcile, "RETRY_S", 0.0)
+
+    async def main() -> None:
+        world = World(intent(topic("t")), {"g1": view()}, outcomes=[Refused("disk-full")])
+
+        def fail_once() -> None:
+            if world.barriers == 1:
+                raise ConnectionError("no quorum")
+
+        world.before_barrier = fail_once
+        reconciler = start(world)
+        await settle(world, reconciler, lambda: len(world.calls) == 2)
+        assert world.barriers == 2 and world.views["g1"].topics
+        reconciler.stop()
+
+    asyncio.run(main())
