@@ -85,8 +85,8 @@ class Nodes:
         os.kill(int((self.data / node / group / "abort").read_text().strip()), signal.SIGKILL)
 
     def restart(self, node: str) -> None:
-        configuration = self.data / node / "node.yaml"
-        command = [*LEDGERMQ, "serve", "--config", str(configuration)]
+        own = ["--set", f"node={node}", "--set", f"data={self.data / node}"]
+        command = [*LEDGERMQ, "serve", "--config", str(self.data / "cluster.yaml"), *own]
         self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
 
     def stop(self) -> list[int]:
