@@ -55,6 +55,13 @@ def test_order_and_bytes() -> None:
     )
 
 
+def test_exact_keys_only_where_joining_loses_something() -> None:
+    """The exact list is written for a key with a space or an empty one, and only then."""
+    assert encode(Fields(keys=("a", "b"))) == b"KEYS\x01a b\x02"
+    assert encode(Fields(keys=("",))) == b'KEYS\x01\x02__LMQ.KEYS\x01[""]\x02'
+    assert encode(Fields(keys=("a b",))) == b'KEYS\x01a b\x02__LMQ.KEYS\x01["a b"]\x02'
+
+
 def test_nothing_sent() -> None:
     """No property at all is an empty string; an empty tag or group counts as not sent."""
     assert encode(Fields()) == b"" and decode(b"") == Fields()
