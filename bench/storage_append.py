@@ -1,0 +1,162 @@
+"""What an append to the entry log costs on one core, without waiting for the disk, and what a group commit takes. Medians as JSON.
+
+`python bench/storage_append.py [--directory DIR] [--batches 200] [--messages 1000] [--body-bytes 100] [--file-mib 64]`
+
+`append_*` are µs a message through the public append, both CRCs, chain and index included; `from_inputs` begins with (body, tag, key)
+columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes. Group commits are
+measured on a disk only: a directory in memory is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ledgermq.proto import layout
+from ledgermq.proto.types import Identity, UnsealedBatch
+from ledgermq.storage import identity
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.real_disk import RealDisk
+
+CLUSTER = "00000000-0000-4000-8000-000000000001"
+CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
+BORN_MS = 1_700_000_000_000
+HOST = layout.host_bytes("127.0.0.1", 8081)
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds `path`."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, its_kind, *_ = line.split(" ")
+        if (f"{path}/".startswith(f"{mount.rstrip('/')}/")) and len(mount) >= len(best):
+            best, kind = mount, its_kind
+    return kind
+
+
+def new_identity(file_mib: int) -> Identity:
+    return identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_mib << 20)
+
+
+def new_log(directory: Path, who: Identity) -> EntryLog:
+    """An empty log whose first file exists, so that its making is not measured."""
+    disk = RealDisk()
+    disk.mkdirs(str(directory))
+    EntryLog.create(disk, str(directory), who)
+    return EntryLog.open(disk, str(directory), who, clean=True)
+
+
+class Inputs:
+    """The columns every batch is made of."""
+
+    def __init__(self, messages: int, body_bytes: int) -> None:
+        self.count = messages
+        self.bodies = [(i % 251).to_bytes(1, "big") * body_bytes for i in range(messages)]
+        self.tags = [CARRIERS[i % len(CARRIERS)] for i in range(messages)]
+        self.keys = [f"key-{i}" for i in range(messages)]
+        self.offsets = np.arange(messages, dtype=np.int64)
+
+    def encode(self) -> UnsealedBatch:
+        return layout.encode_messages("flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys)
+
+
+def median(times_ns: list[int], messages: int) -> float:
+    """Median in µs a message, without the first tenth."""
+    return round(statistics.median(times_ns[len(times_ns) // 10 :]) / 1000 / messages, 3)
+
+
+def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
+    leader = new_log(directory / "leader", new_identity(file_mib))
+    follower = new_log(directory / "follower", new_identity(file_mib))
+    names = ("append_from_inputs", "append_from_encoded", "seal_alone", "follower", "follower_verify")
+    times: dict[str, list[int]] = {name: [] for name in names}
+    for number in range(batches):
+        begin = time.perf_counter_ns()
+        ranges = leader.append_leader(1, inputs.encode(), inputs.offsets, BORN_MS, HOST)
+        times["append_from_inputs"].append(time.perf_counter_ns() - begin)
+        batch = inputs.encode()
+        begin = time.perf_counter_ns()
+        ranges += leader.append_leader(1, batch, inputs.offsets, BORN_MS, HOST)
+        times["append_from_encoded"].append(time.perf_counter_ns() - begin)
+        begin = time.perf_counter_ns()
+        layout.seal(
+            batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0
+        )
+        times["seal_alone"].append(time.perf_counter_ns() - begin)
+        copies = [(entries, bytes(leader.read(entries.first_index, 1 << 30).data)) for entries in ranges]
+        for entries, received in copies:
+            begin = time.perf_counter_ns()
+            verified = layout.verify_range(received[: len(entries.data)], entries.first_index, 1, entries.pos, entries.prev_chain)
+            middle = time.perf_counter_ns()
+            follower.append_range(verified)
+            end = time.perf_counter_ns()
+            if len(entries) == inputs.count:
+                times["follower"].append(end - middle)
+                times["follower_verify"].append(end - begin)
+        if number % 20 == 19:
+            leader.flush_mark()
+            follower.flush_mark()
+    leader.close()
+    follower.close()
+    return {f"{name}_us": median(values, inputs.count) for name, values in times.items()}
+
+
+def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
+    """A thousand messages and one sync, again and again."""
+    log = new_log(directory / "commits", new_identity(file_mib))
+    times = []
+    for _ in range(batches):
+        log.append_leader(1, inputs.encode(), inputs.offsets, BORN_MS, HOST)
+        job = log.begin_sync()
+        assert job is not None
+        begin = time.perf_counter_ns()
+        job.run()
+        times.append(time.perf_counter_ns() - begin)
+        log.finish_sync(job, None)
+    log.close()
+    ordered = sorted(times)
+    return {
+        "group_commit_p50_ms": round(ordered[len(ordered) // 2] / 1e6, 3),
+        "group_commit_p99_ms": round(ordered[len(ordered) * 99 // 100] / 1e6, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--messages", type=int, default=1000)
+    parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("--file-mib", type=int, default=64)
+    options = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
+    try:
+        kind = file_system(work)
+        inputs = Inputs(options.messages, options.body_bytes)
+        result: dict[str, object] = {
+            "bench": "storage_append",
+            "python": platform.python_version(),
+            "file_system": kind,
+            "settings": {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
+            **appends(work, options.batches, inputs, options.file_mib),
+        }
+        if kind in IN_MEMORY:
+            result["group_commit"] = f"not measured: {kind} keeps nothing; name a directory on a disk"
+        else:
+            result.update(commits(work, options.batches, inputs, options.file_mib))
+        print(json.dumps(result, indent=1))
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main()
