@@ -258,8 +258,12 @@ class Forwarder:
         return [group for group, view in self._engine.views.items() if view.leader == self._node]
 
     def _leaders_elsewhere(self) -> list[str]:
-        leaders = {self.leader(group) for group in self._replicas}
-        return sorted(name for name in leaders if name is not None and name in self._links)
+        """Where leaders may be: while a leader is unknown, every replica of the group is told."""
+        nodes: set[str] = set()
+        for group, replicas in self._replicas.items():
+            leader = self.leader(group)
+            nodes.update(replicas if leader is None else (leader,))
+        return sorted(name for name in nodes if name in self._links)
 
     def _count(self, group: str, result: str) -> None:
         metrics.FORWARDED_CALLS.labels(group, result).inc()
