@@ -1,0 +1,74 @@
+"""Bytes of two replicas side by side: where a damaged place differs from an intact one, and how two histories relate.
+
+Only reads small places; decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import numpy as np
+
+from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, crc, pread
+
+READ_MAX = 64 << 20
+LOOK_AHEAD = 64
+CHUNK = 1 << 20
+
+
+def read(path: str, start: int, end: int) -> bytes | None:
+    """Bytes start … end − 1 of a file; None when they cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return pread(fd, end - start, start)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
+    """The first and the last (exclusive) place where two equally long byte strings differ; None when they are equal."""
+    if own == theirs:
+        return None
+    places = np.flatnonzero(np.frombuffer(own, np.uint8) != np.frombuffer(theirs, np.uint8))
+    return int(places[0]), int(places[-1]) + 1
+
+
+def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
+    """What entries say, wherever they stand: CRCs of body, topic and properties of some entries from row `first` on."""
+    start = HEADER_BYTES + RECORD_FIXED_BYTES
+    found = []
+    for offset, size in zip(offsets[first : first + LOOK_AHEAD].tolist(), sizes[first : first + LOOK_AHEAD].tolist(), strict=True):
+        data = read(path, offset + start, offset + size) if offset >= 0 else None
+        found.append(crc(data) if data else -1)
+    return found
+
+
+def relation(own: list[int], theirs: list[int]) -> str:
+    """The rule that two histories break which part at their first entry."""
+    if (own and own[0] == -1) or (theirs and theirs[0] == -1):
+        return "replica.divergence"
+    if own[:1] and own[0] in theirs[1:] and theirs[:1] and theirs[0] in own[1:]:
+        return "replica.reordered"
+    if len(theirs) > 1 and own[:1] == theirs[1:2]:
+        return "replica.missing"
+    if len(own) > 1 and own[1:2] == theirs[:1]:
+        return "replica.extra"
+    return "replica.divergence"
+
+
+def digest(path: str, limit: int) -> str:
+    """SHA-256 over the SHA-256s of the 1 MiB chunks of the first `limit` bytes of a file."""
+    whole = hashlib.sha256()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for offset in range(0, limit, CHUNK):
+            whole.update(hashlib.sha256(pread(fd, min(CHUNK, limit - offset), offset)).digest())
+    finally:
+        os.close(fd)
+    return whole.hexdigest()

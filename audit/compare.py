@@ -1,0 +1,444 @@
+"""Holding the replicas of one broker group against each other, and deciding what every flaw means (design §8).
+
+The replicas are compared up to the highest index on which a majority of the voters agrees by recomputed chain CRC, at least the highest
+recorded commit. Whatever differs up to there is a finding; what differs behind it was never promised to anybody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ledgermq.audit import bytewise
+from ledgermq.audit.decode import HEADER_BYTES, I64
+from ledgermq.audit.derived import header_at
+from ledgermq.audit.replica import Replica, check_log, check_queues
+from ledgermq.audit.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
+from ledgermq.audit.scan import LogReport, Scan
+
+DERIVED_PREFIXES = ("index.", "queue.")
+
+
+@dataclass(slots=True)
+class GroupResult:
+    """The outcome for one broker group. `compared` is None when nothing could be compared."""
+
+    group: str
+    replicas: list[Replica]
+    voters: tuple[str, ...] = ()
+    compared: int | None = None
+    recorded: int | None = None
+    """The highest index that any replica recorded as committed."""
+    missing: tuple[str, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    divergent: dict[str, int] = field(default_factory=dict)
+    """Replica → first index at which it holds another entry than the majority."""
+
+    @property
+    def majority(self) -> int:
+        return max(len(self.voters), 1) // 2 + 1
+
+
+def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
+    """Judge one broker group whose log files and derived files were all scanned."""
+    result = GroupResult(group, list(replicas))
+    for one in replicas:
+        check_log(one)
+        check_queues(one)
+    _identities(result)
+    _voters(result)
+    _agree(result)
+    _commits(result)
+    for one in replicas:
+        _check_mark(one)
+        _check_snapshot(one)
+    _same_snapshots(result)
+    _dispatched_too_far(result)
+    for one in replicas:
+        result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
+    _lag(result)
+    result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------------- who is there
+
+
+def _identities(result: GroupResult) -> None:
+    """Directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's incarnation."""
+    known = [one for one in result.replicas if one.identity is not None]
+    for key in ("cluster_id", "log_id", "data_file_bytes", "created_ms"):
+        values = Counter(str(one.identity[key]) for one in known if one.identity)
+        if len(values) > 1 and key != "created_ms":
+            usual = values.most_common(1)[0][0]
+            for one in known:
+                if one.identity and str(one.identity[key]) != usual:
+                    one.flaw("identity.agree", "identity.json", f"{key} is {one.identity[key]}, that of the other replicas is {usual}")
+    seen: dict[str, Replica] = {}
+    for one in result.replicas:
+        if one.name in seen:
+            one.flaw("identity.twice", "identity.json", f"{seen[one.name].directory} is the directory of replica {one.name} too")
+        seen.setdefault(one.name, one)
+    for one in known:
+        for peer, incarnation in one.peers.items():
+            other = seen.get(peer)
+            if other is not None and other.identity is not None and other.identity["incarnation"] != incarnation:
+                one.flaw("peers.incarnation", "state/peers.json", f"{peer} was met as {incarnation}, its directory is another")
+
+
+def _voters(result: GroupResult) -> None:
+    """The voters are those of the last membership record that most replicas hold; the first entry of every log is one."""
+    found: Counter[str] = Counter()
+    for one in result.replicas:
+        records = [record for report in one.reports for record in report.memberships if record[0] <= one.held]
+        if records:
+            found[max(records)[1]] += 1
+        if one.entries and not any(index == 0 for index, _ in records) and 0 not in one.broken and one.reports[0].first_index == 0:
+            proof = "the first entry is not a membership record"
+            one.flaws.append(Flaw("membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof))
+    if found:
+        try:
+            voters = json.loads(found.most_common(1)[0][0])["voters"]
+            result.voters = tuple(sorted(str(node) for node in voters))
+        except (ValueError, KeyError, TypeError):
+            result.reasons.append(f"group {result.group}: the membership record cannot be read")
+    else:
+        result.reasons.append(f"group {result.group}: no membership record tells which replicas exist")
+    result.missing = tuple(sorted(set(result.voters) - {one.name for one in result.replicas}))
+    for name in result.missing:
+        result.reasons.append(f"group {result.group}: replica {name} was not given; audit its directory together with the others")
+
+
+# --------------------------------------------------------------------------------------------------------------- agreement
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The entries of one replica in one log file: index, chain CRC (−1 where it is not intact) and place."""
+
+    first: int
+    chain: I64
+    offset: I64
+    size: I64
+
+
+def read_table(one: Replica, report: LogReport) -> Table:
+    """Look at one log file again, entry by entry."""
+    pieces = list(Scan(one.task(f"{report.base:020d}")).columns())
+    index = np.concatenate([piece.index for piece in pieces])
+    keep = (index >= report.first_index) & (index <= min(one.held, int(index.max())))
+    first = int(index[0])
+    length = max(int(index[keep].max()) - first + 1, 0) if keep.any() else 0
+    chain, offset, size = (np.full(length, -1, np.int64) for _ in range(3))
+    places = index[keep] - first
+    chain[places] = np.where(np.concatenate([piece.intact for piece in pieces]), np.concatenate([piece.chain for piece in pieces]), -1)[
+        keep
+    ]
+    offset[places] = np.concatenate([piece.offset for piece in pieces])[keep]
+    size[places] = np.concatenate([piece.size for piece in pieces])[keep]
+    return Table(first, chain, offset, size)
+
+
+def _agree(result: GroupResult) -> None:
+    """Find the compared index and every replica's first different entry, file by file; files that are equal are not looked at again."""
+    voters = [one for one in result.replicas if one.name in result.voters and not any(f.rule == "identity.twice" for f in one.flaws)]
+    for base in sorted({report.base for one in voters for report in one.filled}):
+        present = [
+            (one, report)
+            for one in voters
+            for report in one.filled
+            if report.base == base and one.name not in result.divergent and (report.first_index or 0) <= one.held
+        ]
+        keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
+        if len(present) < result.majority:
+            continue
+        only = next(iter(keys))
+        if len(keys) == 1 and only[4] and only[1] is not None:
+            result.compared = only[1]
+        else:
+            _agree_within(result, present)
+
+
+def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]]) -> None:
+    tables = [read_table(one, report) for one, report in present]
+    low = min(table.first for table in tables)
+    high = max(table.first + len(table.chain) for table in tables)
+    chains = np.full((len(tables), max(high - low, 0)), -1, np.int64)
+    for row, table in enumerate(tables):
+        chains[row, table.first - low : table.first - low + len(table.chain)] = table.chain
+    equal = np.array([((chains == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in range(len(tables))])
+    agreed = np.flatnonzero((equal >= result.majority).any(axis=0))
+    if not len(agreed):
+        return
+    top = int(agreed[-1])
+    result.compared = low + top
+    reference = int(np.argmax(equal[:, top]))
+    for row, (one, report) in enumerate(present):
+        different = np.flatnonzero((chains[row] != chains[reference]) & (chains[row] >= 0) & (chains[reference] >= 0))
+        different = different[different <= top]
+        if len(different):
+            _diverge(result, one, report, tables[row], present[reference], tables[reference], low + int(different[0]))
+
+
+def _diverge(
+    result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
+) -> None:
+    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way."""
+    result.divergent[one.name] = index
+    rule = bytewise.relation(
+        bytewise.contents(one.task(f"{report.base:020d}").path, table.offset, table.size, index - table.first),
+        bytewise.contents(other[0].task(f"{report.base:020d}").path, theirs.offset, theirs.size, index - theirs.first),
+    )
+    at = index - table.first
+    start, size = int(table.offset[at]), int(table.size[at])
+    proof = f"the chain CRC is {int(table.chain[at]):08x}, that of the majority {int(theirs.chain[index - theirs.first]):08x}"
+    one.flaws.append(Flaw(rule, report.file, index, start, start + size, proof))
+
+
+def _commits(result: GroupResult) -> None:
+    """Raise the compared index to the highest recorded commit; if no majority reaches it, committed entries are lost."""
+    recorded = [one.commit for one in result.replicas if one.commit is not None]
+    recorded += [int(one.snapshot["applied_index"]) for one in result.replicas if one.snapshot and _is_int(one.snapshot, "applied_index")]
+    result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
+    if result.recorded is None or result.missing or len(result.voters) < 1:
+        return
+    if result.compared is not None and result.compared >= result.recorded:
+        return
+    agreed = -1 if result.compared is None else result.compared
+    for one in result.replicas:
+        if one.held < result.recorded or one.broken or one.name in result.divergent or result.compared is None:
+            file = one.filled[-1].file if one.filled else one.shown(f"{one.log_folder}/data/{0:020d}")
+            end = one.filled[-1].end if one.filled else 0
+            proof = (
+                f"index {result.recorded} was recorded as committed, a majority agrees up to {agreed} only, this replica holds {one.held}"
+            )
+            one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, end, end, proof))
+    if result.compared is not None:
+        result.compared = result.recorded
+
+
+def _is_int(value: dict[str, object], key: str) -> bool:
+    return isinstance(value.get(key), int)
+
+
+# ------------------------------------------------------------------------------------------------ marks, snapshots, dispatch
+
+
+def _entry(one: Replica, index: int) -> tuple[int, int, int] | None:
+    """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
+    if index in one.broken or not one.sizes[0]:
+        return None
+    report = next((r for r in one.filled if (r.first_index or 0) <= index <= (r.last_index or -1)), None)
+    if report is None:
+        return None
+    found = header_at(one.task(f"{report.base:020d}"), index)
+    if found is not None and report.base <= found[0] < report.base + one.sizes[0]:
+        pos, fields = found
+        return fields[3], pos + fields[1], fields[6]
+    for piece in Scan(one.task(f"{report.base:020d}")).columns():
+        rows = np.flatnonzero(piece.index == index)
+        if len(rows):
+            at = int(rows[0])
+            return int(piece.term[at]), report.base + int(piece.offset[at] + piece.size[at]), int(piece.chain[at])
+    return None
+
+
+def _check_mark(one: Replica) -> None:
+    mark, path = one.mark, f"{one.log_folder}/syncedmark"
+    if mark is None:
+        return
+    if one.log_id is not None and mark.log_id != one.log_id:
+        one.flaw("mark.log", path, f"the mark belongs to log {mark.log_id}, the replica to {one.log_id}")
+    if mark.index > one.last_index:
+        filled = one.filled
+        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
+        start = filled[-1].end if filled else 0
+        length = one.sizes[0] or start
+        end = min(max(mark.end_pos - (filled[-1].base if filled else 0), start), length)
+        proof = f"entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
+        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
+    elif mark.index >= 0:
+        found = _entry(one, mark.index)
+        if found is not None and found != (mark.term, mark.end_pos, mark.chain):
+            proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
+            one.flaw("mark.log", path, proof, index=mark.index)
+
+
+def _point(value: tuple[int, int, int]) -> str:
+    return f"term {value[0]}, end {value[1]}, chain {value[2]:08x}"
+
+
+def _check_snapshot(one: Replica) -> None:
+    value, path = one.snapshot, "state/snapshot"
+    if value is None:
+        return
+    keys = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
+    if not all(_is_int(value, key) for key in keys):
+        one.flaw("snapshot.log", path, f"one of {', '.join(keys)} is not there")
+        return
+    index, term, end_pos, chain = (int(value[key]) for key in keys)
+    if one.log_id is not None and value.get("log_id") != one.log_id:
+        one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
+    if index > one.last_index:
+        proof = f"index {index} is applied, the log ends with {one.last_index}"
+        one.flaw("snapshot.log", path, proof, torn=True)
+    elif index >= 0:
+        found = _entry(one, index)
+        if found is not None and found != (term, end_pos, chain):
+            one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
+        elif not one.broken:
+            _check_next_offsets(one, index, value.get("queues"))
+
+
+def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
+    """The snapshot's next offset of every queue counts its messages up to the applied index."""
+    told = {
+        (topic, int(queue)): offset
+        for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
+        for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
+    }
+    wanted: dict[tuple[str, int], int] = {}
+    for report in one.filled:
+        if report.last_index is not None and report.last_index <= applied:
+            wanted.update({(run.topic, run.queue): run.last + 1 for run in report.queues})
+        elif report.first_index is not None and report.first_index <= applied:
+            for piece in Scan(one.task(f"{report.base:020d}")).columns():
+                for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
+                    wanted[piece.topic[at].decode("utf-8", "replace"), int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
+    for key in sorted({*told, *wanted}):
+        if told.get(key, 0) != wanted.get(key, 0):
+            proof = f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says {wanted.get(key, 0)}"
+            one.flaw("snapshot.queues", "state/snapshot", proof, index=applied)
+
+
+def _same_snapshots(result: GroupResult) -> None:
+    by_index: dict[int, list[Replica]] = {}
+    for one in result.replicas:
+        if one.snapshot is not None and _is_int(one.snapshot, "applied_index"):
+            by_index.setdefault(int(one.snapshot["applied_index"]), []).append(one)
+    for index, ones in by_index.items():
+        texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)
+        for one in ones:
+            if len(texts) > 1 and json.dumps(one.snapshot, sort_keys=True) != texts.most_common(1)[0][0]:
+                one.flaw("snapshot.same", "state/snapshot", "another replica's snapshot at this index tells another state", index=index)
+
+
+def _dispatched_too_far(result: GroupResult) -> None:
+    """No replica dispatches what is not committed. Only with every voter at hand can it be said that something is not."""
+    if result.missing or result.compared is None or any(one.broken for one in result.replicas):
+        return
+    for one in result.replicas:
+        for report in one.reports:
+            for run in report.queues:
+                if run.filed_index is not None and run.filed_offset is not None and run.filed_index > result.compared:
+                    place = run.filed_offset * 20
+                    base = place - place % one.sizes[2]
+                    proof = f"entry {run.filed_index} is dispatched, a majority agrees up to {result.compared}"
+                    path = f"consumequeue/{run.topic}/{run.queue}/{base:020d}"
+                    one.flaw("queue.uncommitted", path, proof, place - base, place - base + 20, run.filed_index)
+
+
+# ----------------------------------------------------------------------------------------------------------------- verdicts
+
+
+def _settle(result: GroupResult, one: Replica, flaw: Flaw) -> Iterable[Finding]:
+    """Decide what a flaw means here: ordinary after a crash, or damage; and narrow damage down with an intact peer."""
+    marked = -1 if one.mark is None else one.mark.index
+    derived = flaw.rule.startswith(DERIVED_PREFIXES)
+    beyond_mark = flaw.index is None or flaw.index > marked
+    unheld = derived or flaw.index is None or result.compared is None or flaw.index > result.compared
+    if flaw.torn and not one.clean and beyond_mark and unheld:
+        proof = f"{flaw.proof}; the node was killed, and nothing above its synced mark ({marked}) counts"
+        yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=proof), fails=False)
+        return
+    klass = RULES[flaw.rule].klass
+    if klass == BIT_ROT and flaw.index is not None and flaw.file.startswith(one.shown(f"{one.log_folder}/data/")):
+        narrowed = _narrow(result, one, flaw)
+        if narrowed is None:
+            return
+        flaw = narrowed
+        if _undecidable(result, one, flaw):
+            klass = UNDECIDABLE
+            flaw = replace(flaw, proof=f"{flaw.proof}; no majority holds this entry intact")
+        elif flaw.torn and not one.clean and beyond_mark:
+            flaw = replace(flaw, proof=f"{flaw.proof}; above the synced mark, but a majority holds this entry")
+    yield Finding(klass, one.name, result.group, flaw)
+
+
+def _intact_peers(result: GroupResult, one: Replica, flaw: Flaw) -> list[Replica]:
+    """Replicas of the majority whose log file of the same name has no flaw that touches the place."""
+    peers = []
+    base = flaw.file.rpartition("/")[2]
+    for other in result.replicas:
+        if other is one or other.name in result.divergent or flaw.index is None or other.held < flaw.index or flaw.index in other.broken:
+            continue
+        touching = [
+            f
+            for report in other.reports
+            if f"{report.base:020d}" == base
+            for f in report.flaws
+            if f.byte_from < flaw.byte_to and f.byte_to > flaw.byte_from
+        ]
+        if not touching:
+            peers.append(other)
+    return peers
+
+
+def _undecidable(result: GroupResult, one: Replica, flaw: Flaw) -> bool:
+    """Damage in a compared entry that no peer holds intact, although peers hold that part of the log."""
+    if flaw.index is None or result.compared is None or flaw.index > result.compared or one.name in result.divergent:
+        return False
+    others = [other for other in result.replicas if other is not one and other.last_index >= flaw.index]
+    return bool(others) and not _intact_peers(result, one, flaw)
+
+
+def _narrow(result: GroupResult, one: Replica, flaw: Flaw) -> Flaw | None:
+    """Find the very bytes that differ from an intact peer's. None: the place is equal, so the damage is another finding's."""
+    if flaw.index is None or flaw.byte_to - flaw.byte_from > bytewise.READ_MAX or one.name in result.divergent:
+        return flaw
+    name = flaw.file.rpartition("/")[2]
+    own = bytewise.read(f"{one.log}/data/{name}", flaw.byte_from, flaw.byte_to)
+    for peer in _intact_peers(result, one, flaw)[:1]:
+        theirs = bytewise.read(f"{peer.log}/data/{name}", flaw.byte_from, flaw.byte_to)
+        if own is None or theirs is None or len(own) != len(theirs):
+            return flaw
+        found = bytewise.difference(own, theirs)
+        if found is not None:
+            start, stop = found
+            proof = f"{flaw.proof}; {own[start:stop][:16].hex()} here, {theirs[start:stop][:16].hex()} on {peer.name}"
+            return replace(flaw, byte_from=flaw.byte_from + start, byte_to=flaw.byte_from + stop, proof=proof)
+        if flaw.rule in ("entry.chain", "entry.body") and flaw.byte_to - flaw.byte_from >= HEADER_BYTES - 8:
+            return None
+    return flaw
+
+
+def _lag(result: GroupResult) -> None:
+    """A replica that ends before the compared index without having lost anything only lags: ordinary, but it does not prove equality."""
+    if result.compared is None:
+        return
+    for one in result.replicas:
+        failed = any(finding.replica == one.name and finding.fails for finding in result.findings)
+        if one.held >= result.compared or failed or one.name in result.missing:
+            continue
+        lacking = f"{result.compared - one.held} entries before the compared index {result.compared}"
+        if _only_elections(result, one):
+            result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
+        else:
+            result.reasons.append(f"group {result.group}: {one.name} ends {lacking}; start the cluster, let it catch up, audit again")
+
+
+def _only_elections(result: GroupResult, one: Replica) -> bool:
+    """Whether all a replica lacks is term-start records, as when the nodes of a cluster stop one after the other."""
+    ahead = [other for other in result.replicas if result.compared is not None and other.held >= result.compared]
+    for other in ahead[:1]:
+        files = [report for report in other.filled if report.last_index is not None and report.last_index > one.held]
+        return all(
+            report.election_tail is not None and report.election_tail <= max(report.first_index or 0, one.held + 1) for report in files
+        )
+    return False

@@ -1,0 +1,293 @@
+"""The auditor's own decoder of docs/format.md: bytes in, NumPy columns and plain values out.
+
+Nothing here judges, and nothing is shared with the writer: two implementations of one page. Files are read with `pread`, never mapped: a
+file that shrinks or a device that fails is then an `OSError`, not a dead process.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import crc32c as _crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+
+HEADER_BYTES = 48
+RECORD_FIXED_BYTES = 88
+ENTRY_BYTES_MIN = HEADER_BYTES + 91
+INDEX_UNIT_BYTES = 32
+QUEUE_UNIT_BYTES = 20
+PAGE = 4096
+BLANK_MAGIC = -1
+ENTRY_MAGIC = 1
+RECORD_V1, RECORD_V2 = 0xDAA320A7, 0xDAA320AB
+
+_HEADER_FIELDS = [
+    ("magic", ">i4"),
+    ("size", ">i4"),
+    ("index", ">i8"),
+    ("term", ">i8"),
+    ("pos", ">i8"),
+    ("channel", ">i4"),
+    ("chain_crc", ">u4"),
+    ("body_crc", ">u4"),
+    ("body_size", ">i4"),
+]
+_RECORD_FIELDS = [
+    ("total_size", ">i4"),
+    ("record_magic", ">u4"),
+    ("record_crc", ">i4"),
+    ("queue", ">i4"),
+    ("flag", ">i4"),
+    ("queue_offset", ">i8"),
+    ("physical_offset", ">i8"),
+    ("sys_flag", ">i4"),
+    ("born_ms", ">i8"),
+    ("born_host", ">i8"),
+    ("store_ms", ">i8"),
+    ("store_host", ">i8"),
+    ("reconsume_times", ">i4"),
+    ("prepared_offset", ">i8"),
+    ("body_bytes", ">i4"),
+]
+PREFIX = np.dtype(_HEADER_FIELDS + _RECORD_FIELDS)
+INDEX_UNIT = np.dtype({"names": ["magic", "pos", "size", "index", "term"], "formats": [">i4", ">i8", ">i4", ">i8", ">i8"], "itemsize": 32})
+QUEUE_UNIT = np.dtype([("pos", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+HEADER = struct.Struct(">iiqqqiIIi")
+assert PREFIX.itemsize == HEADER_BYTES + RECORD_FIXED_BYTES and HEADER.size == HEADER_BYTES
+
+
+def crc(data: bytes | memoryview, start: int = 0) -> int:
+    """CRC-32C, continued from `start`."""
+    return int(_crc32c.crc32c(data, start))
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def pread(fd: int, size: int, offset: int) -> bytes:
+    """`size` bytes at `offset`, fewer only at the end of the file."""
+    data = os.pread(fd, size, offset)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while data and (size := size - len(data)):
+        offset += len(data)
+        data = os.pread(fd, size, offset)
+        parts.append(data)
+    return b"".join(parts)
+
+
+def stretches(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of start … end that are not holes of a sparse file."""
+    while start < end:
+        try:
+            begin = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        if begin >= end:
+            return
+        stop = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
+        yield begin, stop
+        start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class Stain:
+    """Bytes that are not zero where zero is due: first … last, and whether they look like a stray change rather than a write cut short."""
+
+    first: int
+    last: int
+    stray: bool
+
+
+SECTOR = 512
+_STRAY_MAX = 16
+
+
+def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | None:
+    """What is not zero in start … end − 1; None when all of it is.
+
+    A disk writes sectors whole: what a torn write leaves begins with a record at `start`, or at a sector's edge, or fills a good part of a
+    sector. Anything sparser is called stray.
+    """
+    first = last = -1
+    stray = False
+    head = int.from_bytes(pread(fd, 4, start), "big", signed=True)
+    for begin, stop in stretches(fd, start, end):
+        for offset in range(begin, stop, step):
+            data = np.frombuffer(pread(fd, min(step, stop - offset), offset), np.uint8)
+            if len(data) % 8 == 0 and not data.view(np.uint64).any():
+                continue
+            places = np.flatnonzero(data) + offset
+            if not len(places):
+                continue
+            first = int(places[0]) if first < 0 else first
+            last = int(places[-1])
+            sectors, counts = np.unique(places // SECTOR, return_counts=True)
+            lowest = places[np.searchsorted(places, sectors * SECTOR)]
+            plausible = (lowest == sectors * SECTOR) | ((sectors == start // SECTOR) & (head in (ENTRY_MAGIC, BLANK_MAGIC)))
+            stray = stray or bool(((counts < _STRAY_MAX) & ~plausible).any())
+    return None if first < 0 else Stain(first, last, stray)
+
+
+def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
+    """Bytes start … end − 1 of a space of equally long files named by their offset; shorter where a file is missing or short."""
+    parts: list[bytes] = []
+    while start < end:
+        base = start - start % file_bytes
+        stop = min(end, base + file_bytes)
+        try:
+            fd = os.open(f"{directory}/{base:020d}", os.O_RDONLY)
+        except FileNotFoundError:
+            break
+        try:
+            data = pread(fd, stop - start, start - base)
+        finally:
+            os.close(fd)
+        parts.append(data)
+        if len(data) < stop - start:
+            break
+        start = stop
+    return b"".join(parts)
+
+
+def numbered_files(directory: str) -> list[tuple[int, str]]:
+    """The files of a directory that are named by an offset of 20 digits, in order."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted((int(name), name) for name in names if len(name) == 20 and name.isascii() and name.isdigit())
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+def gather(window: bytes, offsets: I64) -> NDArray[np.void]:
+    """Header and fixed record part of the entries at `offsets`, which all lie wholly inside the window."""
+    data = np.frombuffer(window, np.uint8)
+    strided = np.lib.stride_tricks.as_strided(data, (len(data) - PREFIX.itemsize + 1, PREFIX.itemsize), (1, 1), writeable=False)
+    rows: NDArray[np.void] = strided[offsets].view(PREFIX)[:, 0]
+    return rows
+
+
+def chain_inputs(rows: NDArray[np.void], body_crcs: NDArray[np.uint32]) -> bytes:
+    """For each entry the 40 bytes that its chain CRC covers: header[0:36] and the CRC of its body as it is."""
+    inputs = np.empty((len(rows), 40), np.uint8)
+    inputs[:, :36] = rows.view(np.uint8).reshape(len(rows), PREFIX.itemsize)[:, :36]
+    inputs[:, 36:] = body_crcs.astype(">u4").view(np.uint8).reshape(len(rows), 4)
+    return inputs.tobytes()
+
+
+@lru_cache(maxsize=65536)
+def tags_code(tag: bytes) -> int:
+    """Java's String.hashCode over the UTF-16 code units of the tag."""
+    units = np.frombuffer(tag.decode("utf-8", "replace").encode("utf-16-be"), ">u2")
+    value = 0
+    for unit in units.tolist():
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def find_tag(data: bytes, start: int, end: int) -> bytes:
+    """The value of TAGS in the property string data[start:end]; empty without one."""
+    at = data.find(b"TAGS\x01", start, end)
+    while at > start and data[at - 1] != 2:
+        at = data.find(b"TAGS\x01", at + 1, end)
+    if at < 0:
+        return b""
+    stop = data.find(b"\x02", at + 5, end)
+    return data[at + 5 : stop if stop >= 0 else end]
+
+
+def properties_are_whole(text: bytes) -> bool:
+    """Whether a property string is name 01 value 02, repeated; the empty string is."""
+    return not text or (text[-1] == 2 and all(part.count(b"\x01") == 1 and part[0] != 1 for part in text[:-1].split(b"\x02")))
+
+
+# ------------------------------------------------------------------------------------------------------- small files
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot of a two-slot file: its number, whether it is intact or was never written, and its fields."""
+
+    number: int
+    state: str  # intact, empty, damaged
+    sequence: int
+    fields: tuple[Any, ...]
+
+
+MARK = (b"LMSM", struct.Struct(">36siqqqI"))
+"""log id, zero, term, index, end position, chain CRC"""
+HARD_STATE = (b"LMHS", struct.Struct(">qi64s"))
+"""term, length of the vote, vote"""
+SLOT_FILE_BYTES = 2 * PAGE
+_SLOT_HEAD = struct.Struct(">4siQ")
+
+
+def slot_bytes(kind: tuple[bytes, struct.Struct]) -> int:
+    return _SLOT_HEAD.size + kind[1].size + 4
+
+
+def read_slots(data: bytes, kind: tuple[bytes, struct.Struct]) -> list[Slot]:
+    """Both slots of a two-slot file."""
+    magic, body = kind
+    slots = []
+    for number in (0, 1):
+        raw = data[number * PAGE : number * PAGE + slot_bytes(kind)]
+        if len(raw) < slot_bytes(kind) or not any(raw):
+            slots.append(Slot(number, "empty" if len(raw) == slot_bytes(kind) else "damaged", 0, ()))
+            continue
+        found, version, sequence = _SLOT_HEAD.unpack_from(raw)
+        intact = found == magic and version == 1 and int.from_bytes(raw[-4:], "big") == crc(raw[:-4])
+        slots.append(Slot(number, "intact" if intact else "damaged", sequence, body.unpack_from(raw, _SLOT_HEAD.size)))
+    return slots
+
+
+def current(slots: Sequence[Slot]) -> Slot | None:
+    """The intact slot that counts."""
+    return max((slot for slot in slots if slot.state == "intact"), key=lambda slot: slot.sequence, default=None)
+
+
+def read_sealed_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object that carries its own checksum, without it; None when the checksum, or the exact form, is not kept."""
+    raw = path.read_bytes()
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or raw != _compact(value):
+        return None
+    claimed = value.pop("crc32c", None)
+    return value if claimed == crc(_compact(value)) else None
+
+
+def _compact(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def read_log_checkpoint(path: Path) -> tuple[int, int] | None:
+    """(endIndex, committedIndex); None when the text is not exactly that."""
+    lines = path.read_bytes().split(b"\n")
+    if len(lines) != 3 or lines[2] or not lines[0].startswith(b"endIndex=") or not lines[1].startswith(b"committedIndex="):
+        return None
+    try:
+        return int(lines[0][9:]), int(lines[1][15:])
+    except ValueError:
+        return None

@@ -1,0 +1,225 @@
+"""The audit as a whole: find the replicas, look at every file with one of two engines, compare, and give one verdict.
+
+Both engines run the same plain functions on the same tasks; they differ only in where these run. `local` needs no Java.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from ledgermq.audit import bytewise
+from ledgermq.audit.compare import GroupResult, compare
+from ledgermq.audit.derived import QueueRun, TailReport, tails
+from ledgermq.audit.replica import Replica, find_replicas, fingerprint
+from ledgermq.audit.rules import RULES, Finding, Flaw
+from ledgermq.audit.scan import LogReport, scan
+from ledgermq.audit.walk import LogFile
+
+PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
+EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One partition: a log file, or (`derived`) the index files and consume queues of the replica the log file belongs to."""
+
+    directory: str
+    task: LogFile
+    derived: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Work:
+        value = json.loads(text)
+        return cls(value["directory"], LogFile(**value["task"]), value["derived"])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What looking at one partition gave."""
+
+    log: LogReport | None = None
+    tails: tuple[TailReport, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        value = json.loads(text)
+        log = value["log"]
+        if log is not None:
+            log["queues"] = [QueueRun(**run) for run in log["queues"]]
+            log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
+            log["memberships"] = [(index, body) for index, body in log["memberships"]]
+            log = LogReport(**log)
+        found = [TailReport(tail["folder"], tail["used"], tail["last_file"], [Flaw(**f) for f in tail["flaws"]]) for tail in value["tails"]]
+        return cls(log, tuple(found))
+
+
+def look(work: Work, progress: Callable[[int], None] | None = None) -> Outcome:
+    """Look at one partition: the one function that both engines run."""
+    return Outcome(tails=tuple(tails(work.task))) if work.derived else Outcome(scan(work.task, progress))
+
+
+Engine = Callable[[Sequence[Work], Progress], list[Outcome]]
+
+
+def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
+    """All partitions in this process, one after the other."""
+    total = sum(size_of(work) for work in works)
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    return [look(work, advance) for work in works]
+
+
+def size_of(work: Work) -> int:
+    try:
+        return 0 if work.derived else os.path.getsize(work.task.path)
+    except OSError:
+        return 0
+
+
+@dataclass(slots=True)
+class Audit:
+    """The outcome: one verdict, its reasons, and everything it rests on."""
+
+    verdict: str
+    reasons: list[str]
+    notes: list[str]
+    groups: list[GroupResult]
+    bytes_read: int = 0
+    replica_verdicts: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    """(directory, group, replica) → verdict."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for group in self.groups for finding in group.findings]
+
+    @property
+    def compared(self) -> int | None:
+        """The compared index; of several broker groups the lowest."""
+        compared = [group.compared for group in self.groups]
+        return None if not compared or None in compared else min(index for index in compared if index is not None)
+
+
+def audit(directories: Sequence[str], engine: Engine = local_engine, progress: Progress | None = None, deep: bool = False) -> Audit:
+    """Audit node directories against each other."""
+    report = progress or (lambda _done, _total: None)
+    unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
+    reasons: list[str] = []
+    replicas: list[Replica] = []
+    for directory in unique:
+        found = find_replicas(directory)
+        replicas += found
+        if not found:
+            reasons.append(f"{directory} holds no broker group; name node directories, such as ledgermq-data/n1")
+    adopt(replicas)
+    bytes_read = run_engine(replicas, engine, report, deep)
+    groups = [compare(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
+    for group in groups:
+        drop_what_moved(group)
+        if deep:
+            compare_bytes(group)
+    return judge(groups, reasons, bytes_read)
+
+
+def adopt(replicas: Sequence[Replica]) -> None:
+    """A replica that lost its identity is read with its peers' log id and file sizes: the flaw stands, the audit goes on."""
+    for one in replicas:
+        peers = [peer for peer in replicas if peer.group == one.group and peer.identity is not None]
+        if one.identity is None and peers:
+            one.log_id, one.sizes = peers[0].log_id, peers[0].sizes
+
+
+def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, deep: bool) -> int:
+    """Have every file looked at, and give every replica its reports in order of position."""
+    works: list[Work] = []
+    owners: list[Replica] = []
+    for one in replicas:
+        for task in one.tasks(deep) if one.sizes[0] else []:
+            works.append(Work(one.directory, task))
+            owners.append(one)
+        works.append(Work(one.directory, one.task(f"{0:020d}"), derived=True))
+        owners.append(one)
+    for one, outcome in zip(owners, engine(works, progress), strict=True):
+        one.tails += outcome.tails
+        one.reports += [outcome.log] if outcome.log is not None else []
+    for one in replicas:
+        one.reports.sort(key=lambda report: report.base)
+    return sum(size_of(work) for work in works)
+
+
+def drop_what_moved(group: GroupResult) -> None:
+    """A node that wrote while it was audited: what was seen above its mark, or in derived files, may have been seen half-way."""
+    for one in group.replicas:
+        if fingerprint(one) == one.fingerprint:
+            continue
+        marked = -1 if one.mark is None else one.mark.index
+        keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
+        group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(("index.", "queue.", "snapshot."))]
+        group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
+
+
+def compare_bytes(group: GroupResult) -> None:
+    """`--deep`: compare every log file up to the compared index by SHA-256, which owes nothing to the stored CRCs."""
+    whole = [one for one in group.replicas if group.compared is not None and one.held >= group.compared and one.name not in group.divergent]
+    if len(whole) < 2 or group.compared is None:
+        return
+    for base in sorted({report.base for one in whole for report in one.filled}):
+        reports = [(one, report) for one in whole for report in one.filled if report.base == base]
+        inner = [(one, report) for one, report in reports if report.last_index is not None and report.last_index <= group.compared]
+        limits = {report.end for _, report in inner}
+        if len(inner) < 2 or not limits:
+            continue
+        digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
+        values = [value for _, _, value in digests]
+        usual = max(values, key=values.count)
+        for one, report, value in digests:
+            already = any(f.replica == one.name and f.flaw.file == report.file for f in group.findings)
+            if value != usual and not already:
+                proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"
+                flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
+                group.findings.append(Finding(RULES[flaw.rule].klass, one.name, group.group, flaw))
+
+
+def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int) -> Audit:
+    """PASS needs every replica fully verified and compared; damage is FAIL, whatever else could not be done."""
+    notes = [note for group in groups for note in group.notes]
+    for group in groups:
+        reasons += group.reasons
+        if len(group.replicas) < 2:
+            reasons.append(f"group {group.group}: only one replica was given, so there was nothing to compare it with")
+        elif group.compared is None:
+            reasons.append(
+                f"group {group.group}: no index is held alike by a majority of its {len(group.voters)} voters; nothing was compared"
+            )
+    if not groups:
+        reasons.append("no replica was found; nothing was compared")
+    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read)
+    failed = {(finding.group, finding.replica) for finding in result.findings if finding.fails}
+    if failed:
+        result.verdict = FAIL
+        places = sum(finding.fails for finding in result.findings)
+        names = ", ".join(sorted({f"{name} ({group})" for group, name in failed}))
+        result.reasons.insert(0, f"{places} finding{'s' if places > 1 else ''} on {names}")
+    for group in groups:
+        for one in group.replicas:
+            behind = group.compared is None or one.held < group.compared
+            verdict = INCOMPLETE if behind and not any(one.name in note for note in group.notes) else PASS
+            verdict = FAIL if (group.group, one.name) in failed else verdict
+            result.replica_verdicts[one.directory, group.group, one.name] = verdict
+    return result

@@ -1,0 +1,409 @@
+"""One replica of one broker group: finding it in a node directory, its small files, and what its log files say when put in a row.
+
+Everything here is about a replica on its own. Flaws are collected, not judged: what a flaw means depends on the peers (`compare`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ledgermq.audit.decode import (
+    HARD_STATE,
+    MARK,
+    PAGE,
+    SLOT_FILE_BYTES,
+    crc,
+    current,
+    find_stain,
+    numbered_files,
+    read_log_checkpoint,
+    read_sealed_json,
+    read_slots,
+    slot_bytes,
+)
+from ledgermq.audit.derived import QueueRun, TailReport
+from ledgermq.audit.rules import Flaw
+from ledgermq.audit.scan import LogReport
+from ledgermq.audit.walk import LogFile
+
+SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
+IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
+NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
+INDEX_FILE_BYTES = 167_772_160
+QUEUE_FILE_BYTES = 6_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The synced mark that counts."""
+
+    term: int
+    index: int
+    end_pos: int
+    chain: int
+    log_id: str
+
+
+@dataclass(slots=True)
+class Replica:
+    """One broker group in one node directory."""
+
+    directory: str
+    """The node directory as the caller named it."""
+    root: str
+    group: str
+    name: str
+    log_folder: str
+    node: dict[str, Any] | None = None
+    identity: dict[str, Any] | None = None
+    mark: Mark | None = None
+    hard_term: int | None = None
+    end_hint: int | None = None
+    commit: int | None = None
+    """The commit index its checkpoint recorded."""
+    snapshot: dict[str, Any] | None = None
+    peers: dict[str, str] = field(default_factory=dict)
+    store_stamps: tuple[int, ...] = ()
+    clean: bool = True
+    flaws: list[Flaw] = field(default_factory=list)
+    reports: list[LogReport] = field(default_factory=list)
+    tails: list[TailReport] = field(default_factory=list)
+    log_id: str | None = None
+    sizes: tuple[int, int, int] = (0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
+    fingerprint: tuple[object, ...] = ()
+
+    def shown(self, path: str) -> str:
+        return f"{os.path.basename(self.root)}/{path}"
+
+    def flaw(self, rule: str, path: str, proof: str, start: int = 0, end: int = 0, index: int | None = None, torn: bool = False) -> None:
+        self.flaws.append(Flaw(rule, self.shown(path), index, start, end, proof, torn))
+
+    @property
+    def log(self) -> Path:
+        return Path(self.root, self.log_folder)
+
+    def task(self, name: str, deep: bool = False) -> LogFile:
+        seed = None if self.log_id is None else crc(self.log_id.encode("ascii", "replace"))
+        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed)
+
+    def tasks(self, deep: bool = False) -> list[LogFile]:
+        return [self.task(name, deep) for base, name in numbered_files(str(self.log / "data")) if base % self.sizes[0] == 0]
+
+    # What the log says, after the scan; reports are in order of position.
+
+    @property
+    def filled(self) -> list[LogReport]:
+        return [report for report in self.reports if report.entries]
+
+    @property
+    def entries(self) -> int:
+        return sum(report.entries for report in self.reports)
+
+    @property
+    def last_index(self) -> int:
+        return max((report.last_index for report in self.filled if report.last_index is not None), default=-1)
+
+    @property
+    def end_pos(self) -> int:
+        filled = self.filled
+        return filled[-1].base + filled[-1].end if filled else 0
+
+    @property
+    def broken(self) -> list[int]:
+        """Indexes at which the log is damaged, as far as they are known."""
+        lost = [
+            flaw.index for report in self.reports for flaw in report.flaws if flaw.rule == "entry.unreadable" and flaw.index is not None
+        ]
+        return sorted({*(index for report in self.reports for index in report.damaged), *lost})
+
+    @property
+    def held(self) -> int:
+        """The last index this replica can be said to hold: after an unclean stop nothing counts from the first damage above its mark on."""
+        intact = max((report.last_intact_index for report in self.reports), default=-1)
+        if self.clean:
+            return intact
+        marked = -1 if self.mark is None else self.mark.index
+        return min([intact, *(index - 1 for index in self.broken if index > marked)])
+
+
+def find_replicas(directory: str) -> list[Replica]:
+    """The broker groups of a node directory: every folder that holds an identity or an entry log."""
+    replicas = []
+    for name in sorted(os.listdir(directory)):
+        root = f"{os.path.abspath(directory)}/{name}"
+        logs = sorted(entry.name for entry in os.scandir(root) if entry.name.startswith("dledger-")) if os.path.isdir(root) else []
+        if logs or os.path.isfile(f"{root}/identity.json"):
+            replicas.append(_open(directory, root, name, logs))
+    if replicas:
+        _check_node(directory, replicas)
+    return replicas
+
+
+def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
+    replica = Replica(directory, root, group, "", "")
+    replica.identity = _json(replica, Path(root, "identity.json"), "identity.json", "identity.json", "identity.missing", IDENTITY_KEYS)
+    if replica.identity is not None:
+        replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
+        data, index, queue = (int(replica.identity[key]) for key in SIZE_KEYS)
+        replica.sizes = data, index, queue
+        if replica.identity["group"] != group:
+            replica.flaw("identity.agree", "identity.json", f"it belongs to group {replica.identity['group']}, its folder is {group}")
+    folder = f"dledger-{replica.name}"
+    replica.log_folder = folder if folder in logs or not logs else logs[0]
+    replica.name = replica.name or replica.log_folder.removeprefix("dledger-")
+    if folder != replica.log_folder and replica.identity is not None:
+        replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
+    replica.clean = not os.path.exists(f"{root}/abort")
+    if replica.identity is None:
+        lengths = Counter(os.path.getsize(replica.log / "data" / name) for _, name in numbered_files(str(replica.log / "data")))
+        replica.sizes = (lengths.most_common(1)[0][0] if lengths else 0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
+    _read_small_files(replica)
+    replica.fingerprint = fingerprint(replica)
+    return replica
+
+
+def fingerprint(replica: Replica) -> tuple[object, ...]:
+    """What changes whenever a node works on the directory: to notice that it did so during the audit."""
+    names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint")]
+    names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
+    stats = [os.stat(name) if os.path.exists(name) else None for name in names]
+    return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None for stat in stats)
+
+
+def _json(replica: Replica, path: Path, rule: str, shown: str, missing: str | None, keys: set[str] | None) -> dict[str, Any] | None:
+    if not path.exists():
+        if missing is not None:
+            replica.flaw(missing, shown, "the file is missing")
+        return None
+    value = read_sealed_json(path)
+    if value is None or (keys is not None and set(value) != keys):
+        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, path.stat().st_size)
+        return None
+    return value
+
+
+def _check_node(directory: str, replicas: list[Replica]) -> None:
+    """node.json concerns all groups of the directory; its flaws are told once, with the first."""
+    first = replicas[0]
+    before = len(first.flaws)
+    node = _json(first, Path(directory, "node.json"), "identity.json", "node.json", "identity.missing", NODE_KEYS)
+    first.flaws[before:] = [Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof) for flaw in first.flaws[before:]]
+    for replica in replicas:
+        replica.node = node
+        if node is None or replica.identity is None:
+            continue
+        for key, own in (("cluster_id", "cluster_id"), ("node", "replica")):
+            if node[key] != replica.identity[own]:
+                replica.flaw("identity.agree", "identity.json", f"{own} is {replica.identity[own]}, node.json says {node[key]}")
+
+
+def _read_small_files(replica: Replica) -> None:
+    folder = replica.log_folder
+    mark = _slots(replica, f"{folder}/syncedmark", MARK, "mark")
+    if mark is not None:
+        log_id, _, term, index, end_pos, chain = mark
+        replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
+    hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
+    replica.hard_term = None if hard is None else hard[0]
+    path = replica.log / "checkpoint"
+    if path.exists():
+        hints = read_log_checkpoint(path)
+        if hints is None or hints[1] > hints[0] or hints[1] < -1:
+            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, path.stat().st_size)
+        else:
+            replica.end_hint, replica.commit = hints
+    replica.snapshot = _json(replica, Path(replica.root, "state/snapshot"), "snapshot.json", "state/snapshot", None, None)
+    peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, {"peers"})
+    if peers is not None and isinstance(peers["peers"], dict):
+        replica.peers = peers["peers"]
+    _store_checkpoint(replica)
+
+
+def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
+    path = f"{replica.root}/{name}"
+    if not os.path.exists(path):
+        replica.flaw(f"{rule}.missing", name, "the file is missing")
+        return None
+    data = Path(path).read_bytes()
+    if len(data) != SLOT_FILE_BYTES:
+        bounds = sorted((len(data), SLOT_FILE_BYTES))
+        replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
+    slots = read_slots(data, kind)
+    for slot in slots:
+        start, used = slot.number * PAGE, slot.number * PAGE + slot_bytes(kind)
+        if slot.state == "damaged":
+            replica.flaw(f"{rule}.slot", name, f"slot {slot.number} is neither intact nor empty", start, used)
+        rest = data[used : start + PAGE]
+        if any(rest):
+            places = [used + at for at, byte in enumerate(rest) if byte]
+            replica.flaw(f"{rule}.fill", name, "bytes outside the slots are not zero", places[0], places[-1] + 1)
+    found = current(slots)
+    if found is None:
+        replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
+        return None
+    return found.fields
+
+
+def _store_checkpoint(replica: Replica) -> None:
+    path = Path(replica.root, "checkpoint")
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    if len(data) != PAGE or any(data[24:]):
+        places = [24 + at for at, byte in enumerate(data[24:]) if byte] or [min(len(data), PAGE)]
+        replica.flaw("checkpoint.store", "checkpoint", "not 4096 bytes, zero behind the stamps", places[0], places[-1] + 1)
+    replica.store_stamps = tuple(int.from_bytes(data[at : at + 8], "big", signed=True) for at in (0, 8, 16)) if len(data) >= 24 else ()
+
+
+# ------------------------------------------------------------------------------------------------------ after the scan
+
+
+def check_log(replica: Replica) -> None:
+    """Put the log files of a replica in a row: names, continuity, blanks, the zero space behind the end."""
+    _check_names(replica)
+    filled = replica.filled
+    last = filled[-1] if filled else None
+    for before, after in pairwise(filled):
+        _check_join(replica, before, after)
+    for report in replica.reports:
+        replica.flaws += report.flaws
+        if report.entries and report is not last and report.ending == "zero":
+            proof = "entries stand in the next file, but no blank ends this one"
+            replica.flaws.append(Flaw("blank.missing", report.file, report.last_index, report.end, report.length, proof))
+        if report.ending == "blank" and (report is last or not report.entries):
+            proof = "a blank ends this file, but no entry follows"
+            replica.flaws.append(Flaw("blank.alone", report.file, replica.last_index + 1, report.end, report.length, proof, torn=True))
+    if filled and filled[0].base == 0 and filled[0].first_index not in (0, None):
+        replica.flaws.append(Flaw("entry.gap", filled[0].file, 0, 0, 48, f"the log begins with index {filled[0].first_index}"))
+    _check_small_files(replica, last)
+
+
+def _check_names(replica: Replica) -> None:
+    size = replica.sizes[0]
+    expected = 0
+    for base, name in numbered_files(str(replica.log / "data")):
+        path = f"{replica.log_folder}/data/{name}"
+        if size and base % size:
+            replica.flaw("file.name", path, f"the offset is no multiple of {size}")
+            continue
+        if base != expected:
+            proof = f"the next file is {name}"
+            replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, min(base - expected, size))
+        expected = base + size
+
+
+def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
+    """The first entry of a file continues the last one of the file before: index, term, store time, chain, and it did not fit there."""
+    if after.base != before.base + replica.sizes[0] or before.last_index is None or after.first_index is None:
+        return
+    place, index = after.file, after.first_index
+    if index != before.last_index + 1:
+        rule = "entry.gap" if index > before.last_index + 1 else "entry.repeat"
+        replica.flaws.append(Flaw(rule, place, index, 8, 16, f"index {index} follows index {before.last_index}"))
+        return
+    damaged = {*before.damaged, *after.damaged}
+    if after.first_term < before.last_term and index not in damaged and before.last_index not in damaged:
+        replica.flaws.append(Flaw("entry.term-order", place, index, 16, 24, f"term {after.first_term} follows term {before.last_term}"))
+    if after.first_store_ms < before.last_store_ms and index not in damaged and before.last_index not in damaged:
+        replica.flaws.append(
+            Flaw("record.store-time", place, index, 104, 112, f"store time {after.first_store_ms} follows {before.last_store_ms}")
+        )
+    expected = crc(bytes.fromhex(after.first_input), before.last_chain)
+    if after.prev_chain != before.last_chain and expected != after.first_chain and index not in damaged:
+        proof = f"the chain CRC is {after.first_chain:08x}, recomputed across files {expected:08x}"
+        replica.flaws.append(Flaw("entry.chain", place, index, 0, 40, proof))
+    rest = replica.sizes[0] - before.end
+    if before.ending == "blank" and after.first_size + 8 <= rest:
+        proof = f"{rest} bytes were left, the entry behind the blank needs {after.first_size} and 8"
+        replica.flaws.append(Flaw("blank.needless", before.file, index, before.end, before.length, proof))
+
+
+def _check_small_files(replica: Replica, last: LogReport | None) -> None:
+    folder = replica.log_folder
+    if replica.hard_term is not None and last is not None and replica.hard_term < last.last_term and replica.last_index not in last.damaged:
+        proof = f"term {replica.hard_term} is below term {last.last_term} of the last entry"
+        replica.flaw("hardstate.term", f"{folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
+    latest = last.last_store_ms if last else 0
+    late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
+    if late and replica.clean:
+        replica.flaw("checkpoint.store", "checkpoint", f"stamp {late[0]} is later than the log's last {latest}", 0, 24)
+
+
+def required_dispatch(replica: Replica) -> int:
+    """The index up to which every message must be in its consume queue: what the snapshot covers; after a clean stop, all known committed."""
+    applied = -1 if replica.snapshot is None else int(replica.snapshot.get("applied_index", -1))
+    return max(applied, replica.commit if replica.clean and replica.commit is not None else -1)
+
+
+def check_queues(replica: Replica) -> None:
+    """Put the consume queues of all log files in a row: density across files, units that are due, holes, and what lies behind the end."""
+    runs: dict[tuple[str, int], list[QueueRun]] = {}
+    for report in replica.reports:
+        for run in report.queues:
+            runs.setdefault((run.topic, run.queue), []).append(run)
+    damage = len(replica.broken)
+    for (topic, queue), parts in runs.items():
+        _check_density(replica, topic, queue, parts, damage)
+        _check_dispatch(replica, parts)
+    if damage:
+        # An entry that cannot be read takes its queue offset with it: the gap it leaves is not a second finding.
+        replica.flaws = [flaw for flaw in replica.flaws if flaw.rule != "record.queue-offset"]
+    ends = {f"consumequeue/{topic}/{queue}": max(part.last for part in parts) + 1 for (topic, queue), parts in runs.items()}
+    for tail in replica.tails:
+        replica.flaws += tail.flaws
+        index = tail.folder == f"{replica.log_folder}/index"
+        unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
+        _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, (end if index else end + damage) * unit)
+
+
+def _check_density(replica: Replica, topic: str, queue: int, parts: list[QueueRun], damage: int) -> None:
+    expected = 0
+    for part in parts:
+        if part.first != expected and not damage and not any(flaw.rule == "file.missing" for flaw in replica.flaws):
+            rule = "record.queue-offset" if part.first > expected else "record.queue-repeat"
+            found = next(report for report in replica.reports if part in report.queues)
+            proof = f"queue offset {part.first} of {topic}/{queue} follows {expected - 1}"
+            replica.flaws.append(Flaw(rule, found.file, part.first_index, 0, found.end, proof))
+        expected = part.last + 1
+
+
+def _check_dispatch(replica: Replica, parts: Iterable[QueueRun]) -> None:
+    parts = list(parts)
+    waiting = next((part for part in parts if part.waiting_offset is not None), None)
+    if waiting is None or waiting.waiting_offset is None or waiting.waiting_index is None:
+        return
+    place = waiting.waiting_offset * 20
+    base = place - place % replica.sizes[2]
+    path = f"consumequeue/{waiting.topic}/{waiting.queue}/{base:020d}"
+    filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=-1)
+    bounds = place - base, place - base + 20
+    required = required_dispatch(replica)
+    if waiting.waiting_index <= required:
+        replica.flaw("queue.missing", path, f"entries up to {required} are applied, this unit is empty", *bounds, waiting.waiting_index)
+    elif filed > waiting.waiting_offset:
+        proof = f"the unit is empty, but unit {filed} is written"
+        replica.flaw("queue.hole", path, proof, *bounds, waiting.waiting_index, torn=True)
+
+
+def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: int) -> None:
+    if tail.used <= end:
+        return
+    base = int(tail.last_file)
+    start = max(end - base, 0)
+    path = f"{replica.root}/{tail.folder}/{tail.last_file}"
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        stain = find_stain(fd, start, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+    # A unit written just before a crash fills its place from the first byte that is not zero in any unit; a stray byte does not.
+    torn = stain is not None and stain.first - start < unit and tail.used - base - start >= unit - 8 and not replica.clean
+    first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
+    proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
+    replica.flaw(rule, f"{tail.folder}/{tail.last_file}", proof, first, last, torn=torn)

@@ -1,0 +1,201 @@
+"""Every check of the auditor by name: rule id, the class of a finding it makes, and what the rule demands in one line.
+
+Only names and the two value types that carry them live here; the checks themselves live where the bytes are read. A rule that is not in the
+table cannot be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+TORN_TAIL = "torn-tail"
+BIT_ROT = "bit-rot"
+DIVERGENCE = "divergence"
+MISSING = "missing"
+EXTRA = "extra"
+REORDERED = "reordered"
+WRONG_DERIVED = "wrong-derived"
+UNDECIDABLE = "undecidable"
+CLASSES = (TORN_TAIL, BIT_ROT, DIVERGENCE, MISSING, EXTRA, REORDERED, WRONG_DERIVED, UNDECIDABLE)
+
+NEXT_STEP = {
+    TORN_TAIL: "Nothing to do: a killed node cuts this off at its next start, and nothing acknowledged was in it.",
+    BIT_ROT: "Keep the node stopped, keep the directory, check the disk, and let the replica be restored from an intact peer.",
+    DIVERGENCE: "Stop writing to this group; keep all directories: two replicas hold different histories, which is a bug or a foreign log.",
+    MISSING: "Keep the node stopped: it lost entries it had stored; restore the replica from a peer that holds them.",
+    EXTRA: "Keep the directory: it holds entries or files that the majority does not have; find out who wrote them before removing any.",
+    REORDERED: "Stop writing to this group and keep all directories: the same entries stand in another order.",
+    WRONG_DERIVED: "The log is the truth: stop the node, remove the derived files named here, and let it rebuild them at start.",
+    UNDECIDABLE: "No majority proves which bytes are right: keep all directories, look for a further copy, and do not repair by hand.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One check: the class its findings have unless the circumstances say otherwise, and its meaning."""
+
+    id: str
+    klass: str
+    meaning: str
+
+
+def _table(text: str) -> dict[str, Rule]:
+    rules = [Rule(*(part.strip() for part in line.split("|"))) for line in text.strip().splitlines()]
+    return {rule.id: rule for rule in rules}
+
+
+RULES = _table(
+    """
+    file.read            | bit-rot       | every byte of every file can be read
+    file.length          | bit-rot       | a file has exactly the length that the identity gives its kind
+    file.name            | extra         | files are named by their offset, a multiple of the file length
+    file.missing         | missing       | files follow each other without a gap from offset 0
+    entry.magic          | bit-rot       | an entry begins with magic 1
+    entry.size           | bit-rot       | size = 48 + bodySize
+    entry.body-size      | bit-rot       | bodySize = size - 48
+    entry.index          | bit-rot       | the index field counts up by one
+    entry.gap            | missing       | no index is left out
+    entry.repeat         | extra         | no index occurs twice
+    entry.term-order     | reordered     | terms never decrease along the log and are not negative
+    entry.pos            | bit-rot       | pos is the place where the entry stands
+    entry.channel        | bit-rot       | channel is 1 for membership records and 0 for all others
+    entry.body           | bit-rot       | the CRC-32C of the body agrees with bodyCrc and the chain
+    entry.body-crc       | bit-rot       | the bodyCrc word is the CRC-32C of the body
+    entry.chain          | bit-rot       | chainCrc continues the chain of the entry before
+    entry.chain-word     | bit-rot       | the chainCrc word is the one the next entry continues
+    entry.unreadable     | bit-rot       | the place behind an entry holds an entry, a blank or nothing
+    entry.room           | wrong-derived | an entry leaves at least 8 bytes in its file
+    chain.seed           | divergence    | the first chainCrc continues the CRC-32C of the log id
+    blank.magic          | bit-rot       | a blank begins with -1
+    blank.size           | bit-rot       | a blank names the rest of its file
+    blank.fill           | bit-rot       | a blank is zero behind its first 8 bytes
+    blank.missing        | bit-rot       | a file with entries behind it ends in a blank
+    blank.needless       | wrong-derived | a blank stands only where the entry after it did not fit
+    blank.alone          | torn-tail     | a blank has an entry behind it
+    tail.zero            | bit-rot       | everything behind the last entry is zero
+    record.total-size    | wrong-derived | TOTALSIZE = bodySize of the entry
+    record.magic         | wrong-derived | MAGICCODE is V1, or V2 exactly for topics longer than 127 bytes
+    record.crc           | wrong-derived | BODYCRC is the CRC-32 of the body without its top bit, 0 for an empty body
+    record.constant      | wrong-derived | flags, born host, reconsume times and transaction offset are zero
+    record.position      | wrong-derived | PHYSICALOFFSET = pos + 48
+    record.structure     | wrong-derived | body, topic and properties fill the record exactly
+    record.topic         | wrong-derived | the topic is not empty and is UTF-8; the queue id is not negative
+    record.properties    | wrong-derived | properties are name 01 value 02, repeated
+    record.store-time    | reordered     | store times never fall along the log
+    record.queue-offset  | missing       | queue offsets are dense from 0 in log order
+    record.queue-repeat  | extra         | no queue offset occurs twice
+    membership.first     | wrong-derived | the first entry is a membership record of term 0
+    index.unit           | wrong-derived | an index unit repeats its entry's magic, pos, size, index and term
+    index.missing        | wrong-derived | every entry has its index unit
+    index.tail           | wrong-derived | index files are zero behind the last unit
+    queue.unit           | wrong-derived | a consume queue unit repeats its message's position, size and tags code
+    queue.missing        | wrong-derived | every applied message has its consume queue unit
+    queue.hole           | wrong-derived | consume queue units are written in order
+    queue.tail           | wrong-derived | consume queues are zero behind the unit of the last message
+    queue.uncommitted    | wrong-derived | only committed messages are in a consume queue
+    mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written
+    mark.fill            | bit-rot       | the synced mark is zero outside its slots
+    mark.missing         | missing       | a slot of the synced mark is intact
+    mark.log             | divergence    | the synced mark and the log tell the same term, position and chain CRC
+    mark.end             | missing       | the log reaches the synced mark
+    hardstate.slot       | bit-rot       | a slot of the hard state is intact or was never written
+    hardstate.fill       | bit-rot       | the hard state is zero outside its slots
+    hardstate.missing    | missing       | a slot of the hard state is intact
+    hardstate.term       | divergence    | the hard state's term is not below the last entry's
+    identity.json        | bit-rot       | an identity file has the checksum it claims
+    identity.missing     | missing       | node and replica have their identity files
+    identity.agree       | divergence    | node, replica, directory and peers agree about cluster, group, log and file sizes
+    identity.twice       | extra         | one replica has one directory
+    peers.json           | bit-rot       | the table of peers has the checksum it claims
+    peers.incarnation    | divergence    | the recorded incarnation of a peer is that of its directory
+    checkpoint.text      | bit-rot       | the log checkpoint holds endIndex and committedIndex
+    checkpoint.store     | bit-rot       | the store checkpoint has 4096 bytes, zero behind its stamps, none later than the log
+    snapshot.json        | bit-rot       | the snapshot has the checksum it claims
+    snapshot.log         | wrong-derived | the snapshot and the log tell the same log id, term, end position and chain CRC
+    snapshot.queues      | wrong-derived | the snapshot's next queue offsets are those of the log
+    snapshot.same        | wrong-derived | snapshots at one index are equal on all replicas
+    replica.divergence   | divergence    | replicas hold the same entry at every index up to the compared one
+    replica.missing      | missing       | a replica skips no entry that the majority holds
+    replica.extra        | extra         | a replica holds no entry that the majority skips
+    replica.reordered    | reordered     | replicas hold the entries in the same order
+    replica.bytes        | divergence    | replicas are byte for byte equal up to the compared index
+    commit.lost          | undecidable   | a majority holds every index that any replica recorded as committed
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A broken rule at a place, before the circumstances (synced mark, peers, clean stop) decide what it means.
+
+    `file` is a path under the node directory; bytes `byte_from` … `byte_to` − 1 of it are concerned. `index` is the first entry concerned.
+    `torn`: a write cut short by a crash could have left this.
+    """
+
+    rule: str
+    file: str
+    index: int | None
+    byte_from: int
+    byte_to: int
+    proof: str
+    torn: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.rule in RULES, self.rule
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A flaw with its verdict. `fails` is False for what ordinary recovery removes; everything else makes the audit FAIL."""
+
+    klass: str
+    replica: str
+    group: str
+    flaw: Flaw
+    fails: bool = True
+
+    @property
+    def text(self) -> str:
+        """The finding in text form, as scripts read it."""
+        flaw = self.flaw
+        entry = "-" if flaw.index is None else str(flaw.index)
+        return f"{self.klass} {self.replica} {flaw.file} entry={entry} bytes={flaw.byte_from}-{flaw.byte_to} rule={flaw.rule}"
+
+    def as_json(self) -> dict[str, object]:
+        flaw = self.flaw
+        return {
+            "class": self.klass,
+            "replica": self.replica,
+            "group": self.group,
+            "file": flaw.file,
+            "index": flaw.index,
+            "byte_from": flaw.byte_from,
+            "byte_to": flaw.byte_to,
+            "rule": flaw.rule,
+            "proof": flaw.proof,
+        }
+
+
+def coalesce(flaws: Sequence[Flaw]) -> list[Flaw]:
+    """Join runs of the same rule over consecutive entries of a file: a writer that is wrong everywhere is one finding, not a million."""
+    joined: list[Flaw] = []
+    counts: list[int] = []
+    last: dict[tuple[str, str], tuple[int, int]] = {}
+    for flaw in flaws:
+        key = (flaw.rule, flaw.file)
+        before = last.get(key)
+        if before is not None and flaw.index is not None and flaw.index == before[1] + 1:
+            place = before[0]
+            joined[place] = replace(joined[place], byte_to=max(joined[place].byte_to, flaw.byte_to))
+            counts[place] += 1
+        else:
+            place = len(joined)
+            joined.append(flaw)
+            counts.append(1)
+        if flaw.index is not None:
+            last[key] = (place, flaw.index)
+    return [
+        replace(flaw, proof=f"{flaw.proof}; and {count - 1} more entries in a row") if count > 1 else flaw
+        for flaw, count in zip(joined, counts, strict=True)
+    ]

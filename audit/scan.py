@@ -1,0 +1,368 @@
+"""Checking one log file on its own: every entry's header, both CRCs, its record, its index unit and its consume queue unit.
+
+`scan` is the plain function (file → report) that both engines run; what crosses to the caller is small: one report per file. What needs
+more than one file (chain and index across files, the end of the log, other replicas) is left to `replica` and `compare`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.audit import derived
+from ledgermq.audit.columns import RAFT_TOPIC, Columns, Parts, take_apart
+from ledgermq.audit.decode import (
+    ENTRY_MAGIC,
+    HEADER_BYTES,
+    I64,
+    RECORD_FIXED_BYTES,
+    Flags,
+    chain_inputs,
+    crc,
+    properties_are_whole,
+)
+from ledgermq.audit.rules import Flaw, coalesce
+from ledgermq.audit.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
+
+RECORD = HEADER_BYTES
+U32 = NDArray[np.uint32]
+FLAWS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The chain of one piece, entry by entry: what goes in, what came before, what came out, and what is believed so far."""
+
+    inputs: bytes
+    before: list[int]
+    calculated: I64
+    good: Flags
+    intact: Flags
+    flawed: Flags
+    unchecked: bool
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What is known about one log file after the scan; plain values, so that it can cross process borders as JSON."""
+
+    file: str
+    base: int
+    length: int
+    entries: int = 0
+    first_index: int | None = None
+    last_index: int | None = None
+    first_term: int = 0
+    last_term: int = 0
+    first_size: int = 0
+    prev_chain: int | None = None
+    """The chain value that the first entry was checked against; None: unchecked."""
+    first_input: str = ""
+    """Header[0:36] and body CRC of the first entry, in hex, to check its chain CRC with."""
+    first_chain: int = 0
+    first_store_ms: int = 0
+    last_store_ms: int = 0
+    last_chain: int = 0
+    last_intact_index: int = -1
+    end: int = 0
+    """Offset behind the last entry."""
+    ending: str = "zero"
+    memberships: list[tuple[int, str]] = field(default_factory=list)
+    queues: list[derived.QueueRun] = field(default_factory=list)
+    flaws: list[Flaw] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+    """Indexes of entries that are not intact."""
+    election_tail: int | None = None
+    """From this index on, the file holds only term-start records."""
+
+
+class Scan:
+    """One pass over one log file. Iterate `columns()`; afterwards `report` is complete."""
+
+    def __init__(self, task: LogFile, progress: Progress | None = None) -> None:
+        self.task = task
+        self.report = LogReport(task.shown, task.base, 0)
+        self._progress = progress or (lambda _bytes: None)
+        self._queues = derived.QueueCheck(task)
+        self._index = derived.IndexCheck(task)
+        self._flaws: list[Flaw] = []
+        self._chain: int | None = None
+        self._store_ms = -1
+        self._term = -1
+
+    def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
+        """Read the file; every piece is checked before it is handed out. An OSError becomes a flaw and ends the pass."""
+        report = self.report
+        try:
+            fd = os.open(self.task.path, os.O_RDONLY)
+        except OSError as error:
+            self._unreadable(error)
+            return
+        try:
+            report.length = os.fstat(fd).st_size
+            self._check_length()
+            walk = Walk(self.task, fd, report.length)
+            done = 0
+            for piece in walk.pieces(window_bytes):
+                yield self._check(piece)
+                reached = piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1])
+                self._progress(reached - done)
+                done = reached
+            report.end, report.ending = walk.end, walk.ending
+            self._flaws += walk.flaws
+            self._progress(report.length - done)
+        except OSError as error:
+            self._unreadable(error)
+        finally:
+            os.close(fd)
+            self._finish()
+
+    def _unreadable(self, error: OSError) -> None:
+        self._flaws.append(Flaw("file.read", self.task.shown, self.report.last_index, 0, self.report.length, f"{error.strerror}"))
+
+    def _check_length(self) -> None:
+        has, wants = self.report.length, self.task.data_file_bytes
+        if has != wants:
+            flaw = Flaw("file.length", self.task.shown, None, min(has, wants), max(has, wants), f"{has} bytes instead of {wants}")
+            self._flaws.append(flaw)
+
+    def _finish(self) -> None:
+        report = self.report
+        report.queues = self._queues.runs()
+        ordered = sorted(self._flaws, key=lambda flaw: (flaw.byte_from, flaw.rule)) + self._index.flaws + self._queues.flaws
+        report.flaws = coalesce(ordered)[:FLAWS_MAX]
+
+    # ------------------------------------------------------------------------------------------------------- one piece
+
+    def _check(self, piece: Piece) -> Columns:
+        report, rows, count = self.report, piece.rows, piece.count
+        body_crcs = self._body_crcs(piece)
+        inputs = chain_inputs(rows, body_crcs)
+        previous = self._chain if piece.joined else self._hint(piece)
+        index, header_flawed = self._check_headers(piece)
+        intact = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
+        if not report.entries:
+            report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
+            report.first_size, report.prev_chain = int(piece.sizes[0]), previous
+            report.first_input, report.first_chain = inputs[:40].hex(), int(rows["chain_crc"][0])
+            report.first_store_ms = int(rows["store_ms"][0])
+        columns = self._records(piece, index, body_crcs, intact)
+        self._check_order(piece, columns)
+        report.entries += count
+        report.last_index, report.last_term = int(index[count - 1]), int(columns.term[-1])
+        self._chain = report.last_chain = int(rows["chain_crc"][count - 1])
+        report.damaged += columns.index[~columns.intact].tolist()
+        sound_indexes = columns.index[columns.intact]
+        report.last_intact_index = max(report.last_intact_index, int(sound_indexes[-1])) if len(sound_indexes) else report.last_intact_index
+        self._index.check(columns)
+        self._queues.check(columns)
+        self._note_memberships(piece, columns)
+        self._note_elections(columns)
+        return columns
+
+    def _body_crcs(self, piece: Piece) -> U32:
+        view = memoryview(piece.window)
+        starts = (piece.offsets + HEADER_BYTES).tolist()
+        ends = (piece.offsets + piece.sizes).tolist()
+        return np.array([crc(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
+
+    def _hint(self, piece: Piece) -> int | None:
+        """The chain value before a piece that does not follow another: the seed, or what the index says is the entry before this file."""
+        index = int(piece.rows["index"][0])
+        if piece.start == 0 and self.task.base == 0:
+            return self.task.seed
+        if piece.start or index <= 0:
+            return None
+        return derived.stored_chain(self.task, index - 1)
+
+    def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
+        place = piece.start + int(piece.offsets[at])
+        self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
+
+    def _check_headers(self, piece: Piece) -> tuple[I64, Flags]:
+        """The indexes the entries must have, and which headers have a field that is wrong by itself."""
+        rows, count, sizes = piece.rows, piece.count, piece.sizes
+        index = self._true_indexes(piece)
+        pos = self.task.base + piece.start + piece.offsets
+        checks = (
+            ("entry.magic", 0, 4, rows["magic"], np.full(len(rows), ENTRY_MAGIC)),
+            ("entry.size", 4, 8, rows["size"], sizes),
+            ("entry.index", 8, 16, rows["index"], index),
+            ("entry.pos", 24, 32, rows["pos"], pos),
+            ("entry.body-size", 44, 48, rows["body_size"], sizes - HEADER_BYTES),
+        )
+        flawed = np.zeros(len(rows), np.bool_)
+        for rule, start, end, has, wants in checks:
+            bad = has.astype(np.int64) != wants
+            flawed |= bad
+            for at in np.flatnonzero(bad[:count]).tolist():
+                self._flaw(piece, at, int(index[at]), rule, start, end, f"{int(has[at])} instead of {int(wants[at])}")
+        beyond = piece.start + piece.offsets + sizes + 8 > self.report.length
+        for at in np.flatnonzero(beyond[:count]).tolist():
+            self._flaw(piece, at, int(index[at]), "entry.room", 0, int(sizes[at]), "the entry leaves no room for a blank")
+        return index, flawed
+
+    def _true_indexes(self, piece: Piece) -> I64:
+        """What the index fields should be: they count up by one; a field only its own entry believes is wrong; a lasting jump is a gap."""
+        index: I64 = piece.rows["index"].astype(np.int64)
+        total = len(index)
+        last = self.report.last_index
+        if piece.joined and last is not None:
+            if index[0] != last + 1 and (total == 1 or index[1] == last + 2):
+                index[0] = last + 1
+            elif index[0] != last + 1:
+                self._jump(piece, 0, last + 1, int(index[0]))
+        elif total > 1 and index[0] + 1 != index[1] and (total == 2 or index[1] + 1 == index[2]):
+            index[0] = index[1] - 1
+        for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
+            if index[at] == index[at - 1] + 1:
+                continue
+            if at + 1 == total or index[at + 1] == index[at - 1] + 2:
+                index[at] = index[at - 1] + 1
+            elif at < piece.count:
+                self._jump(piece, at, int(index[at - 1]) + 1, int(index[at]))
+        return index
+
+    def _jump(self, piece: Piece, at: int, expected: int, found: int) -> None:
+        rule = "entry.gap" if found > expected else "entry.repeat"
+        self._flaw(piece, at, min(expected, found), rule, 8, 16, f"index {found} follows index {expected - 1}", torn=False)
+
+    def _check_chain(self, piece: Piece, index: I64, body_crcs: U32, inputs: bytes, previous: int | None, flawed: Flags) -> Flags:
+        """Recompute the chain with the stored value before each entry, and tell damage of body, header and both CRC words apart."""
+        rows, count = piece.rows, piece.count
+        stored = rows["chain_crc"].astype(np.int64)
+        before = [previous or 0, *stored[:-1].tolist()]
+        view = memoryview(inputs)
+        calculated = np.array([crc(view[40 * i : 40 * i + 40], start) for i, start in enumerate(before)], np.int64)
+        good = calculated == stored
+        same_body = rows["body_crc"] == body_crcs
+        if previous is None:
+            # Nobody vouches for the value before this entry: `replica` checks the link across files; here only the body can be checked.
+            good[0] = same_body[0]
+        link = _Links(inputs, before, calculated, good, good.copy(), flawed, previous is None)
+        for at in np.flatnonzero(~(good & same_body)).tolist():
+            if at < count:
+                self._tell_damage(piece, at, int(index[at]), link)
+        result: Flags = link.intact[:count]
+        return result
+
+    def _tell_damage(self, piece: Piece, at: int, index: int, link: _Links) -> None:
+        size, row = int(piece.sizes[at]), piece.rows[at]
+        has, wants = int.from_bytes(link.inputs[40 * at + 36 : 40 * at + 40], "big"), int(row["body_crc"])
+        body = f"the body has CRC {has:08x}, its header says {wants:08x}"
+        stored, calculated = int(row["chain_crc"]), int(link.calculated[at])
+        if at == 0 and link.unchecked:
+            self._flaw(piece, at, index, "entry.body", 40, size, body)
+            return
+        if not link.good[at] and at + 1 < len(piece.rows) and not link.good[at + 1]:
+            following = crc(link.inputs[40 * at + 40 : 40 * at + 80], calculated)
+            if following == int(piece.rows["chain_crc"][at + 1]):
+                link.good[at] = link.good[at + 1] = link.intact[at] = link.intact[at + 1] = True
+                proof = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
+                self._flaw(piece, at, index, "entry.chain-word", 36, 40, proof)
+        if link.good[at]:
+            if has != wants:
+                self._flaw(piece, at, index, "entry.body-crc", 40, 44, body)
+        elif has != wants:
+            authentic = crc(link.inputs[40 * at : 40 * at + 36] + wants.to_bytes(4, "big"), link.before[at]) == stored
+            self._flaw(piece, at, index, "entry.body", HEADER_BYTES if authentic else 0, size, body)
+        elif not link.flawed[at]:
+            rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == 0 else "entry.chain"
+            self._flaw(piece, at, index, rule, 0, 40, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
+
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def _records(self, piece: Piece, index: I64, body_crcs: U32, intact: Flags) -> Columns:
+        rows, count = piece.rows[: piece.count], piece.count
+        parts = take_apart(piece.window, piece.offsets[:count], piece.sizes[:count], rows)
+        sound = intact & parts.fits
+        columns = Columns(
+            index=index[:count],
+            term=rows["term"].astype(np.int64),
+            offset=piece.start + piece.offsets[:count],
+            size=piece.sizes[:count],
+            chain=rows["chain_crc"].astype(np.int64),
+            body_crc=body_crcs[:count].astype(np.int64),
+            channel=rows["channel"].astype(np.int64),
+            queue=rows["queue"].astype(np.int64),
+            queue_offset=rows["queue_offset"].astype(np.int64),
+            store_ms=rows["store_ms"].astype(np.int64),
+            total_size=rows["total_size"].astype(np.int64),
+            tags_code=parts.tags_codes,
+            topic=parts.topics,
+            intact=intact,
+            sound=sound,
+        )
+        self._check_records(piece, rows, columns, parts)
+        return columns
+
+    def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:
+        """The rules of a record, for intact entries only: elsewhere the damage itself is the finding."""
+        pos = self.task.base + columns.offset
+        constant = (rows["flag"] != 0) | (rows["sys_flag"] != 0) | (rows["born_host"] != 0)
+        constant |= (rows["reconsume_times"] != 0) | (rows["prepared_offset"] != 0)
+        whole = columns.sound
+        checks = (
+            ("record.total-size", 0, 4, columns.intact & (columns.total_size != columns.size - HEADER_BYTES), "TOTALSIZE is not bodySize"),
+            ("record.magic", 4, 8, columns.intact & ~parts.right_magic, "MAGICCODE does not fit the topic"),
+            ("record.structure", RECORD_FIXED_BYTES - 4, 0, columns.intact & ~parts.fits, "its parts do not fill the record"),
+            ("record.crc", 8, 12, whole & (rows["record_crc"] != parts.record_crcs), "BODYCRC is not that of the body"),
+            ("record.constant", 16, 84, columns.intact & constant, "a field that must be zero is not"),
+            ("record.position", 28, 36, columns.intact & (rows["physical_offset"] != pos + HEADER_BYTES), "PHYSICALOFFSET is not pos + 48"),
+            ("record.topic", 12, 0, whole & (~parts.right_topic | (columns.queue < 0)), "the topic or the queue id is illegal"),
+            ("record.properties", RECORD_FIXED_BYTES, 0, whole & ~parts.closed, "the property string does not end in 02"),
+            ("entry.channel", -16, -12, columns.intact & (columns.channel != parts.membership), "the channel does not fit the record"),
+        )
+        for rule, start, end, bad, proof in checks:
+            for at in np.flatnonzero(bad).tolist():
+                stop = RECORD + end if end else int(columns.size[at])
+                self._flaw(piece, at, int(columns.index[at]), rule, RECORD + start, stop, proof, torn=False)
+        if self.task.deep:
+            for at in np.flatnonzero(whole & parts.closed).tolist():
+                a, b = int(parts.property_at[at]), int(piece.offsets[at] + piece.sizes[at])
+                if not properties_are_whole(piece.window[a:b]):
+                    proof = "the property string is not name 01 value 02, repeated"
+                    place = a - int(piece.offsets[at])
+                    self._flaw(piece, at, int(columns.index[at]), "record.properties", place, int(piece.sizes[at]), proof, torn=False)
+
+    def _check_order(self, piece: Piece, columns: Columns) -> None:
+        """Terms and store times never fall from one intact entry to the next."""
+        rows = np.flatnonzero(columns.intact)
+        if not len(rows):
+            return
+        report = self.report
+        terms, times = columns.term[rows], columns.store_ms[rows]
+        for at in np.flatnonzero(np.diff(terms, prepend=self._term) < 0).tolist():
+            proof = f"term {int(terms[at])} follows term {int(terms[at - 1]) if at else self._term}"
+            self._flaw(piece, int(rows[at]), int(columns.index[rows[at]]), "entry.term-order", 16, 24, proof, torn=False)
+        for at in np.flatnonzero(np.diff(times, prepend=self._store_ms) < 0).tolist():
+            proof = f"store time {int(times[at])} follows {int(times[at - 1]) if at else self._store_ms}"
+            self._flaw(piece, int(rows[at]), int(columns.index[rows[at]]), "record.store-time", RECORD + 56, RECORD + 64, proof, torn=False)
+        self._term, self._store_ms = int(terms[-1]), int(times[-1])
+        report.last_store_ms = self._store_ms
+
+    def _note_memberships(self, piece: Piece, columns: Columns) -> None:
+        for at in np.flatnonzero(columns.sound & (columns.channel == 1)).tolist():
+            start = int(piece.offsets[at]) + HEADER_BYTES + RECORD_FIXED_BYTES
+            body = piece.window[start : start + int(piece.rows["body_bytes"][at])]
+            self.report.memberships.append((int(columns.index[at]), body.decode("utf-8", "replace")))
+
+    def _note_elections(self, columns: Columns) -> None:
+        """Follow where the run of term-start records at the end of the file begins."""
+        other = [at for at in range(len(columns)) if not (columns.topic[at] == RAFT_TOPIC and columns.channel[at] == 0)][-1:]
+        if other:
+            self.report.election_tail = int(columns.index[other[0]]) + 1
+        elif self.report.election_tail is None:
+            self.report.election_tail = int(columns.index[0])
+
+
+def scan(task: LogFile, progress: Progress | None = None) -> LogReport:
+    """Check one log file."""
+    work = Scan(task, progress)
+    for _ in work.columns():
+        pass
+    return work.report

@@ -1,0 +1,283 @@
+"""Finding the entries of one log file: by index units where headers agree with them, else record by record, past damage if need be.
+
+Yields pieces: a window of the file with the places of whole entries in it. Nothing here checks a CRC for its own sake or judges an entry;
+the walk only has to come through, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.audit.decode import (
+    BLANK_MAGIC,
+    ENTRY_BYTES_MIN,
+    ENTRY_MAGIC,
+    HEADER,
+    HEADER_BYTES,
+    I64,
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
+    crc,
+    find_stain,
+    gather,
+    pread,
+    read_space,
+)
+from ledgermq.audit.rules import Flaw
+
+WINDOW_BYTES = 16 << 20
+UNITS_AT_ONCE = 1 << 17
+_MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
+
+Progress = Callable[[int], None]
+"""Told the number of bytes that were read since the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One log file to look at, with everything needed to do so in another process. Paths of findings begin with the group's folder."""
+
+    root: str
+    group: str
+    replica: str
+    log_id: str
+    log_folder: str
+    name: str
+    data_file_bytes: int
+    index_file_bytes: int
+    queue_file_bytes: int
+    deep: bool = False
+    seed: int | None = None
+    """The chain value before entry 0; None when no identity tells the log id."""
+
+    @property
+    def base(self) -> int:
+        return int(self.name)
+
+    @property
+    def path(self) -> str:
+        return f"{self.root}/{self.log_folder}/data/{self.name}"
+
+    @property
+    def index_directory(self) -> str:
+        return f"{self.root}/{self.log_folder}/index"
+
+    @property
+    def shown(self) -> str:
+        """The file as findings name it: its path under the node directory."""
+        return f"{os.path.basename(self.root)}/{self.log_folder}/data/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries in a row: `offsets` are places in `window`, which begins at byte `start` of the file.
+
+    The first `count` entries belong to this piece; one more may follow, which belongs to the next and is there to be looked at.
+    `joined`: the first entry stands directly behind the last one of the piece before.
+    """
+
+    window: bytes
+    start: int
+    offsets: I64
+    sizes: I64
+    rows: NDArray[np.void]
+    count: int
+    joined: bool
+
+
+@dataclass(slots=True)
+class Walk:
+    """The walk over one log file. After `pieces()` is exhausted, `end`, `ending` and `flaws` tell how it ended.
+
+    `ending`: "zero" (nothing behind the last entry), "blank", or "tail" (something that is neither). `end`: offset behind the last entry.
+    """
+
+    task: LogFile
+    fd: int
+    length: int
+    end: int = 0
+    ending: str = "zero"
+    flaws: list[Flaw] = field(default_factory=list)
+    next_index: int | None = None
+    """The index the next entry should have, as far as the headers tell."""
+
+    def pieces(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Piece]:
+        start, joined, size = 0, False, window_bytes
+        while True:
+            window = pread(self.fd, min(size, self.length - start), start)
+            found = find_entries(window, self.task.base + start, self.length - start, self._units(window))
+            total = len(found.offsets)
+            if not found.more:
+                if total:
+                    yield self._piece(window, start, found, total, joined)
+                    start, joined = start + found.stop, True
+                after = self._stuck(start)
+                if after is None:
+                    return
+                start, joined, size = after, False, window_bytes
+            elif total <= 1:
+                size = max(2 * size, found.stop + found.needed + HEADER_BYTES)
+            else:
+                yield self._piece(window, start, found, total - 1, joined)
+                start, joined, size = start + int(found.offsets[-1]), True, window_bytes
+
+    def _piece(self, window: bytes, start: int, found: Found, count: int, joined: bool) -> Piece:
+        rows = gather(window, found.offsets)
+        self.next_index = int(rows["index"][count - 1]) + 1
+        return Piece(window, start, found.offsets, found.sizes, rows, count, joined)
+
+    def _units(self, window: bytes) -> NDArray[np.void]:
+        """The index units that should describe the window, read from the unit that the first header names."""
+        if len(window) < HEADER_BYTES:
+            return np.empty(0, INDEX_UNIT)
+        index = HEADER.unpack_from(window)[2]
+        if not 0 <= index < 1 << 48:
+            return np.empty(0, INDEX_UNIT)
+        try:
+            count = min(UNITS_AT_ONCE, len(window) // ENTRY_BYTES_MIN)
+            start = index * INDEX_UNIT_BYTES
+            data = read_space(self.task.index_directory, self.task.index_file_bytes, start, start + count * INDEX_UNIT_BYTES)
+        except OSError:
+            # The index is an aid here; that it cannot be read is found where it is checked.
+            data = b""
+        return np.frombuffer(data, INDEX_UNIT, len(data) // INDEX_UNIT_BYTES)
+
+    def _stuck(self, offset: int) -> int | None:
+        """No entry at `offset`: note what is there, and return where entries go on, or None at the end of the file."""
+        self.end = offset
+        rest = self.length - offset
+        head = pread(self.fd, 8, offset)
+        magic, size = (int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")) if len(head) == 8 else (0, 0)
+        if rest == 0 or (magic == 0 and size == 0 and find_stain(self.fd, offset, self.length) is None):
+            self.ending = "zero"
+            return None
+        if magic == BLANK_MAGIC or (size == rest and magic != ENTRY_MAGIC):
+            self._check_blank(offset, magic, size, rest)
+            return None
+        after = find_header(self.fd, self.task.base, offset + 1, self.length)
+        stop = self.length if after is None else after
+        stain = find_stain(self.fd, offset, stop)
+        if after is not None:
+            proof = f"no entry can be read here; the next one stands at byte {after}"
+            self.flaws.append(Flaw("entry.unreadable", self.task.shown, self.next_index, offset, after, proof, torn=True))
+            return after
+        assert stain is not None
+        self.ending = "tail"
+        proof = f"the log ends at byte {offset}, but bytes up to {stain.last} behind it are not zero"
+        self.flaws.append(
+            Flaw("tail.zero", self.task.shown, self.next_index, stain.first, stain.last + 1, proof, torn=not stain.stray and self._whole())
+        )
+        return None
+
+    def _whole(self) -> bool:
+        return self.length == self.task.data_file_bytes
+
+    def _check_blank(self, offset: int, magic: int, size: int, rest: int) -> None:
+        self.ending = "blank"
+        shown = self.task.shown
+        if magic != BLANK_MAGIC:
+            self.flaws.append(Flaw("blank.magic", shown, self.next_index, offset, offset + 4, f"magic {magic} instead of -1"))
+        if size != rest:
+            self.flaws.append(Flaw("blank.size", shown, self.next_index, offset + 4, offset + 8, f"length {size} instead of {rest}"))
+        stain = find_stain(self.fd, min(offset + 8, self.length), self.length)
+        if stain is not None:
+            proof = "the blank is not zero behind its first 8 bytes"
+            self.flaws.append(Flaw("blank.fill", shown, self.next_index, stain.first, stain.last + 1, proof))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Entries found in a window. `stop` is the place behind the last; `more`: the window, not the log, ends there; `needed` bytes help."""
+
+    offsets: I64
+    sizes: I64
+    stop: int
+    more: bool
+    needed: int
+
+
+def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) -> Found:
+    """The entries from the beginning of `window`, which stands at absolute position `pos`, `room` bytes before the end of its file."""
+    offsets, sizes = by_units(window, pos, units)
+    at = int(offsets[-1] + sizes[-1]) if len(offsets) else 0
+    more_offsets: list[int] = []
+    more_sizes: list[int] = []
+    reach = len(window)
+    needed = 0
+    more = reach < room
+    while True:
+        if at + ENTRY_BYTES_MIN > reach:
+            needed = ENTRY_BYTES_MIN
+            break
+        size = entry_size(window, at, pos, room)
+        if size == 0:
+            # Late in a window the bytes that would bear out a damaged header may be missing: look again from nearer.
+            more = more and 2 * at > reach
+            break
+        if at + size > reach:
+            needed = size
+            break
+        more_offsets.append(at)
+        more_sizes.append(size)
+        at += size
+    joined = np.concatenate([offsets, np.array(more_offsets, np.int64)])
+    return Found(joined, np.concatenate([sizes, np.array(more_sizes, np.int64)]), at, more, needed)
+
+
+def by_units(window: bytes, pos: int, units: NDArray[np.void]) -> tuple[I64, I64]:
+    """The entries that index units and headers describe alike, from the beginning of the window; none when the first disagrees."""
+    offsets: I64 = units["pos"].astype(np.int64) - pos
+    sizes: I64 = units["size"].astype(np.int64)
+    ends = offsets + sizes
+    good = (units["magic"] == ENTRY_MAGIC) & (sizes >= ENTRY_BYTES_MIN) & (ends <= len(window)) & (offsets >= 0)
+    good &= offsets == np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
+    count = len(good) if good.all() else int(np.argmin(good))
+    rows = gather(window, offsets[:count]) if count else np.empty(0, np.void)
+    if count:
+        same = (rows["magic"] == ENTRY_MAGIC) & (rows["size"] == sizes[:count]) & (rows["body_size"] == sizes[:count] - HEADER_BYTES)
+        count = count if same.all() else int(np.argmin(same))
+    return offsets[:count], sizes[:count]
+
+
+def entry_size(window: bytes, at: int, pos: int, room: int) -> int:
+    """The size of the entry at `at`; 0 when there is none.
+
+    A header with one wrong field still counts: either of its two size fields is believed if what it leads to bears it out.
+    """
+    magic, size, _, _, own_pos, _, _, body_crc, body_size = HEADER.unpack_from(window, at)
+    limit = room - at
+    if size == body_size + HEADER_BYTES and (magic == ENTRY_MAGIC or own_pos == pos + at):
+        return size if ENTRY_BYTES_MIN <= size <= limit else 0
+    for candidate in (size, body_size + HEADER_BYTES):
+        if ENTRY_BYTES_MIN <= candidate <= limit and own_pos == pos + at:
+            after = at + candidate
+            if starts_record(window, after, pos, room) or crc(memoryview(window)[at + HEADER_BYTES : after]) == body_crc:
+                return int(candidate)
+    return 0
+
+
+def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
+    """Whether an entry that knows its place, or a blank that knows its length, stands at `at`."""
+    if at + HEADER_BYTES <= len(window):
+        magic, size, _, _, own_pos, _, _, _, body_size = HEADER.unpack_from(window, at)
+        if magic == ENTRY_MAGIC and own_pos == pos + at and size == body_size + HEADER_BYTES:
+            return True
+    head = window[at : at + 8]
+    return head == BLANK_MAGIC.to_bytes(4, "big", signed=True) + max(0, min(room - at, (1 << 31) - 1)).to_bytes(4, "big")
+
+
+def find_header(fd: int, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
+    """The next place from `start` on where an entry stands that knows its place and its size."""
+    for offset in range(start, end, step):
+        data = pread(fd, min(step + HEADER_BYTES, end - offset), offset)
+        at = data.find(_MAGIC)
+        while 0 <= at < step and at + HEADER_BYTES <= len(data):
+            if starts_record(data, at, base + offset, 0):
+                return offset + at
+            at = data.find(_MAGIC, at + 1)
+    return None
