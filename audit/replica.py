@@ -336,7 +336,7 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
 
 
 def required_dispatch(replica: Replica) -> int:
-    """The index up to which every message must be in its consume queue: what the snapshot covers; after a clean stop, all known committed."""
+    """Up to this index every message must be in its consume queue: what the snapshot covers; after a clean stop, all known committed."""
     applied = -1 if replica.snapshot is None else int(replica.snapshot.get("applied_index", -1))
     return max(applied, replica.commit if replica.clean and replica.commit is not None else -1)
 
