@@ -1,8 +1,8 @@
 """Brings intent into force: what the controller agreed on becomes control records in the log of each broker group led here (design §6).
 
-Only a leader reconciles, one `Configure` at a time per group. Because something missing from the intent is deleted, the intent must not be
-older than the log: after every win of leadership a controller barrier comes first; from then on the controller's state only gets newer.
-Nothing here waits on the data path.
+Only a leader reconciles, one `Configure` at a time per group. What the intent does not know is left alone: only a remembered deletion
+deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log: after every win of leadership
+a controller barrier comes first; from then on the controller's state only gets newer. Nothing here waits on the data path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class Intent(Protocol):
 
     @property
     def groups(self) -> Mapping[tuple[str, str], GroupConfig]: ...
+    @property
+    def deleted_groups(self) -> Iterable[tuple[str, str]]: ...
     def topics_of(self, broker_group: str) -> Iterable[TopicConfig]: ...
+    def gone_topics(self, broker_group: str) -> Iterable[tuple[str, str]]: ...
 
 
 class ControllerLike(Protocol):
@@ -52,8 +55,8 @@ def difference(view: GroupView, group: str, intent: Intent, token: Callable[[], 
     groups = {stored_name(*key): value for key, value in intent.groups.items()}
     new_topics = [topic for name, topic in sorted(topics.items()) if view.topics.get(name) != topic]
     new_groups = [value for name, value in sorted(groups.items()) if view.groups.get(name) != value]
-    old_topics = sorted(view.topics.keys() - topics.keys())
-    old_groups = sorted(view.groups.keys() - groups.keys())
+    old_topics = sorted(view.topics.keys() & {stored_name(*key) for key in intent.gone_topics(group)})
+    old_groups = sorted(view.groups.keys() & {stored_name(*key) for key in intent.deleted_groups})
     if not (new_topics or new_groups or old_topics or old_groups):
         return None
     return Configure(token(), new_topics, new_groups, old_topics, old_groups)

@@ -22,16 +22,30 @@ def view(leader: str = "n1", serving: bool = True, term: int = 1, **topics: Topi
     return GroupView(leader, term, serving, topics, {}, {}, {})
 
 
-def intent(*topics: TopicConfig, groups: dict[tuple[str, str], GroupConfig] | None = None) -> Any:
-    return SimpleNamespace(groups=groups or {}, topics_of=lambda group: topics)
+def intent(
+    *topics: TopicConfig,
+    groups: dict[tuple[str, str], GroupConfig] | None = None,
+    gone: frozenset[tuple[str, str]] = frozenset(),
+    gone_groups: frozenset[tuple[str, str]] = frozenset(),
+) -> Any:
+    return SimpleNamespace(groups=groups or {}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups)
 
 
 def test_difference_names_what_is_new_changed_and_gone() -> None:
-    """One call holds everything that differs, by stored name; nothing to do is None."""
+    """One call holds everything that differs, by stored name; what the intent has never heard of stays; nothing to do is None."""
     kept, grown = topic("kept"), topic("grown", 2)
     in_force = view(kept=kept, grown=topic("grown"), old=topic("old"))
     in_force.groups["gone"] = GroupConfig("", "gone")
-    wanted = intent(kept, grown, topic("new", namespace="ns"), groups={("", "c"): GroupConfig("", "c", 3)})
+    in_force.topics["unknown"] = topic("unknown")
+    in_force.groups["unknown"] = GroupConfig("", "unknown")
+    wanted = intent(
+        kept,
+        grown,
+        topic("new", namespace="ns"),
+        groups={("", "c"): GroupConfig("", "c", 3)},
+        gone=frozenset({("", "old"), ("", "gone-long-ago")}),
+        gone_groups=frozenset({("", "gone")}),
+    )
     call = difference(in_force, "g1", wanted, lambda: 7)
     assert call == Configure(7, [grown, topic("new", namespace="ns")], [GroupConfig("", "c", 3)], ["old"], ["gone"])
     assert difference(view(kept=kept), "g1", intent(kept), lambda: 7) is None
@@ -98,7 +112,7 @@ def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
         await settle(world, reconciler, lambda: bool(world.calls))
         assert world.calls == [Configure(1, [topic("next")], [], [], [])]
         assert world.barriers == 1
-        world.state = intent(topic("born"))
+        world.state = intent(topic("born"), gone=frozenset({("", "next")}))
         reconciler.changed()
         await settle(world, reconciler, lambda: len(world.calls) == 2)
         assert list(world.calls[1].deleted_topics) == ["next"]
