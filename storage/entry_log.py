@@ -22,13 +22,13 @@ from itertools import pairwise
 import numpy as np
 
 from ledgermq.proto.layout import chain_crc_at, chain_seed, make_range, record_columns, seal
-from ledgermq.proto.layout_columns import BLANK_MAGIC, CRC_WORDS_AT, ENTRY_MIN_BYTES
+from ledgermq.proto.layout_columns import CRC_WORDS_AT, ENTRY_MIN_BYTES
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import BadRange, Damaged, LogFenced, NoSpace
 from ledgermq.storage.index_files import IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
-from ledgermq.storage.log_scan import BLANK, BLANK_BYTES, Run
+from ledgermq.storage.log_scan import BLANK_BYTES, Run, make_blank
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
@@ -435,7 +435,7 @@ class EntryLog:
         """Bytes and units of one range whose place and room are settled. Any failure fences: what was written is unknown."""
         try:
             if entries.pos != self.end_pos:
-                self._pwrite(self.end_pos, BLANK.pack(BLANK_MAGIC, entries.pos - self.end_pos))
+                self._pwrite(self.end_pos, make_blank(entries.pos - self.end_pos))
                 self._rolled = True
             self._pwrite(entries.pos, entries.data)
             self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))

@@ -38,7 +38,7 @@ class Act(Enum):
     """What happens to the bytes."""
 
     KEEP = "keep"
-    """Nothing is written."""
+    """No entry is written."""
     REWRITE = "rewrite"
     """Valid bytes above the mark are written again in place and synced before anything is returned."""
     CUT = "cut"

@@ -31,11 +31,14 @@ from ledgermq.storage.log_scan import (
     add_runs,
     check_units,
     first_nonzero,
+    make_blank,
 )
 from ledgermq.storage.mapped_files import MappedFiles
 
 STRUCTURE_BYTES = 1 << 30
 """At least this much of the log's end (whole files) is checked entry by entry below the mark."""
+ZERO_AGAIN_BYTES = 16 << 20
+"""After an unclean stop this much behind the end is written as zeros again: more than a leader ever has under way."""
 CLEAN_WINDOW_BYTES = 64 << 10
 """After a clean stop only this much behind the end is asserted to be zero."""
 
@@ -115,6 +118,8 @@ class Recovery:
         if row.act is Act.CUT:
             self._report.reason = walker.problem or "a blank without an entry"
             self._erase(end.pos)
+        if not self._clean:
+            self._zero_again(end.pos)
         self._rebuild_units()
         self._index.erase(end.index, self._index_limit(end.index))
         self._sync()
@@ -300,7 +305,7 @@ class Recovery:
         walker = Walker(self._files, self._start(), verify=True)
         for piece in walker.pieces(end.pos):
             if piece.blank_at is not None:
-                self._write(piece.blank_at, BLANK.pack(BLANK_MAGIC, piece.pos - piece.blank_at))
+                self._write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
             self._write(piece.pos, piece.data)
             self._put_units(piece)
             self._report.rewritten_bytes += len(piece.data)
@@ -317,6 +322,15 @@ class Recovery:
             start = min(soiled + CHUNK_BYTES, self._files.base_of(soiled) + self._files.file_bytes)
             self._write(soiled, bytes(start - soiled))
             self._report.erased_bytes += start - soiled
+
+    def _zero_again(self, start: int) -> None:
+        """Write zeros behind the end although it reads as zeros: a truncation whose sync failed may have left older bytes on the medium,
+        and a later power cut would bring them back."""
+        stop = min(start + ZERO_AGAIN_BYTES, self._files.end)
+        while start < stop:
+            length = min(CHUNK_BYTES, stop - start, self._files.base_of(start) + self._files.file_bytes - start)
+            self._write(start, bytes(length))
+            start += length
 
     def _rebuild_units(self) -> None:
         for rebuild in self._rebuilds:

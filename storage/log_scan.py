@@ -181,6 +181,11 @@ def _name_problem(data: bytes, at: int, magic: int) -> str:
     return "bytes that are no entry"
 
 
+def make_blank(length: int) -> bytes:
+    """A whole blank. Its filler is written although it reads as zero already: after a failed sync the medium may hold older bytes."""
+    return BLANK.pack(BLANK_MAGIC, length).ljust(length, b"\0")
+
+
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
     """The beginning of the first page or chunk in [start, stop) that is not all zero, None if everything is."""
     while start < stop and files.has(start):

@@ -1,0 +1,208 @@
+"""The entry log and the slots on the forgetful disk: what a power cut, a killed process and a failed sync leave is always explained."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import PurePosixPath
+
+import numpy as np
+import pytest
+
+from ledgermq.proto.layout import verify_range
+from ledgermq.proto.types import HardState, Identity
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.errors import LogFenced
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.store import GroupStore
+from tests.storage.log_material import HOST, make_batch, make_identity
+
+ROOT = "/data/n1/g1"
+IDENTITY: Identity = make_identity()
+
+
+class Life:
+    """A log whose owner appends, truncates, syncs, crashes and starts again, with everything it ever promised."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = ForgetfulDisk()
+        self.disk.mkdirs(ROOT)
+        EntryLog.create(self.disk, ROOT, IDENTITY)
+        self.log = EntryLog.open(self.disk, ROOT, IDENTITY, clean=True)
+        self.job: SyncJob | None = None
+        self.term = 1
+        self.number = 0
+        self.seen: set[tuple[int, int]] = set()
+        """(index, chain CRC) of every entry ever appended"""
+        self.trace: list[str] = []
+
+    def append(self) -> None:
+        self.term += self.chance.random() < 0.2
+        count, size = self.chance.randint(1, 8), self.chance.choice([10, 200, 700, 3000])
+        batch = make_batch(count, size, first=self.number)
+        self.number += count
+        for entries in self.log.append_leader(self.term, batch, np.arange(count), 1, HOST):
+            for index in range(entries.first_index, entries.last_index + 1):
+                self.seen.add((index, self.log.chain_at(index)))
+
+    def truncate(self) -> None:
+        if self.log.end_index >= 0:
+            self.log.truncate_from(self.chance.randint(max(0, self.log.end_index - 12), self.log.end_index))
+            self.term += 1
+
+    def begin(self) -> None:
+        if self.job is None:
+            self.job = self.log.begin_sync(idle=self.chance.random() < 0.3)
+
+    def finish(self) -> None:
+        if self.job is not None:
+            job, self.job = self.job, None
+            job.run()
+            self.log.finish_sync(job, None)
+
+    def fail(self) -> None:
+        """A sync fails, the node stops, and starts again on the same machine."""
+        self.begin()
+        if self.job is None:
+            return
+        job, self.job = self.job, None
+        left = self.chance.randint(0, 2)
+
+        def broken(path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.EIO, "made to fail", path)
+
+        self.disk.on_sync = broken
+        try:
+            job.run()
+        except OSError as error:
+            with pytest.raises(LogFenced):
+                self.log.finish_sync(job, error)
+            self.start(power_cut=self.chance.random() < 0.5)
+        else:
+            self.disk.on_sync = None
+            self.log.finish_sync(job, None)
+
+    def stop(self) -> None:
+        """A stop in good order, maybe followed by a power cut: nothing may be missing."""
+        self.finish()
+        self.log.flush_mark()
+        end = self.log.end_index
+        self.log.close()
+        self.start(power_cut=self.chance.random() < 0.5, clean=True)
+        assert self.log.end_index == end
+        assert self.log.report.row in ("clean", "empty")
+
+    def kill(self) -> None:
+        end = self.log.end_index, self.log.end_chain
+        self.start(power_cut=False)
+        assert (self.log.end_index, self.log.end_chain) == end
+
+    def cut_power(self) -> None:
+        if self.job is not None and self.chance.random() < 0.5:
+            self.job.run()
+        self.start(power_cut=True)
+
+    def start(self, *, power_cut: bool, clean: bool = False) -> None:
+        durable = [(index, self.log.chain_at(index)) for index in range(self.log.durable_index + 1)] if self.log.fenced is None else []
+        self.job = None
+        if power_cut:
+            self.disk.power_cut(self.chance)
+        self.disk = self.disk.successor()
+        self.log = EntryLog.open(self.disk, ROOT, IDENTITY, clean=clean)
+        assert self.log.fenced is None, self.log.report
+        assert self.log.end_index + 1 >= len(durable), (len(durable), self.log.report)
+        assert self.log.durable_index == self.log.end_index
+        for index, chain in durable:
+            assert self.log.chain_at(index) == chain
+        self.check()
+
+    def check(self) -> None:
+        """The log is whole, made of entries that were once appended, marked to its end, and zero behind it."""
+        log, index, chain = self.log, 0, self.log.chain_at(-1)
+        while index <= log.end_index:
+            entries = log.read(index, 1 << 20)
+            chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+            index = entries.last_index + 1
+        assert chain == log.end_chain
+        assert all((i, log.chain_at(i)) in self.seen for i in range(log.end_index + 1))
+        for path in self.disk.files():
+            if path.startswith(f"{ROOT}/data/") and not path.endswith(".alloc"):
+                base = int(PurePosixPath(path).name)
+                assert not any(self.disk.read_file(path)[max(0, log.end_pos - base) :])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_lives_on_a_forgetful_disk(seed: int) -> None:
+    """What was durable stays, what comes back was once appended, and no crash looks like damage."""
+    life = Life(seed)
+    often = [life.append] * 6 + [life.begin] * 3 + [life.finish] * 3 + [life.truncate] * 2
+    acts = [*often, life.cut_power, life.kill, life.stop, life.fail]
+    for _ in range(80):
+        act = life.chance.choice(acts)
+        life.trace.append(act.__name__)
+        act()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_hard_state_survives_power_cuts(seed: int) -> None:
+    """A saved term and vote are never forgotten; an interrupted save leaves the old or the new."""
+    chance = random.Random(seed)
+    disk = ForgetfulDisk()
+    disk.mkdirs("/d")
+    state = HardStateFile.create(disk, "/d/hardstate")
+    for term in range(1, 30):
+        new = HardState(term, chance.choice([None, "n1", "n2"]))
+        old = state.value
+        if chance.random() < 0.5:
+            state.save(new)
+            allowed = {new}
+        else:
+            disk.on_sync = lambda path: (_ for _ in ()).throw(OSError(errno.EIO, "cut", path))
+            with pytest.raises(OSError, match="cut"):
+                state.save(new)
+            allowed = {old, new}
+        if chance.random() < 0.8:
+            disk.power_cut(chance)
+        disk = disk.successor()
+        state = HardStateFile.open(disk, "/d/hardstate")
+        assert state.value in allowed
+        disk.power_cut(chance)
+        disk = disk.successor()
+        again = HardStateFile.open(disk, "/d/hardstate")
+        assert again.value == state.value, "what was once read must not be forgotten"
+        state = again
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_creation_survives_power_cuts(seed: int) -> None:
+    """A power cut while a replica is made leaves a directory that is made anew, or a whole one."""
+    chance = random.Random(seed)
+    disk = ForgetfulDisk()
+    disk.mkdirs("/data/n1")
+    left = chance.randint(0, 12)
+
+    def stop(path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EACCES, "stopped here", path)
+
+    disk.on_sync = stop
+    done = True
+    try:
+        GroupStore.create(disk, ROOT, IDENTITY)
+    except Exception:  # whatever the interruption became: only what is on the disk afterwards counts
+        done = False
+    disk.power_cut(chance)
+    disk = disk.successor()
+    if not disk.exists(f"{ROOT}/identity.json"):
+        assert not done
+        GroupStore.create(disk, ROOT, IDENTITY)
+    store = GroupStore.open(disk, ROOT, IDENTITY)
+    assert (store.log.end_index, store.hard_state.value) == (-1, HardState())
+    store.close()
