@@ -26,7 +26,8 @@ from ledgermq.proto.status import Code, fail
 
 METHOD = "ReceiveMessage"
 ANSWER_BEFORE_S = 0.2
-"""A poll ends this long before the call's deadline."""
+"""A poll ends this long before the call's deadline, or this part of it: gRPC rounds deadlines up on the wire, by one percent."""
+ANSWER_BEFORE_PART = 0.02
 AFTER_POLL_S = 2.0
 """How long after the end of a poll a forwarded Receive may still be answered."""
 
@@ -123,7 +124,9 @@ class Receiver:
 
     def _polling_s(self, request: pb.ReceiveMessageRequest, remaining: float | None) -> float:
         wanted = min(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms) / 1000
-        return max(wanted if remaining is None else min(wanted, remaining - ANSWER_BEFORE_S), 0.0)
+        if remaining is None:
+            return max(wanted, 0.0)
+        return max(min(wanted, remaining - max(ANSWER_BEFORE_S, ANSWER_BEFORE_PART * remaining)), 0.0)
 
     async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
         """Wait for messages in a broker group led here."""

@@ -110,7 +110,7 @@ class LoopEngine:
         return sum(len(group.leader.polls) for group in self.groups.values())
 
     def in_flight(self) -> int:
-        return sum(group.machine.delivery.in_flight() for group in self.groups.values())
+        return sum(group.machine.delivery.in_flight for group in self.groups.values())
 
     def counter(self, name: str) -> int:
         return sum(group.leader.counters[name] for group in self.groups.values())
@@ -171,7 +171,10 @@ class Backend:
         self.delivery = delivery
         self.clock = Clock()
         times = LeaseTimes(
-            liveness_ns=delivery.liveness_ms * MS, cap_ns=delivery.auto_renew_max_ms * MS, gone_ns=delivery.gone_grace_ms * MS
+            liveness_ns=delivery.liveness_ms * MS,
+            cap_ns=delivery.auto_renew_max_ms * MS,
+            gone_ns=delivery.gone_grace_ms * MS,
+            handover_ns=0,
         )
         self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times))
         self.controller = AgreedState(groups)

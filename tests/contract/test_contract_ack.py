@@ -1,0 +1,252 @@
+"""Acknowledging, changing and renewing leases: statements 59–66 and 68–72 of the contract's checklist, raw, on virtual time."""
+
+from __future__ import annotations
+
+import base64
+
+from ledgermq.node.config import Delivery
+from ledgermq.node.core.calls import Handle
+from ledgermq.node.service.handles import Handles
+from ledgermq.proto import messaging_pb2 as pb
+from tests.contract.backend import SECRET, Backend, ack_request, contract, message, receive_request
+from tests.contract.test_contract_telemetry import consumer, say
+
+OTHER = (("x-mq-client-id", "t2"),)
+
+
+async def one(server: Backend, **options: object) -> pb.Message:
+    """Send a message and lease it."""
+    await server.raw.send(message())
+    (got,) = (await server.raw.receive(**options)).messages  # type: ignore[arg-type]
+    return got
+
+
+@contract()
+async def test_statement_59_an_acknowledged_message_is_gone(server: Backend) -> None:
+    """After the acknowledgement nothing is in flight and time brings nothing back."""
+    got = await one(server)
+    assert await server.raw.ack(got) == pb.OK
+    assert server.engine.in_flight() == 0
+    server.pass_time(13 * 3600)
+    assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
+
+
+@contract()
+async def test_statement_60_results_by_entry(server: Backend) -> None:
+    """Every entry has its id, handle and status; outside is the common code, or 30000."""
+    await server.raw.send(*(message(b"%d" % i) for i in range(4)))
+    leased = (await server.raw.receive()).messages
+    response = await server.raw.unary("AckMessage", ack_request(leased[:2]))
+    assert response.status.code == pb.OK
+    for entry, m in zip(response.entries, leased[:2], strict=True):
+        assert entry.message_id == m.system_properties.message_id
+        assert entry.receipt_handle == m.system_properties.receipt_handle
+        assert entry.status.code == pb.OK
+    request = ack_request(leased[2:])
+    request.entries[1].receipt_handle = "nonsense"
+    response = await server.raw.unary("AckMessage", request)
+    assert response.status.code == pb.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in response.entries] == [pb.OK, pb.INVALID_RECEIPT_HANDLE]
+    assert server.engine.in_flight() == 1
+
+
+@contract()
+async def test_statement_61_acknowledging_too_late(server: Backend) -> None:
+    """When the lease is over the handle is 40013, received again by somebody or not; the message comes again."""
+    got = await one(server, invisible=10)
+    server.pass_time(9.999)
+    stranger = message()
+    stranger.CopyFrom(got)
+    server.pass_time(0.001)
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
+    (again,) = (await server.raw.receive(metadata=OTHER)).messages
+    assert again.system_properties.delivery_attempt == 2
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
+    assert await server.raw.ack(again) == pb.OK
+    assert await server.raw.ack(again) == pb.INVALID_RECEIPT_HANDLE
+
+
+@contract()
+async def test_statement_62_handles_that_are_none(server: Backend) -> None:
+    """Random, altered, foreign and forged handles are 40013; no entry at all is an error code."""
+    got = await one(server)
+    handle = got.system_properties.receipt_handle
+    foreign = Handles(b"another secret of some length...").make("g1", Handle("G", "T", 0, 0, 1, 1))
+    no_group = Handles(SECRET).make("g9", Handle("G", "T", 0, 0, 1, 1))
+    decoded = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
+    raised = decoded[:-1] + b"9"
+    altered = [handle[:-1] + other for other in "AQgw-_9" if other != handle[-1]]
+    bad = ["", "x", "ä", handle + "=", handle + "A", handle[:-4], handle.swapcase(), foreign, "A" * 5000, *altered]
+    bad += [base64.urlsafe_b64encode(raised).decode().rstrip("=")]
+    for text in bad:
+        got.system_properties.receipt_handle = text
+        assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE, text
+        changed = await server.raw.change(got, 5, handle=text or "?")
+        assert changed.status.code == pb.INVALID_RECEIPT_HANDLE, text
+    got.system_properties.receipt_handle = no_group
+    response = await server.raw.unary("AckMessage", ack_request([got]), timeout=0.5)
+    assert response.status.code not in (pb.OK, pb.CODE_UNSPECIFIED)
+    got.system_properties.receipt_handle = handle
+    assert await server.raw.ack(got, group="other") == pb.INVALID_RECEIPT_HANDLE
+    elsewhere = ack_request([got])
+    elsewhere.topic.name = "F"
+    assert (await server.raw.unary("AckMessage", elsewhere)).status.code == pb.INVALID_RECEIPT_HANDLE
+    empty = pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="T"))
+    assert (await server.raw.unary("AckMessage", empty)).status.code == pb.BAD_REQUEST
+    empty.group.name = "a b"
+    assert (await server.raw.unary("AckMessage", empty)).status.code == pb.ILLEGAL_CONSUMER_GROUP
+    empty.topic.name = "a b"
+    assert (await server.raw.unary("AckMessage", empty)).status.code == pb.ILLEGAL_TOPIC
+    assert await server.raw.ack(got) == pb.OK
+
+
+@contract()
+async def test_statement_63_a_change_replaces_the_handle(server: Backend) -> None:
+    """The new handle works until the new time, the old one not at all."""
+    got = await one(server, invisible=10)
+    old = got.system_properties.receipt_handle
+    response = await server.raw.change(got, 15)
+    assert response.status.code == pb.OK and response.receipt_handle not in ("", old)
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
+    refused = await server.raw.change(got, 15)
+    assert (refused.status.code, refused.receipt_handle) == (pb.INVALID_RECEIPT_HANDLE, old)
+    server.pass_time(14.999)
+    assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
+    got.system_properties.receipt_handle = response.receipt_handle
+    assert await server.raw.ack(got) == pb.OK
+
+
+@contract()
+async def test_statement_64_changes_to_nothing_and_beyond(server: Backend) -> None:
+    """0 is visible at once with the next attempt; less than 0 and more than 12 h are 40011."""
+    got = await one(server)
+    for seconds in (-1, -0.001, 13 * 3600, 12 * 3600 + 0.001):
+        assert (await server.raw.change(got, seconds)).status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
+    without = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name="G"), topic=got.topic)
+    without.receipt_handle = got.system_properties.receipt_handle
+    assert (await server.raw.unary("ChangeInvisibleDuration", without)).status.code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (await server.raw.change(got, 0)).status.code == pb.OK
+    (again,) = (await server.raw.receive()).messages
+    assert again.system_properties.delivery_attempt == 2
+
+
+@contract()
+async def test_statement_65_attempts_count_deliveries(server: Backend) -> None:
+    """A change is no delivery."""
+    got = await one(server)
+    for attempt in range(2, 6):
+        for seconds in (10, 20, 0):
+            response = await server.raw.change(got, seconds)
+            assert response.status.code == pb.OK
+            got.system_properties.receipt_handle = response.receipt_handle
+        (got,) = (await server.raw.receive()).messages
+        assert got.system_properties.delivery_attempt == attempt
+
+
+@contract()
+async def test_statement_66_past_the_limit_of_attempts(server: Backend) -> None:
+    """Until dead letters come, a message goes on being delivered and is counted for a warning."""
+    await server.group("careful", max_attempts=2)
+    await server.raw.send(message())
+    for attempt in (1, 2, 3):
+        (got,) = (await server.raw.receive(group="careful", invisible=10)).messages
+        assert got.system_properties.delivery_attempt == attempt
+        server.pass_time(10)
+    assert server.engine.counter("over_max_attempts") == 1
+
+
+@contract()
+async def test_statement_69_70_a_failed_message_comes_after_its_step(server: Backend) -> None:
+    """A push consumer asks for the first step of its Settings: the message comes then, with attempt 2."""
+    step = (await say(server.raw.telemetry(), consumer())).settings.backoff_policy.customized_backoff.next[0].ToSeconds()
+    got = await one(server, invisible=None)
+    assert (await server.raw.change(got, step)).status.code == pb.OK
+    server.pass_time(0.999)
+    assert (await server.raw.receive(invisible=None)).status.code == pb.MESSAGE_NOT_FOUND
+    server.pass_time(0.001)
+    (again,) = (await server.raw.receive(invisible=None)).messages
+    assert again.system_properties.delivery_attempt == 2
+
+
+@contract()
+async def test_statement_71_a_long_listener_keeps_its_lease(server: Backend) -> None:
+    """While any call of the client comes, the lease renews itself and the original handle stays good."""
+    got = await one(server, invisible=None)
+    assert not got.system_properties.HasField("invisible_duration")
+    for _ in range(9):
+        server.pass_time(60)
+        await server.raw.unary("Heartbeat", pb.HeartbeatRequest(client_type=pb.PUSH_CONSUMER))
+        server.forwarder.flush_signs()
+        server.engine.turn()
+        assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    assert await server.raw.ack(got) == pb.OK
+
+
+@contract(delivery=Delivery(auto_renew_max_ms=600_000))
+async def test_statement_71_renewal_ends_at_the_cap(server: Backend) -> None:
+    """No lease renews itself for ever."""
+    got = await one(server, invisible=None)
+    for _ in range(10):
+        server.pass_time(59.9)
+        server.forwarder.signs_from_peer(["t1"])
+        server.engine.turn()
+    assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    server.pass_time(1)
+    (again,) = (await server.raw.receive(metadata=OTHER)).messages
+    assert again.system_properties.delivery_attempt == 2
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
+
+
+@contract()
+async def test_statement_72_a_killed_consumer(server: Backend) -> None:
+    """Its messages come to another member when it was silent for the liveness limit, not earlier."""
+    await one(server, invisible=None)
+    server.forwarder.flush_signs()
+    server.engine.turn()
+    server.pass_time(64.999)
+    assert (await server.raw.receive(invisible=None, metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    server.pass_time(0.001)
+    (again,) = (await server.raw.receive(invisible=None, metadata=OTHER)).messages
+    assert again.system_properties.delivery_attempt == 2
+
+
+@contract()
+async def test_statement_72_a_clean_goodbye(server: Backend) -> None:
+    """After NotifyClientTermination, through any node, the messages are visible one second later, not earlier."""
+    for raw in (server.raw, server.raw2):
+        await one(server, invisible=None)
+        await raw.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+        server.engine.turn()
+        server.pass_time(0.999)
+        assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+        server.pass_time(0.001)
+        (again,) = (await server.raw.receive(metadata=OTHER)).messages
+        assert await server.raw.ack(again) == pb.OK
+
+
+@contract()
+async def test_statement_68_one_delivery_each(server: Backend) -> None:
+    """A hundred messages consumed and acknowledged leave nothing to deliver, ever."""
+    await server.raw.send(*(message(b"%d" % i) for i in range(100)))
+    seen: list[int] = []
+    while got := (await server.raw.receive(invisible=None)).messages:
+        seen += [int(m.body) for m in got]
+        assert (await server.raw.unary("AckMessage", ack_request(got))).status.code == pb.OK
+    assert sorted(seen) == list(range(100))
+    assert server.engine.in_flight() == 0
+    server.pass_time(24 * 3600)
+    assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
+
+
+@contract()
+async def test_handles_survive_a_change_of_leaders(server: Backend) -> None:
+    """A lease and its handle mean the same to the next leader."""
+    got = await one(server, invisible=30)
+    server.engine.follow("g1", None)
+    server.engine.lead("g1", 20)
+    server.forwarder.changed()
+    assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    assert await server.raw.ack(got) == pb.OK
+    request = receive_request()
+    server.pass_time(60)
+    assert (await server.raw.collect(server.raw.stream(request))).status.code == pb.MESSAGE_NOT_FOUND
