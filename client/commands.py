@@ -9,9 +9,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import wraps
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import click
 from rich.console import Console
@@ -363,6 +363,14 @@ def lines_of(source: IO[bytes]) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
+def opened(path: str, mode: str) -> IO[bytes]:
+    """The file, or stdin or stdout for `-`."""
+    try:
+        return cast(IO[bytes], click.open_file(path, mode))
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
+
+
 def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     properties = {}
     for pair in pairs:
@@ -409,8 +417,7 @@ def send(
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
     common = {"tag": tag, "keys": keys, "properties": parse_properties(properties), "message_group": message_group, "namespace": namespace}
-    source = click.open_file(path, "rb") if path is not None else None
-    bodies = iter([body.encode()]) if body is not None else lines_of(source) if source is not None else iter(())
+    bodies = iter([body.encode()]) if path is None else lines_of(opened(path, "rb"))  # type: ignore[union-attr]
     with Meter("acknowledged", None) as meter:
         # Several sends in flight may overtake each other when one is repeated; a message group must not.
         sender = Sender(connection, window=1) if message_group else Sender(connection)
@@ -422,7 +429,8 @@ def send(
         print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
     if summary.failed:
         assert summary.first_error is not None
-        print(f"error: {summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}", file=sys.stderr)
+        what = f"{summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}"
+        print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused) and not summary.first_error.retryable
         raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)
 
@@ -434,7 +442,7 @@ def send(
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
 @click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
-@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout.")
+@click.option("--to", "path", type=click.Path(dir_okay=False), help="Write to this file instead of stdout.")
 @namespace_option
 @cluster_command
 @json_option
@@ -446,7 +454,7 @@ def consume(
     limit: int | None,
     until_empty_s: float | None,
     no_ack: bool,
-    path: Path | None,
+    path: str | None,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -458,17 +466,11 @@ def consume(
       ledgermq consume --topic orders --group billing --filter 'new || paid' --json
     """
     receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
-    receiver.route()
-    out = path.open("wb") if path is not None else sys.stdout.buffer
-    try:
-        with Meter("consumed", limit) as meter:
+    # Ctrl-C is how following a topic ends: nothing went wrong.
+    with suppress(KeyboardInterrupt):
+        receiver.route()
+        with opened(path or "-", "wb") as out, Meter("consumed", limit) as meter:
             consume_loop(receiver, out, limit, until_empty_s, no_ack, as_json, meter)
-    except KeyboardInterrupt:
-        return
-    finally:
-        out.flush()
-        if path is not None:
-            out.close()
 
 
 def consume_loop(

@@ -26,6 +26,8 @@ OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A proxy of the environment is for the web: it would swallow even connections to loopback.
+    ("grpc.enable_http_proxy", 0),
 ]
 # Transport states after which another endpoint is worth a try; everything else is the caller's mistake or ours.
 ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -42,7 +44,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_endpoints(text: str) -> tuple[Address, ...]:
@@ -82,17 +84,24 @@ class Connection:
             channel.close()
         self._channels.clear()
 
+    @property
+    def address(self) -> Address:
+        """The endpoint in use."""
+        return self.addresses[self._turn % len(self.addresses)]
+
     def channel(self) -> grpc.Channel:
         """The channel of the endpoint in use."""
-        address = self.addresses[self._turn % len(self.addresses)]
         with self._lock:
+            address = self.address
             if address not in self._channels:
                 self._channels[address] = grpc.insecure_channel(str(address), OPTIONS)
             return self._channels[address]
 
-    def elsewhere(self) -> None:
-        """Use the next endpoint from now on."""
-        self._turn += 1
+    def elsewhere(self, failed: Address) -> None:
+        """Use the next endpoint from now on, unless another caller has left `failed` already: a window full of failed calls moves once."""
+        with self._lock:
+            if self.address == failed:
+                self._turn += 1
 
     def ask(self, call: Callable[[grpc.Channel, float], A]) -> A:
         """Run `call(channel, seconds left)` until its answer's `status` is OK or not worth repeating.
@@ -103,14 +112,15 @@ class Connection:
         end = time.monotonic() + self.timeout_s
         last = "no endpoint was tried"
         while (left := end - time.monotonic()) > 0:
+            address = self.address
             try:
                 answer = call(self.channel(), min(left, max(1.0, self.timeout_s / 2)))
             except grpc.RpcError as error:
                 code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
                 if code not in ELSEWHERE:
                     raise refusal(50001, f"the call failed with {code.name}") from error
-                last = f"{self.addresses[self._turn % len(self.addresses)]} answers {code.name}"
-                self.elsewhere()
+                last = f"{address} answers {code.name}"
+                self.elsewhere(address)
             else:
                 status: Any = cast(Any, answer).status
                 if status.code == OK:

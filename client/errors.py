@@ -6,11 +6,10 @@ contract.
 
 from __future__ import annotations
 
+from ledgermq.proto.status import Code, fail
+
 EXIT_UNREACHABLE = 3
 EXIT_REFUSED = 4
-
-# Codes after which the same request may well succeed: no leader yet, flow control, a time-out inside the cluster.
-RETRYABLE_CODES = frozenset({42900, 50002, 50400, 50401, 50402})
 
 
 class ClusterError(Exception):
@@ -36,9 +35,10 @@ class Refused(ClusterError):
     """The cluster answered, and the answer is no. `code` is the contract's status code."""
 
     def __init__(self, code: int, message: str, remedy: str = "correct the request") -> None:
-        super().__init__(message or f"refused with code {code}", remedy)
+        known = fail(code, message)
+        super().__init__(known.message, remedy)
         self.code = code
-        self.retryable = code in RETRYABLE_CODES
+        self.retryable = known.retryable
 
 
 class BadArgument(ClusterError):
@@ -47,19 +47,21 @@ class BadArgument(ClusterError):
     exit_code = 64
 
 
-REMEDIES = {
-    40002: "topic names have 1 to 127 characters of A-Z a-z 0-9 _ - % |",
-    40003: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",
-    40010: "use * or tags joined with ||",
-    40014: "send to a topic of the right kind: a message group needs a fifo topic",
-    40300: "see its permission: ledgermq topic describe NAME",
-    40402: "create it: ledgermq topic create NAME",
-    40403: "create it: ledgermq group create NAME",
-    41301: "a body has at most 4 MiB",
-    41302: "give a body that is not empty",
+REMEDIES: dict[int, str] = {
+    Code.ILLEGAL_TOPIC: "topic names have 1 to 127 characters of A-Z a-z 0-9 _ - % |",
+    Code.ILLEGAL_CONSUMER_GROUP: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",
+    Code.ILLEGAL_FILTER_EXPRESSION: "use * or tags joined with ||",
+    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the right kind: a message group needs a fifo topic",
+    Code.FORBIDDEN: "see its permission: ledgermq topic describe NAME",
+    Code.PRECONDITION_FAILED: "see how it is with `describe`, or choose another name",
+    Code.TOPIC_NOT_FOUND: "create it: ledgermq topic create NAME",
+    Code.CONSUMER_GROUP_NOT_FOUND: "create it: ledgermq group create NAME",
+    Code.MESSAGE_BODY_TOO_LARGE: "a body has at most 4 MiB",
+    Code.MESSAGE_BODY_EMPTY: "give a body that is not empty",
 }
 
 
 def refusal(code: int, message: str) -> Refused:
-    """The exception for a status that is not OK."""
-    return Refused(code, message, REMEDIES.get(code, "see the node's log if the reason is not clear"))
+    """The exception for a status that is not OK. A message may bring its remedy along, behind a semicolon."""
+    what, _, remedy = message.partition("; ")
+    return Refused(code, what, remedy or REMEDIES.get(code, "see the node's log if the reason is not clear"))

@@ -6,18 +6,22 @@ At least once: a message whose acknowledgement did not arrive comes again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, Connection
+from ledgermq.client.connection import ELSEWHERE, OK, PAUSE_S, Connection
 from ledgermq.client.errors import Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code
 
-MESSAGE_NOT_FOUND = 40401
+MESSAGE_NOT_FOUND = Code.MESSAGE_NOT_FOUND
 BATCH = 32
 MARGIN_S = 5.0
+ACK_TIMEOUT_S = 3.0
+A = TypeVar("A")
 
 
 class Receiver:
@@ -56,47 +60,68 @@ class Receiver:
         request = pb.ReceiveMessageRequest(group=self._group, message_queue=queue, filter_expression=self._filter, batch_size=batch)
         request.invisible_duration.FromMilliseconds(round(self._invisible_s * 1000))
         request.long_polling_timeout.FromMilliseconds(round(wait_s * 1000))
-        give_up_at = time.monotonic() + wait_s + self._connection.timeout_s
-        while True:
-            try:
-                stream = service.receive_message(self._connection.channel(), request, self._connection.metadata, wait_s + MARGIN_S)
-                return self._collect(stream)
-            except grpc.RpcError as error:
-                code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
-                if code not in ELSEWHERE or time.monotonic() >= give_up_at:
-                    raise Unreachable(f"receiving failed with {code.name}", "check the endpoints and ledgermq status") from error
-                self._connection.elsewhere()
-                time.sleep(0.1)
 
-    @staticmethod
-    def _collect(stream: Iterator[pb.ReceiveMessageResponse]) -> list[pb.Message]:
-        messages = []
-        for part in stream:
-            if part.HasField("status") and part.status.code not in (OK, MESSAGE_NOT_FOUND):
-                problem = refusal(part.status.code, part.status.message)
-                if not problem.retryable:
-                    raise problem
-            elif part.HasField("message"):
-                messages.append(part.message)
-        return messages
+        def call(channel: grpc.Channel, metadata: service.Metadata) -> tuple[pb.Status | None, list[pb.Message]]:
+            return collect(service.receive_message(channel, request, metadata, wait_s + MARGIN_S))
+
+        status, messages = self._repeat("receiving", wait_s, call)
+        if messages or status is None or status.code in (OK, MESSAGE_NOT_FOUND):
+            return messages
+        raise refusal(status.code, status.message)
 
     def acknowledge(self, messages: Sequence[pb.Message]) -> int:
         """How many were acknowledged; the others' leases had run out and they come again."""
         named = (m.system_properties for m in messages)
         entries = [pb.AckMessageEntry(message_id=s.message_id, receipt_handle=s.receipt_handle) for s in named]
         request = pb.AckMessageRequest(group=self._group, topic=self._topic, entries=entries)
-        give_up_at = time.monotonic() + self._connection.timeout_s
+
+        def call(channel: grpc.Channel, metadata: service.Metadata) -> tuple[pb.Status | None, pb.AckMessageResponse]:
+            answer = service.ack_message(channel, request, metadata, ACK_TIMEOUT_S)
+            return (None if answer.entries else answer.status), answer
+
+        status, answer = self._repeat("acknowledging", 0.0, call)
+        if status is not None and status.code != OK:
+            raise refusal(status.code, status.message)
+        return sum(1 for entry in answer.entries if entry.status.code == OK)
+
+    def _repeat(
+        self, what: str, wait_s: float, call: Callable[[grpc.Channel, service.Metadata], tuple[pb.Status | None, A]]
+    ) -> tuple[pb.Status | None, A]:
+        """The first answer of `call` that says something: neither a transport failure nor a status that only asks for patience.
+
+        Both are repeated within the connection's timeout after `wait_s`, so that an election never looks like an empty topic.
+        """
+        give_up_at = time.monotonic() + wait_s + self._connection.timeout_s
         while True:
+            address = self._connection.address
             try:
-                answer = service.ack_message(self._connection.channel(), request, self._connection.metadata, 3.0)
+                status, answer = call(self._connection.channel(), self._connection.metadata)
             except grpc.RpcError as error:
                 code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
-                if code not in ELSEWHERE or time.monotonic() >= give_up_at:
-                    raise Unreachable(f"acknowledging failed with {code.name}", "check the endpoints and ledgermq status") from error
-                self._connection.elsewhere()
-                time.sleep(0.1)
-                continue
-            retry = not answer.entries and refusal(answer.status.code, answer.status.message).retryable
-            if not retry or time.monotonic() >= give_up_at:
-                return sum(1 for entry in answer.entries if entry.status.code == OK)
-            time.sleep(0.1)
+                if code not in ELSEWHERE:
+                    raise refusal(Code.INTERNAL_SERVER_ERROR, f"{what} failed with {code.name}") from error
+                problem = f"{address} answers {code.name}"
+                self._connection.elsewhere(address)
+            else:
+                if status is None or status.code in (OK, MESSAGE_NOT_FOUND) or not refusal(status.code, status.message).retryable:
+                    return status, answer
+                problem = status.message
+            if time.monotonic() >= give_up_at:
+                what += f" failed for {self._connection.timeout_s:g} s ({problem})"
+                raise Unreachable(what, "check the endpoints and ledgermq status")
+            time.sleep(PAUSE_S)
+
+
+def collect(stream: Iterator[pb.ReceiveMessageResponse]) -> tuple[pb.Status | None, list[pb.Message]]:
+    """Status and messages of one poll. Messages whose stream broke off afterwards are kept: they are leased to us."""
+    status, messages = None, []
+    try:
+        for part in stream:
+            if part.HasField("status"):
+                status = part.status
+            elif part.HasField("message"):
+                messages.append(part.message)
+    except grpc.RpcError:
+        if not messages:
+            raise
+    return (None if messages else status), messages

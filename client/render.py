@@ -42,7 +42,11 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in cells:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # A pipe has no width: nothing is cut off for readers that are no people.
+        console.width = 10_000
+    console.print(table)
 
 
 def topic_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:

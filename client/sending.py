@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, Connection
+from ledgermq.client.connection import ELSEWHERE, OK, Address, Connection
 from ledgermq.client.errors import ClusterError, Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -80,6 +80,7 @@ class InFlight:
     message: pb.Message
     give_up_at: float
     future: Any
+    address: Address
 
 
 class Sender:
@@ -99,16 +100,17 @@ class Sender:
                 self._finish_oldest(progress)
             self._summary.sent += 1
             message = outgoing.to_proto(new_message_id())
-            self._open.append(InFlight(message, time.monotonic() + self._connection.timeout_s, self._start(message)))
+            self._open.append(InFlight(message, time.monotonic() + self._connection.timeout_s, *self._start(message)))
         while self._open:
             self._finish_oldest(progress)
         self._summary.duration_ms = round((time.monotonic() - started) * 1000)
         return self._summary
 
-    def _start(self, message: pb.Message) -> Any:
+    def _start(self, message: pb.Message) -> tuple[Any, Address]:
         timeout = min(CALL_TIMEOUT_S, self._connection.timeout_s)
         request = pb.SendMessageRequest(messages=[message])
-        return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout)
+        address = self._connection.address
+        return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout), address
 
     def _finish_oldest(self, progress: Callable[[int], None]) -> None:
         """Wait for the oldest call; repeat it in place while that can help."""
@@ -119,7 +121,7 @@ class Sender:
                 self._summary.first_error = self._summary.first_error or problem
                 return
             time.sleep(0.05)
-            flight.future = self._start(flight.message)
+            flight.future, flight.address = self._start(flight.message)
         self._summary.acknowledged += 1
         progress(self._summary.acknowledged)
 
@@ -131,7 +133,7 @@ class Sender:
             code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
             if code not in ELSEWHERE:
                 return refusal(50001, f"the call failed with {code.name}")
-            self._connection.elsewhere()
+            self._connection.elsewhere(flight.address)
             return Unreachable(f"no acknowledgement in time ({code.name})", "check the endpoints and ledgermq status")
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)
