@@ -113,7 +113,8 @@ def test_three_containers_carry_messages_and_pass_the_audit(project: Project, tm
 def flip_a_byte(project: Project) -> None:
     """Change one byte of n2's log inside its volume, from a container of the same image."""
     change = (
-        "p='/data/g1/dledger-n2/data/00000000000000000000'; f=open(p,'r+b'); f.seek(5000); b=f.read(1); f.seek(5000); f.write(bytes([b[0]^1]))"
+        "p='/data/g1/dledger-n2/data/00000000000000000000'; f=open(p,'r+b'); f.seek(5000); b=f.read(1)"
+        "; f.seek(5000); f.write(bytes([b[0] ^ 1]))"
     )
     volume = f"{project.name}_n2-data:/data"
     entry = ["--entrypoint", "python3", "ledgermq:local", "-c", change]
