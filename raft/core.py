@@ -279,8 +279,8 @@ class Core:
 
     def _on_append(self, message: Append, now_ns: int, chains_agree: bool) -> None:
         if message.term < self.term:
-            # A deposed leader learns of the newer term from this.
-            return self._answer_append(message.sender, message.round, True, NO_INDEX, NO_INDEX)
+            # A deposed leader learns of the newer term from this. Round 0: should it lead that term by now, this answers nothing it asked.
+            return self._answer_append(message.sender, 0, True, NO_INDEX, NO_INDEX)
         assert self._append is None and self._appending is None, "carry out and report the last range before the next"
         if message.term == self.term and self.leader not in (None, message.sender):
             return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")

@@ -49,6 +49,7 @@ class Member:
     """A core with its driver: the shortest correct way to carry out effects."""
 
     core_type: type[Core] = Core
+    disk_full_share = 0.02
 
     def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing) -> None:
         self.name, self.voters, self.chance, self.timing = name, voters, chance, timing
@@ -90,7 +91,7 @@ class Member:
             assert message is not None
             first, last = writes.append
             assert first == len(self.disk.written)
-            if self.chance.random() < 0.02:
+            if self.chance.random() < self.disk_full_share:
                 self.core.append_refused()
                 return
             self.disk.written += entries[first - message.prev_index : last - message.prev_index + 1]
@@ -166,6 +167,11 @@ class Cluster:
         self.loss = self.chance.choice((0.0, 0.02, 0.2))
         self.repeat = self.chance.choice((0.0, 0.1))
         self.shuffle = self.chance.random() < 0.7
+        self.pace_ms = self.chance.choice((30, 150, 400))
+        self.calm = self.chance.choice((0.985, 0.95, 0.9))
+        self.slow_disk = self.chance.choice((0.0, 0.0, 0.95))
+        """How fast time runs compared with messages, and how rarely something breaks (with a high pace elections are frequent);
+        the share of chances to finish a sync that are let pass."""
 
     def up(self) -> list[Member]:
         return [m for m in self.members.values() if m.name not in self.down]
@@ -197,14 +203,17 @@ class Cluster:
         if event < 0.55 and self.network:
             self.deliver()
         elif event < 0.7 and member:
-            member.end_sync() if member.syncing else member.begin_sync()
+            if member.syncing is None:
+                member.begin_sync()
+            elif self.chance.random() >= self.slow_disk:
+                member.end_sync()
             self.turn(member)
         elif event < 0.82 and member:
             if member.core.role is Role.LEADER and len(member.disk.written) < 400:
                 member.propose(self.chance.randint(1, 7))
                 self.turn(member)
-        elif event < 0.985:
-            self.now_ns += round(self.chance.uniform(1, 30) * MS)
+        elif event < self.calm:
+            self.now_ns += round(self.chance.uniform(1, self.pace_ms) * MS)
             for each in self.up():
                 if self.now_ns >= each.core.wake_at_ns(self.now_ns):
                     each.core.tick(self.now_ns)
@@ -219,7 +228,9 @@ class Cluster:
     def disturb(self) -> None:
         what = self.chance.random()
         names = list(self.members)
-        if what < 0.4 and len(self.down) < len(names) - 1:
+        if what < 0.15:
+            self.waste_a_leader()
+        elif what < 0.4 and len(self.down) < len(names) - 1:
             name = self.chance.choice(names)
             if name not in self.down:
                 self.members[name].crash()
@@ -231,6 +242,16 @@ class Cluster:
                 self.cut |= {(n, alone) for n in names}
         else:
             self.cut.clear()
+
+    def waste_a_leader(self) -> None:
+        """A leader writes durably what nobody else gets, and falls silent for a while: how divergent tails are made."""
+        for leader in [m for m in self.up() if m.core.role is Role.LEADER]:
+            leader.propose(1)
+            leader.end_sync()
+            leader.begin_sync()
+            leader.end_sync()
+            self.cut |= {(leader.name, n) for n in self.members} | {(n, leader.name) for n in self.members}
+            self.turn(leader)
 
     def check(self, member: Member) -> None:
         core = member.core

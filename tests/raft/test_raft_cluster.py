@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.raft.memory_cluster import Cluster
+from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.core import Core
+from ledgermq.raft.messages import VoteRequest
+from tests.raft.memory_cluster import Cluster, Member
 
-STEPS = 700
+STEPS = 1000
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -21,3 +24,54 @@ def test_random_faults_break_no_invariant_and_healing_brings_progress(size: int)
         assert not cluster.fences, f"seed {seed}: {cluster.fences}"
         committed += max(cluster.committed)
     assert committed > 0
+
+
+class CountsReceived(Core):
+    """Planted: an acknowledgement before the sync."""
+
+    def _durable_claim(self) -> int:
+        return self.log.end_index if self.role is Role.LEADER else self.verified_index
+
+
+class CountsOldTerms(Core):
+    """Planted: commits entries of earlier terms by counting."""
+
+    def _may_commit(self, index: int) -> bool:
+        return True
+
+
+class BelievesEverySync(Core):
+    """Planted: ABA in `synced`."""
+
+    def _covered_by_sync(self, term: int, index: int) -> int:
+        return min(index, self.log.end_index)
+
+
+class VotesForAnyone(Core):
+    """Planted: votes without looking at the candidate's log."""
+
+    def _up_to_date(self, request: VoteRequest) -> bool:
+        return True
+
+
+class ForgetsVote(Member):
+    """Planted: term and vote do not survive a crash."""
+
+    def start(self, now_ns: int) -> None:
+        self.disk.hard_state = HardState(max(term for term, _ in self.disk.written), None)
+        super().start(now_ns)
+
+
+@pytest.mark.parametrize("planted", [CountsReceived, CountsOldTerms, BelievesEverySync, VotesForAnyone, ForgetsVote])
+def test_the_checks_find_a_broken_rule(planted: type[Core] | type[Member]) -> None:
+    """Each rule that safety hangs on, broken alone, is noticed: the checks can fail."""
+    member = planted if issubclass(planted, Member) else type("BrokenMember", (Member,), {"core_type": planted})
+    cluster_type = type("BrokenCluster", (Cluster,), {"member_type": member})
+    for seed in range(120):
+        cluster = cluster_type(3, seed)
+        try:
+            for _ in range(3 * STEPS):
+                cluster.step()
+        except AssertionError:
+            return
+    raise AssertionError(f"{planted.__name__} went unnoticed")
