@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import count
 
@@ -52,17 +53,14 @@ class MemoryLog:
         self.ranges.append(entries)
 
     def read(self, first_index: int) -> Range:
-        for entries in self.ranges:
-            if entries.first_index <= first_index <= entries.last_index:
-                return tail(entries, first_index)
-        raise AssertionError(f"entry {first_index} is not in the log")
+        entries = self.ranges[bisect_right(self.ranges, first_index, key=lambda r: r.first_index) - 1]
+        assert entries.first_index <= first_index <= entries.last_index, f"entry {first_index} is not in the log"
+        return tail(entries, first_index)
 
     def record(self, physical_offset: int, size: int) -> bytes:
-        for entries in reversed(self.ranges):
-            if entries.pos <= physical_offset:
-                begin = physical_offset - entries.pos
-                return bytes(entries.data[begin : begin + size])
-        raise AssertionError("no such record")
+        entries = self.ranges[bisect_right(self.ranges, physical_offset, key=lambda r: r.pos) - 1]
+        begin = physical_offset - entries.pos
+        return bytes(entries.data[begin : begin + size])
 
     def cut(self, end_index: int) -> None:
         """Drop whole ranges above `end_index`."""

@@ -595,3 +595,67 @@ def test_cancelled_polls_leave_no_deadlines_behind() -> None:
         call = b.poll(wait_ns=3600 * SECOND)
         b.turn(call, CancelReceive(call.token))
     assert len(b.group.leader.polls._deadlines) < 300
+
+
+def test_a_new_leader_counts_term_starts_that_were_never_committed() -> None:
+    """System topics have dense queue offsets too, across terms in which nothing was committed."""
+    b = Bench()
+    b.replicator.commit_at_once = False
+    b.lead(1)
+    other = Bench(b.log, node="n2")
+    other.replicator.commit_at_once = False
+    other.lead(2)
+    third = Bench(b.log)
+    third.lead(3)
+    assert third.group.view().serving and third.queues.next_offset("rmq_sys_ledgermq_raft", 0) == 3
+
+
+def test_serving_waits_for_the_term_start_itself() -> None:
+    """Entries of earlier terms that are committed first do not make a leader serve."""
+    b = make()
+    b.replicator.commit_at_once = False
+    b.turn(b.produce("a"))
+    other = Bench(b.log, node="n2")
+    other.replicator.commit_at_once = False
+    other.lead(2)
+    other.replicator.commit_index = b.log.end_index - 1
+    other.turn()
+    assert other.machine.applied_index == b.log.end_index - 1 and not other.group.view().serving
+    other.replicator.commit_index = b.log.end_index
+    other.turn()
+    assert other.group.view().serving
+
+
+def test_a_lease_that_is_not_committed_in_time_answers_empty_and_is_given_back() -> None:
+    """The Receive waits a little longer for a lease in the log, not for ever; the message is free once the lease is applied."""
+    b = make()
+    b.send("a")
+    b.replicator.commit_at_once = False
+    call = b.poll(wait_ns=SECOND)
+    b.turn(call)
+    b.turn(at_ns=call.deadline_ns + 99 * MS)
+    assert call.token not in b.done
+    assert b.output is not None and b.output.wake_at_ns <= call.deadline_ns + 100 * MS
+    b.turn(at_ns=call.deadline_ns + 100 * MS)
+    assert b.done[call.token] == Received(())
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert [x.attempt for x in b.receive()] == [2]
+
+
+def test_a_committed_lease_is_handed_out_even_after_leadership_was_lost() -> None:
+    """It was committed but not applied when leadership went: the caller still gets its messages, with handles that are good anywhere."""
+    b = make()
+    b.send("a")
+    call = b.poll()
+    b.queues.full = True
+    b.turn(call)
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert call.token not in b.done
+    b.queues.full = False
+    b.replicator.lead(3)
+    b.turn()
+    outcome = b.done[call.token]
+    assert isinstance(outcome, Received) and [x.attempt for x in outcome.leases] == [1]
+    assert b.ack(*outcome.leases) == (True,)

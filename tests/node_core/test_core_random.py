@@ -67,6 +67,7 @@ class World:
             if not isinstance(call, CancelReceive | ClientsAlive | ClientGone):
                 self.calls[call.token] = call  # type: ignore[attr-defined]
         self.bench.turn(*calls)  # type: ignore[arg-type]
+        assert self.bench.machine.applied_index <= self.bench.replicator.commit_index, "I4"
         self.read_log()
         for token in [token for token in self.bench.done if token not in self.answered]:
             self.answered.add(token)
