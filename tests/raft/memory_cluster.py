@@ -161,6 +161,8 @@ class Cluster:
         self.cut: set[tuple[str, str]] = set()
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, Entry] = {0: (0, 1)}
+        self.committed_in: dict[int, int] = {0: 0}
+        """index → the first term in which somebody called it committed"""
         self.seen: dict[tuple[int, int], int] = {}
         self.commits: dict[str, int] = {}
         self.fences: list[str] = []
@@ -262,6 +264,8 @@ class Cluster:
         if core.role is Role.LEADER:
             assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two leaders in term {core.term}"
             for index, entry in self.committed.items():
+                if self.committed_in[index] >= core.term:
+                    continue
                 assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
         for index, (term, word) in enumerate(member.disk.written):
             assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
@@ -271,6 +275,7 @@ class Cluster:
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
             assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+            self.committed_in.setdefault(index, core.term)
         holders = [m for m in self.members.values() if m.disk.durable >= core.commit_index]
         holders = [m for m in holders if m.disk.written[core.commit_index] == member.disk.written[core.commit_index]]
         assert len(holders) > len(self.members) // 2, f"I5: entry {core.commit_index} committed but durable on {len(holders)}"
