@@ -114,7 +114,7 @@ class Forwarder:
             target = self._target(group)
             if target == self._node:
                 try:
-                    return await self._execute("local", group, method, metadata, request, deadline)
+                    return await self._execute(group, method, metadata, request, deadline)
                 except CallRefused as refusal:
                     if refusal.refused.reason != "not-leader":
                         raise
@@ -144,7 +144,8 @@ class Forwarder:
                 if left <= 0:
                     return peer_pb2.ForwardResult(not_leader=True)
                 await _wait(changed, left)
-            responses = await self._execute("peer", call.group, call.method, call.metadata, call.request, deadline)
+            metrics.EXECUTED_CALLS.labels(call.group).inc()
+            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
             return peer_pb2.ForwardResult(responses=responses)
         except CallRefused as refusal:
             refused = refusal.refused
@@ -192,11 +193,8 @@ class Forwarder:
             await asyncio.sleep(SIGNS_EVERY_S)
             self.flush_signs()
 
-    async def _execute(
-        self, origin: str, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
-    ) -> Sequence[bytes]:
+    async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         assert self._executor is not None
-        metrics.EXECUTED_CALLS.labels(group, origin).inc()
         return await self._executor(group, method, metadata, request, deadline)
 
     async def _forward(

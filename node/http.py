@@ -124,10 +124,9 @@ class StateCollector(Collector):
             numbers.update(view.statistics if view is not None else {})
             for name, value in numbers.items():
                 if isinstance(value, int | float):
-                    family = families.setdefault(
-                        name, GaugeMetricFamily(f"ledgermq_group_{name}", f"Counter or gauge {name} of a replica.", labels=["group"])
-                    )
-                    family.add_metric([group], value)
+                    metric = f"ledgermq_group_{name.replace('-', '_')}"
+                    family = GaugeMetricFamily(metric, f"Counter or gauge {name} of a replica.", labels=["group"])
+                    families.setdefault(name, family).add_metric([group], value)
         yield from families.values()
 
 

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import structlog
+from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -20,6 +21,9 @@ class _ThroughStructlog(logging.Handler):
     """Sends records of libraries (grpc, aiohttp, asyncio, pysyncobj) through the same renderer."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(record.exc_info[1], BadHttpMessage):
+            # Garbage on the HTTP port is the sender's fault, is answered, and would fill the log with its own bytes.
+            return
         logger = structlog.get_logger().bind(logger=record.name)
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 

@@ -18,10 +18,7 @@ FORWARDED_CALLS = Counter(
     "ledgermq_forwarded_calls_total", "Client calls this node sent to another leader, by result.", ["group", "result"], registry=REGISTRY
 )
 EXECUTED_CALLS = Counter(
-    "ledgermq_executed_calls_total",
-    "Client calls this node executed as leader, by origin (local, peer).",
-    ["group", "origin"],
-    registry=REGISTRY,
+    "ledgermq_executed_calls_total", "Client calls this node executed as leader for another node.", ["group"], registry=REGISTRY
 )
 PEER_PACKETS_DROPPED = Counter(
     "ledgermq_peer_packets_dropped_total", "Replication packets dropped because a peer's queue was full.", ["peer"], registry=REGISTRY

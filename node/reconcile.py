@@ -1,8 +1,8 @@
 """Brings intent into force: what the controller agreed on becomes control records in the log of each broker group led here (design §6).
 
 Only a leader reconciles, one `Configure` at a time per group. What the intent does not know is left alone: only a remembered deletion
-deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log: after every win of leadership
-a controller barrier comes first; from then on the controller's state only gets newer. Nothing here waits on the data path.
+deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log: after every win of
+leadership a controller barrier comes first; from then on the controller's state only gets newer. Nothing here waits on the data path.
 """
 
 from __future__ import annotations

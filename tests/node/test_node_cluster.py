@@ -1,0 +1,327 @@
+"""Real nodes as processes: elections, kills, clean stops, refusals to start, garbage on every port."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ledgermq.node.local import LocalCluster, config_of
+from ledgermq.proto import admin_pb2
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.storage import identity
+from ledgermq.storage.real_disk import RealDisk
+from tests import cluster as real
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+
+
+def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: float = 20) -> int:
+    """Send one message through a node; the status code."""
+    message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
+    message.system_properties.message_id = name
+    message.system_properties.message_type = pb.NORMAL
+    with grpc.insecure_channel(real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary(
+            SEND, request_serializer=pb.SendMessageRequest.SerializeToString, response_deserializer=pb.SendMessageResponse.FromString
+        )
+        response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=timeout_s)
+    return int(response.status.code)
+
+
+def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
+    """What a node's replica has committed of a topic."""
+    answer = real.admin(cluster, node, "Peek", admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000))
+    assert answer.status.code == 20000, answer.status.message
+    return {message.body.decode() for message in answer.messages}
+
+
+def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: Path) -> None:
+    """Acknowledged through any node, killed leader, killed cluster: every message is there on every replica; stops leave no abort file."""
+    with real.running(tmp_path) as cluster:
+        real.create_topic(cluster, "t")
+        sent = set()
+        for k, node in enumerate(cluster.nodes):
+            assert send(cluster, node, "t", f"first-{k}") == 20000
+            sent.add(f"first-{k}")
+        leader = real.leader(cluster)
+        followers = [node for node in cluster.nodes if node != leader]
+        cluster.kill(leader)
+        for k, node in enumerate(followers):
+            assert send(cluster, node, "t", f"second-{k}") == 20000
+            sent.add(f"second-{k}")
+        report = real.status(cluster, followers[0])
+        assert report.health == "degraded" and [info.node for info in report.nodes if not info.up] == [leader]
+        cluster.start(leader)
+        cluster.wait_ready()
+        for node in cluster.nodes:
+            cluster.kill(node)
+        cluster.start_all()
+        cluster.wait_ready()
+        assert send(cluster, leader, "t", "third") == 20000
+        sent.add("third")
+        for node in cluster.nodes:
+            real.wait_for(lambda node=node: bodies(cluster, node, "t") == sent, 20, f"all messages at {node}")  # type: ignore[misc]
+        assert real.wait_for(lambda: real.status(cluster, "n1").health == "ok", 20, "health")
+
+
+def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_path: Path) -> None:
+    """One node of three acknowledges nothing, says that it is not ready, and goes on when a second one is back."""
+    with real.running(tmp_path) as cluster:
+        real.create_topic(cluster, "t")
+        leader = real.leader(cluster)
+        others = [node for node in cluster.nodes if node != leader]
+        for node in others:
+            cluster.kill(node)
+        assert send(cluster, leader, "t", "lost?", timeout_s=5) != 20000
+        real.wait_for(lambda: real.http(cluster, leader, "/readyz")[0] == 503, 20, "not ready")
+        assert real.http(cluster, leader, "/healthz")[0] == 200
+        assert real.status(cluster, leader).health == "down"
+        cluster.start(others[0])
+        cluster.wait_ready(nodes=[leader, others[0]])
+        assert send(cluster, leader, "t", "again") == 20000
+
+
+def test_pages_for_watchers(tmp_path: Path) -> None:
+    """Health, readiness and metrics of a single node; the gRPC health service agrees; every log line is JSON."""
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with real.running(tmp_path, nodes=1, groups=("g1", "g2")) as cluster:
+        real.create_topic(cluster, "t")
+        assert send(cluster, "n1", "t", "one") == 20000
+        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": []}
+        text = real.http(cluster, "n1", "/metrics")[1]
+        for wanted in (
+            'ledgermq_role{group="g1",role="leader"} 1.0',
+            'ledgermq_role{group="g2",role="leader"} 1.0',
+            'ledgermq_sync_seconds_count{group="g1"}',
+            'ledgermq_group_over_max_attempts{group="g1"} 0.0',
+            "ledgermq_open_calls 0.0",
+        ):
+            assert wanted in text, wanted
+        with grpc.insecure_channel(real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            serving = health_pb2.HealthCheckResponse.SERVING
+            for service in ("", "apache.rocketmq.v2.MessagingService"):
+                request = health_pb2.HealthCheckRequest(service=service)
+                real.wait_for(lambda r=request: stub.Check(r, timeout=5).status == serving, 10, "health")  # type: ignore[misc]
+        assert {event["level"] for event in real.log_events(cluster, "n1")} <= {"info"}
+
+
+def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
+    """Garbage ends its own connection; the node goes on and logs no bug."""
+    rng = random.Random(11)
+    with real.running(tmp_path) as cluster:
+        real.create_topic(cluster, "t")
+        for address in cluster.nodes.values():
+            for port in (address.client_port, address.peer_port, address.controller_port, address.http_port):
+                for size in (1, 24, 3000):
+                    poke(port, rng.randbytes(size))
+                    poke(port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.randbytes(size))
+        for k, node in enumerate(cluster.nodes):
+            assert send(cluster, node, "t", f"after-{k}") == 20000
+        for node in cluster.nodes:
+            assert cluster.ready(node)
+            assert not [event for event in real.log_events(cluster, node) if event["level"] in ("error", "critical")]
+
+
+def poke(port: int, data: bytes) -> None:
+    """Send bytes and wait until the other side closes or stays silent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.settimeout(0.05)
+        try:
+            connection.sendall(data)
+            while connection.recv(65536):
+                pass
+        except OSError:
+            # Reset, or nothing to say to half a message: both are fine.
+            pass
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster directory of one node that does not run."""
+    cluster = real.prepare(tmp_path, nodes=1)
+    yield cluster
+    real.end_all(cluster)
+
+
+def refused(cluster: LocalCluster, exit_code: int, *said: str) -> None:
+    """Start n1 and expect it to stop with this exit code and one sentence."""
+    child = cluster.start("n1")
+    assert child.wait(60) == exit_code, real.log_lines(cluster, "n1")[-3:]
+    last = real.log_lines(cluster, "n1")[-1]
+    assert last.startswith("error: ") and "; " in last
+    for part in said:
+        assert part in last
+    assert not [line for line in real.log_lines(cluster, "n1") if line.startswith("Traceback")]
+
+
+@pytest.mark.parametrize("kind", ["client_port", "peer_port", "controller_port", "http_port"])
+def test_taken_port_is_72(single: LocalCluster, kind: str) -> None:
+    """The sentence names the port."""
+    port = getattr(single.nodes["n1"], kind)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        refused(single, 72, str(port))
+
+
+def test_unusable_or_foreign_data_directories_are_71(single: LocalCluster, tmp_path: Path) -> None:
+    """A file in its place, another node's directory, a directory with something else in it, one that is in use."""
+    data = single.data("n1")
+    data.mkdir()
+    (data / "precious").write_text("")
+    refused(single, 71, "precious")
+    (data / "precious").unlink()
+    identity.write_node(RealDisk(), str(data), identity.NodeIdentity(single.cluster_id, "n2", 1))
+    refused(single, 71, "node n2")
+    (data / "node.json").unlink()
+    identity.write_node(RealDisk(), str(data), identity.NodeIdentity("00000000-0000-4000-8000-000000000000", "n1", 1))
+    refused(single, 71, "cluster 00000000")
+    (data / "node.json").unlink()
+    single.settings = [f"data={tmp_path / 'file'}"]
+    (tmp_path / "file").write_text("")
+    refused(single, 71, "cannot be used")
+
+
+def test_data_directory_in_use_is_71(tmp_path: Path) -> None:
+    """A second process on the same directory stops at once, before it touches a file."""
+    with real.running(tmp_path, nodes=1) as cluster:
+        command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(cluster.config_file)]
+        command += ["--set", "node=n1", "--set", f"data={cluster.data('n1')}"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 71 and "used by another process" in second.stderr.splitlines()[-1]
+
+
+def test_missing_secret_is_77_and_assertions_off_is_76(single: LocalCluster) -> None:
+    """Neither runs without what the promises rest on."""
+    (single.directory / "secret").rename(single.directory / "elsewhere")
+    refused(single, 77, "secret")
+    (single.directory / "elsewhere").rename(single.directory / "secret")
+    single.environment = {"PYTHONOPTIMIZE": "1"}
+    refused(single, 76, "assertions are off")
+
+
+def test_wrong_configuration_is_64(single: LocalCluster) -> None:
+    """The key and what is accepted."""
+    single.settings = ["delivery.livenes_ms=1s"]
+    refused(single, 64, "did you mean 'liveness_ms'")
+
+
+def test_damage_below_the_synced_mark_is_75(tmp_path: Path) -> None:
+    """The last entry that was synced is gone: the node stops, nothing is cut."""
+    with real.running(tmp_path, nodes=1) as cluster:
+        real.create_topic(cluster, "t")
+        assert send(cluster, "n1", "t", "x" * 100) == 20000
+    path = next(cluster.data("n1").glob("g1/dledger-n1/data/*"))
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"x" * 100) - 136
+    data[entry : entry + 48] = bytes(48)
+    path.write_bytes(data)
+    (cluster.data("n1") / "g1" / "abort").write_text("1")
+    refused(cluster, 75)
+    assert path.read_bytes() == data
+
+
+def test_wiped_node_is_refused_by_its_peers_and_does_not_vote(tmp_path: Path) -> None:
+    """A node that lost its directory comes back with another incarnation: its peers refuse it, and say so."""
+    with real.running(tmp_path) as cluster:
+        real.create_topic(cluster, "t")
+        assert send(cluster, "n1", "t", "one") == 20000
+        leader = real.leader(cluster)
+        victim = next(node for node in cluster.nodes if node != leader)
+        cluster.kill(victim)
+        for path in sorted(cluster.data(victim).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        cluster.start(victim)
+        refusal = "data directory replaced"
+        real.wait_for(lambda: any(refusal in line for line in real.log_lines(cluster, victim)), 30, "the refusal")
+        assert not cluster.ready(victim)
+        assert real.status(cluster, leader).health == "degraded"
+        assert send(cluster, leader, "t", "two") == 20000
+
+
+def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    """`up` prints one line on stdout when ready, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
+    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "3", "--data", str(tmp_path / "data"), "--log-file-size", "1MiB"]
+    command += ["--base-port", str(base)]
+    for attempt in range(2):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            line = process.stdout.readline()
+            assert line == f"ready: endpoints=127.0.0.1:{base};127.0.0.1:{base + 1};127.0.0.1:{base + 2}\n"
+            resumed = LocalCluster.prepare(tmp_path / "data", base_port=base)
+            if attempt == 1:
+                pid = int((resumed.data("n2") / "g1" / "abort").read_text().split()[0])
+                os.kill(pid, signal.SIGKILL)
+                assert any("node n2 stopped" in line for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0 and out == "" and "Traceback" not in err
+        finally:
+            process.kill()
+            process.wait()
+    left = [str(path) for path in (tmp_path / "data").glob("*/g1/abort")]
+    assert left == [str(tmp_path / "data" / "n2" / "g1" / "abort")]
+    assert config_of(resumed, "n1").cluster.groups[0].data_file_bytes == 1 << 20
+
+
+def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> None:
+    """Exit 72 and the port; no process is left."""
+    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", base + 1))
+        taken.listen()
+        command = [sys.executable, "-m", "ledgermq", "up", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 72
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("error: node n2") and str(base + 1) in last
+
+
+def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:
+    """Even when `up` is killed, its nodes stop by themselves, cleanly."""
+    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "1", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready: ")
+        abort = tmp_path / "data" / "n1" / "g1" / "abort"
+        assert abort.exists()
+    finally:
+        process.kill()
+        process.wait()
+    real.wait_for(lambda: not abort.exists(), 30, "the node's clean stop")
+
+
+def test_lost_map_is_78(tmp_path: Path) -> None:
+    """A read through a map whose file was truncated ends the process with its own exit code, not with a core dump or an endless loop."""
+    code = f"""
+import mmap, os
+from ledgermq.node.server import exit_on_lost_map
+exit_on_lost_map()
+path = {str(tmp_path / "file")!r}
+with open(path, "wb") as file:
+    file.write(bytes(1 << 20))
+fd = os.open(path, os.O_RDWR)
+view = memoryview(mmap.mmap(fd, 1 << 20))
+os.truncate(path, 0)
+bytes(view[4096:8192])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 78
+    assert found.stderr.startswith("error: ") and "Traceback" not in found.stderr
