@@ -33,6 +33,8 @@ def refusal_error(refusal: Refused, node: str) -> LedgerError:
     """Why a broker group did not do a call, for its caller. `node` is the node that learnt it."""
     if refusal.reason == "disk-full":
         return refused(refusal.reason, f"the disk of node {node} is full: nothing was stored; writing resumes by itself when space returns")
+    if refusal.reason == "too-large":
+        return refused(refusal.reason, f"the message does not fit into a log file of this broker group ({refusal.detail})")
     return refused(refusal.reason, refusal.detail)
 
 

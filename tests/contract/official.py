@@ -1,0 +1,136 @@
+"""The official client as tests see it (a child process), and what the server's log says about leases."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.properties import parse
+from tests import cluster as real
+
+DRIVER = Path(__file__).with_name("official_driver.py")
+
+
+class ClientError(Exception):
+    """The official client raised; `kind` is the name of its exception."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+
+
+class Official:
+    """One process with official clients. Its methods are those of the driver."""
+
+    def __init__(self, endpoints: str, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore"}
+        self._log = (home / "stderr.log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, str(DRIVER), endpoints],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+
+    def start(self, do: str, **arguments: Any) -> None:
+        """Give a command without waiting for its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The answer to the oldest command without one."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the client's process ended; its log is in its HOME"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ClientError(*answer["error"])
+        return answer["value"]
+
+    def do(self, do: str, **arguments: Any) -> Any:
+        self.start(do, **arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout, self._log):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def official(cluster: LocalCluster, home: Path) -> Iterator[Official]:
+    """A client process whose access point lists every node."""
+    client = Official(";".join(real.target(cluster, node) for node in cluster.nodes), home)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def message(topic: str, body: bytes | str = b"hello", **fields: Any) -> dict[str, Any]:
+    return {"topic": topic, "body": (body.encode() if isinstance(body, str) else body).hex(), **fields}
+
+
+def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list[tuple[str, int, dict[str, Any]]]:
+    """(kind, store time in ms, fields) of every delivery record in a node's log as it lies on disk now."""
+    found = []
+    for path in sorted((cluster.data(node) / group).glob("dledger-*/data/*")):
+        data = path.read_bytes()
+        at = 0
+        while at + 48 <= len(data):
+            magic, size = struct.unpack_from(">ii", data, at)
+            if magic != 1 or at + size > len(data):
+                break
+            record = decode_record(data[at + 48 : at + size])
+            if record.topic == "rmq_sys_ledgermq_delivery":
+                found.append((parse(record.properties)["TAGS"], record.store_ms, json.loads(record.body)))
+            at += size
+    return found
+
+
+class Deliveries:
+    """What the log says about one consumer group and topic: the truth about "once", "not before" and "never again"."""
+
+    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+        self.leases: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """(queue, offset) → [(attempt, store time)]"""
+        self.acked: set[tuple[int, int]] = set()
+        self.passed = 0
+        for kind, store_ms, fields in control_records(cluster, real.leader(cluster)):
+            if kind == "lease" and (fields["g"], fields["t"]) == (group, topic):
+                for queue, offsets, attempts in fields["q"]:
+                    for offset, attempt in zip(offsets, attempts, strict=True):
+                        self.leases.setdefault((queue, offset), []).append((attempt, store_ms))
+                self.passed += sum(to - begin for _, begin, to in fields["s"])
+            elif kind == "ack":
+                for acked_group, acked_topic, queue, offsets, _ in fields["a"]:
+                    if (acked_group, acked_topic) == (group, topic):
+                        self.acked.update((queue, offset) for offset in offsets)
+
+    @property
+    def once(self) -> bool:
+        """Everything was leased once and acknowledged: nothing more can ever arrive."""
+        return all(len(leases) == 1 for leases in self.leases.values()) and self.done
+
+    @property
+    def done(self) -> bool:
+        return self.acked == set(self.leases)

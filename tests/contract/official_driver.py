@@ -1,0 +1,155 @@
+"""The unmodified official Python client in a process of its own, told what to do by JSON lines on stdin, answering on stdout.
+
+Run by `official.py` with HOME in a temporary directory: the client logs there. Nothing of LedgerMQ is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+
+def make(spec: dict[str, Any]) -> Message:
+    message = Message()
+    message.topic = spec["topic"]
+    message.body = bytes.fromhex(spec["body"])
+    if "tag" in spec:
+        message.tag = spec["tag"]
+    if "keys" in spec:
+        message.keys = spec["keys"]
+    if "message_group" in spec:
+        message.message_group = spec["message_group"]
+    for key, value in spec.get("properties", {}).items():
+        message.add_property(key, value)
+    return message
+
+
+def shown(message: Any) -> dict[str, Any]:
+    return {
+        "id": message.message_id,
+        "topic": message.topic,
+        "body": message.body.hex(),
+        "tag": message.tag,
+        "keys": sorted(message.keys or ()),
+        "properties": dict(message.properties or {}),
+        "attempt": message.delivery_attempt,
+        "handle": message.receipt_handle,
+        "corrupted": bool(message.corrupted),
+        "born_host": message.born_host,
+        "born_ms": message.born_timestamp,
+    }
+
+
+class Listener(MessageListener):
+    """Behaves as told: `fail` or `raise` on the first attempt, `seconds` of work, otherwise success."""
+
+    def __init__(self, behaviour: dict[str, Any]) -> None:
+        self.behaviour = behaviour
+        self.events: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def consume(self, message: Any) -> Any:
+        with self.lock:
+            self.events.append({**shown(message), "at": time.time()})
+        time.sleep(self.behaviour.get("seconds", 0))
+        if message.delivery_attempt <= self.behaviour.get("bad_attempts", 0):
+            if self.behaviour["mode"] == "raise":
+                raise RuntimeError("the listener breaks")
+            return ConsumeResult.FAILURE
+        return ConsumeResult.SUCCESS
+
+
+class Driver:
+    def __init__(self, endpoints: str) -> None:
+        self.conf = ClientConfiguration(endpoints, Credentials(), "")
+        self.clients: dict[str, Any] = {}
+        self.listeners: dict[str, Listener] = {}
+        self.messages: dict[str, Any] = {}
+
+    def producer(self, name: str, topics: list[str]) -> None:
+        self.clients[name] = Producer(self.conf, tuple(topics))
+        self.clients[name].startup()
+
+    def simple(self, name: str, group: str, subscription: dict[str, str], await_s: int) -> None:
+        expressions = {topic: FilterExpression(text) for topic, text in subscription.items()}
+        self.clients[name] = SimpleConsumer(self.conf, group, expressions, await_duration=await_s)
+        self.clients[name].startup()
+
+    def push(self, name: str, group: str, topic: str, behaviour: dict[str, Any], options: dict[str, Any]) -> float:
+        listener = self.listeners[name] = Listener(behaviour)
+        self.clients[name] = PushConsumer(self.conf, group, listener, {topic: FilterExpression()}, **options)
+        began = time.monotonic()
+        self.clients[name].startup()
+        return time.monotonic() - began
+
+    def receipt(self, receipt: Any) -> dict[str, Any]:
+        return {
+            "id": receipt.message_id,
+            "offset": receipt.offset,
+            "transaction_id": receipt.transaction_id,
+            "recall_handle": receipt.recall_handle,
+        }
+
+    def send(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
+        return self.receipt(self.clients[name].send(make(message)))
+
+    def send_many(self, name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        futures = [self.clients[name].send_async(make(message)) for message in messages]
+        return [self.receipt(future.result(60)) for future in futures]
+
+    def receive(self, name: str, batch: int, invisible_s: int) -> dict[str, Any]:
+        began = time.monotonic()
+        got = self.clients[name].receive(batch, invisible_s)
+        took = time.monotonic() - began
+        for message in got:
+            self.messages[message.message_id] = message
+        return {"took": took, "messages": [shown(message) for message in got]}
+
+    def ack(self, name: str, id: str) -> None:
+        self.clients[name].ack(self.messages[id])
+
+    def change(self, name: str, id: str, seconds: int) -> str:
+        self.clients[name].change_invisible_duration(self.messages[id], seconds)
+        return str(self.messages[id].receipt_handle)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        with self.listeners[name].lock:
+            return list(self.listeners[name].events)
+
+    def shutdown(self, name: str) -> float:
+        began = time.monotonic()
+        self.clients.pop(name).shutdown()
+        return time.monotonic() - began
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the client prints goes to stderr
+    driver = Driver(sys.argv[1])
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"value": getattr(driver, command.pop("do"))(**command)}
+        except Exception as error:  # the test decides what an exception of the client means
+            answer = {"error": [type(error).__name__, str(error)]}
+        print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)
+
+
+main()

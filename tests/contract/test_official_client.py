@@ -1,0 +1,381 @@
+"""The unmodified official Python client against three real nodes: the statements of the contract's checklist marked (P).
+
+"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows five times the bound plus two seconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import messaging_pb2 as pb
+from tests import cluster as real
+from tests.contract.official import ClientError, Deliveries, Official, message, official
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+LIVENESS_S = 3.0
+LONG_POLL_S = 5.0
+PERIODS = {"delivery": {"min_invisible_ms": 100, "liveness_ms": LIVENESS_S * 1000, "long_poll_max_ms": LONG_POLL_S * 1000}}
+
+
+def late(bound_s: float) -> float:
+    """How long a test waits for what should take `bound_s`."""
+    return 5 * bound_s + 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes for all tests that leave them alive."""
+    periods = {key: {name: int(value) for name, value in section.items()} for key, section in PERIODS.items()}
+    with real.running(tmp_path_factory.mktemp("official"), log_file_bytes=16 << 20, extra=periods) as found:
+        yield found
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    """A fresh topic."""
+    name = f"T{next(_numbers)}"
+    real.create_topic(cluster, name)
+    return name
+
+
+@pytest.fixture
+def client(cluster: LocalCluster, tmp_path: Path) -> Iterator[Official]:
+    with official(cluster, tmp_path / "home") as found:
+        yield found
+
+
+@pytest.fixture
+def producer(client: Official, topic: str) -> str:
+    client.do("producer", name="p", topics=[topic])
+    return "p"
+
+
+def send(client: Official, topic: str, body: str = "hello", **fields: Any) -> dict[str, Any]:
+    receipt: dict[str, Any] = client.do("send", name="p", message=message(topic, body, **fields))
+    return receipt
+
+
+def simple(client: Official, topic: str, name: str = "c", group: str = "G", expression: str = "*", await_s: int = 1) -> None:
+    client.do("simple", name=name, group=group, subscription={topic: expression}, await_s=await_s)
+
+
+def receive(client: Official, name: str = "c", batch: int = 32, invisible_s: int = 30) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.do("receive", name=name, batch=batch, invisible_s=invisible_s)["messages"]
+    return found
+
+
+def receive_some(client: Official, name: str = "c", invisible_s: int = 30, within_s: float = 20) -> list[dict[str, Any]]:
+    return real.wait_for(lambda: receive(client, name, invisible_s=invisible_s), within_s, "messages")
+
+
+def push(client: Official, topic: str, name: str = "push", group: str = "P", behaviour: Any = None, options: Any = None) -> float:
+    took: float = client.do(
+        "push", name=name, group=group, topic=topic, behaviour=behaviour or {}, options={"consumption_thread_count": 4, **(options or {})}
+    )
+    return took
+
+
+def events(client: Official, count: int, name: str = "push", within_s: float = 30) -> list[dict[str, Any]]:
+    """The listener's calls, once there are `count`."""
+
+    def enough() -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = client.do("events", name=name)
+        return found if len(found) >= count else None
+
+    return real.wait_for(enough, within_s, f"{count} calls of the listener")
+
+
+def until_done(cluster: LocalCluster, group: str, topic: str, count: int) -> Deliveries:
+    """The log's deliveries once `count` messages are acknowledged."""
+
+    def done() -> Deliveries | None:
+        found = Deliveries(cluster, group, topic)
+        return found if found.done and len(found.acked) == count else None
+
+    return real.wait_for(done, 30, f"{count} acknowledgements in the log")
+
+
+def text(found: dict[str, Any]) -> str:
+    return bytes.fromhex(found["body"]).decode()
+
+
+def test_statement_01_27_receipts(client: Official, topic: str, producer: str) -> None:
+    """The receipt has the id that was sent and an offset; a normal message has no transaction id and no recall handle."""
+    for _ in range(3):
+        receipt = send(client, topic)
+        assert len(receipt["id"]) == 34 and receipt["id"].startswith("01")
+        assert isinstance(receipt["offset"], int)
+        assert not receipt["transaction_id"] and not receipt["recall_handle"]
+
+
+def test_statement_04_unknown_topic(client: Official, topic: str, producer: str) -> None:
+    """A send to a topic that does not exist raises the client's own exception."""
+    with pytest.raises(ClientError, match="failed to fetch topic:no_such_topic route") as caught:
+        send(client, "no_such_topic")
+    assert caught.value.kind == "Exception"
+
+
+def test_statement_19_push_consumer_starts(client: Official, topic: str) -> None:
+    """A push consumer gets its Settings and starts."""
+    assert push(client, topic) < late(2)
+
+
+def test_statement_20_push_consumer_on_an_unknown_topic(client: Official) -> None:
+    """It fails with the client's known AttributeError."""
+    with pytest.raises(ClientError) as caught:
+        push(client, "no_such_topic")
+    assert caught.value.kind == "AttributeError"
+
+
+def test_statement_26_everything_arrives_unchanged(client: Official, topic: str, producer: str) -> None:
+    """Body of all byte values, tag, key and properties come back, and nothing more."""
+    body = bytes(range(256))
+    properties = {"run": "1", "ünï": "cödé"}
+    receipt = client.do("send", name="p", message=message(topic, body, tag="tagA", keys="order-1", properties=properties))
+    simple(client, topic)
+    (got,) = receive_some(client)
+    assert bytes.fromhex(got["body"]) == body
+    assert (got["id"], got["tag"], got["keys"], got["properties"]) == (receipt["id"], "tagA", ["order-1"], properties)
+    assert not got["corrupted"] and got["born_host"] and got["born_ms"] > 0
+
+
+def test_statement_29_36_what_the_client_refuses_itself(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
+    """Too long a body and the wrong kind fail before any call, by the server's Settings and route."""
+    with pytest.raises(ClientError) as caught:
+        client.do("send", name="p", message=message(topic, bytes(4_194_305)))
+    assert caught.value.kind == "IllegalArgumentException"
+    client.do("send", name="p", message=message(topic, bytes(4_194_304)))
+    with pytest.raises(ClientError, match="not match with queue accept message types") as caught:
+        send(client, topic, message_group="g")
+    assert caught.value.kind == "IllegalArgumentException"
+
+
+def test_statement_40_two_hundred_sends_at_once(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
+    """All succeed, ids are unique, every one is consumed."""
+    receipts = client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(200)])
+    assert len({receipt["id"] for receipt in receipts}) == 200
+    simple(client, topic)
+    seen: dict[str, str] = {}
+    while len(seen) < 200:
+        seen.update({got["id"]: text(got) for got in receive_some(client)})
+    assert sorted(map(int, seen.values())) == list(range(200))
+    assert set(seen) == {receipt["id"] for receipt in receipts}
+
+
+def test_statement_42_an_empty_topic(client: Official, topic: str) -> None:
+    """`receive` gives [] after the polling time, not earlier."""
+    simple(client, topic, await_s=2)
+    receive(client)
+    answer = client.do("receive", name="c", batch=10, invisible_s=20)
+    assert answer["messages"] == []
+    assert 2.0 <= answer["took"] < 2 + late(0.5)
+
+
+def test_statement_43_a_message_ends_the_poll(client: Official, cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    """A message sent into a long poll is returned at once, long before the poll would end."""
+    simple(client, topic, await_s=5)
+    receive(client)
+    with official(cluster, tmp_path / "other") as other:
+        other.do("producer", name="p", topics=[topic])
+        client.start("receive", name="c", batch=10, invisible_s=20)
+        send(other, topic, "wake up")
+        answer = client.answer()
+    assert [text(got) for got in answer["messages"]] == ["wake up"]
+
+
+def test_statement_45_invisible_time(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """Not before the invisible time is over, then soon, with attempt 2 and the same id."""
+    receipt = send(client, topic)
+    simple(client, topic)
+    (first,) = receive_some(client, invisible_s=2)
+    (second,) = receive_some(client, within_s=2 + late(1.5))
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert first["id"] == second["id"] == receipt["id"]
+    ((_, began), (_, again)) = next(iter(Deliveries(cluster, "G", topic).leases.values()))
+    assert again - began >= 2000
+
+
+def test_statement_48_compressed_bodies(client: Official, cluster: LocalCluster, topic: str) -> None:
+    """A body marked GZIP is shown inflated, and is not corrupted."""
+    sent = pb.Message(topic=pb.Resource(name=topic), body=gzip.compress(b"hello" * 100))
+    sent.system_properties.message_id = "01" + "A" * 32
+    sent.system_properties.body_encoding = pb.GZIP
+    with grpc.insecure_channel(real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage", response_deserializer=pb.SendMessageResponse.FromString
+        )
+        request = pb.SendMessageRequest(messages=[sent]).SerializeToString()
+        assert stub(request, metadata=(("x-mq-client-id", "t1"),), timeout=10).status.code == pb.OK
+    simple(client, topic)
+    (got,) = receive_some(client)
+    assert bytes.fromhex(got["body"]) == b"hello" * 100 and not got["corrupted"]
+
+
+def test_statement_51_tag_filter(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """Only the tags asked for come; the others are consumed silently for the group, for good."""
+    for i, tag in enumerate(("tagA", "tagB", "tagC") * 4):
+        send(client, topic, str(i), tag=tag)
+    simple(client, topic, expression="tagA || tagB")
+    seen: list[dict[str, Any]] = []
+    while len(seen) < 8:
+        seen += receive_some(client)
+    assert {got["tag"] for got in seen} == {"tagA", "tagB"}
+    for got in seen:
+        client.do("ack", name="c", id=got["id"])
+    simple(client, topic, name="all")
+    assert receive(client, "all") == []
+    found = until_done(cluster, "G", topic, 8)
+    assert found.once and found.passed == 4
+
+
+def test_statement_56_57_groups_and_members(client: Official, topic: str, producer: str) -> None:
+    """Members of a group share, groups do not; a group that comes late gets everything from the beginning."""
+    sent = {send(client, topic, str(i))["id"] for i in range(20)}
+    for name, group in (("a", "G"), ("b", "G"), ("other", "H")):
+        simple(client, topic, name=name, group=group)
+    first = {got["id"] for got in receive(client, "a", batch=5)}
+    second: set[str] = set()
+    while len(second) < 20 - len(first):
+        second |= {got["id"] for got in receive_some(client, "b")}
+    assert not first & second and first | second == sent
+    late_comer: set[str] = set()
+    while len(late_comer) < 20:
+        late_comer |= {got["id"] for got in receive_some(client, "other")}
+    assert late_comer == sent
+
+
+def test_statement_59_acknowledged_for_good(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """After the acknowledgement nothing is left in the group's state."""
+    send(client, topic)
+    simple(client, topic)
+    (got,) = receive_some(client, invisible_s=1)
+    client.do("ack", name="c", id=got["id"])
+    assert until_done(cluster, "G", topic, 1).once
+    assert receive(client) == [] and receive(client) == []
+    assert Deliveries(cluster, "G", topic).once
+
+
+def test_statement_61_acknowledging_too_late(client: Official, topic: str, producer: str) -> None:
+    """The client raises BadRequestException, and the message comes again."""
+    send(client, topic)
+    simple(client, topic, name="a")
+    simple(client, topic, name="b")
+    (got,) = receive_some(client, "a", invisible_s=1)
+    (again,) = receive_some(client, "b", within_s=1 + late(1.5))
+    client.do("ack", name="b", id=again["id"])
+    with pytest.raises(ClientError) as caught:
+        client.do("ack", name="b", id=got["id"])
+    assert caught.value.kind == "BadRequestException"
+
+
+def test_statement_63_change_invisible_duration(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """The message gets another handle, and the acknowledgement with it works after the first time is over."""
+    send(client, topic)
+    simple(client, topic, await_s=2)
+    (got,) = receive_some(client, invisible_s=1)
+    assert client.do("change", name="c", id=got["id"], seconds=30) != got["handle"]
+    assert receive(client) == []
+    client.do("ack", name="c", id=got["id"])
+    assert until_done(cluster, "G", topic, 1).once
+
+
+def test_statement_68_push_consumes_each_message_once(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """100 messages, 100 calls of the listener, 100 acknowledgements; by the log nothing more can come."""
+    push(client, topic)
+    client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(100)])
+    seen = events(client, 100)
+    assert sorted(int(text(got)) for got in seen) == list(range(100))
+    assert until_done(cluster, "P", topic, 100).once
+    assert len(client.do("events", name="push")) == 100
+
+
+@pytest.mark.parametrize("mode", ["fail", "raise"])
+def test_statement_69_70_a_failing_listener(client: Official, cluster: LocalCluster, topic: str, producer: str, mode: str) -> None:
+    """The next delivery comes one second later, not earlier, with attempt 2."""
+    push(client, topic, behaviour={"bad_attempts": 1, "mode": mode})
+    send(client, topic)
+    seen = events(client, 2, within_s=late(1) + 10)
+    assert [got["attempt"] for got in seen] == [1, 2]
+    leases = next(iter(until_done(cluster, "P", topic, 1).leases.values()))
+    assert [attempt for attempt, _ in leases] == [1, 2]
+    assert leases[1][1] - leases[0][1] >= 1000
+
+
+def test_statement_71_a_slow_listener(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """A listener that works much longer than the liveness limit is called once; its acknowledgement with the original handle counts."""
+    push(client, topic, behaviour={"seconds": 3 * LIVENESS_S})
+    send(client, topic)
+    events(client, 1)
+    assert until_done(cluster, "P", topic, 1).once
+    assert len(client.do("events", name="push")) == 1
+
+
+def test_statement_72_a_killed_consumer(client: Official, cluster: LocalCluster, topic: str, producer: str, tmp_path: Path) -> None:
+    """What a killed consumer held comes to another member after the liveness limit, with attempt 2."""
+    with official(cluster, tmp_path / "victim") as victim:
+        push(victim, topic, behaviour={"seconds": 600})
+        send(client, topic)
+        events(victim, 1)
+        victim.kill()
+    push(client, topic)
+    (got,) = events(client, 1, within_s=late(LIVENESS_S))
+    assert got["attempt"] == 2
+    leases = next(iter(Deliveries(cluster, "P", topic).leases.values()))
+    assert [attempt for attempt, _ in leases] == [1, 2]
+
+
+def test_statement_73_shutdown_of_an_idle_push_consumer(client: Official, topic: str) -> None:
+    """It ends within the long poll time and a little."""
+    push(client, topic)
+    assert client.do("shutdown", name="push") < LONG_POLL_S + late(3)
+
+
+def test_statement_74_late_subscriber_with_a_small_cache(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+    """A consumer that comes late and holds few messages at a time gets all of them in the end."""
+    client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(150)])
+    push(client, topic, options={"max_cache_message_count": 8})
+    seen = events(client, 150, within_s=60)
+    assert sorted(int(text(got)) for got in seen) == list(range(150))
+    assert until_done(cluster, "P", topic, 150).once
+
+
+def test_statement_23_74_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
+    """Existing clients send, receive and acknowledge again after every node was killed and started, without new Settings from them."""
+    periods = {key: {name: int(value) for name, value in section.items()} for key, section in PERIODS.items()}
+    with real.running(tmp_path, extra=periods) as cluster, official(cluster, tmp_path / "home") as client:
+        real.create_topic(cluster, "T")
+        client.do("producer", name="p", topics=["T"])
+        push(client, "T")
+        send(client, "T", "before")
+        events(client, 1)
+        for node in cluster.nodes:
+            cluster.kill(node)
+        cluster.start_all()
+        cluster.wait_ready()
+
+        def sent() -> str | None:
+            try:
+                return str(send(client, "T", "after")["id"])
+            except ClientError:
+                return None
+
+        identity = real.wait_for(sent, late(15), "a send after the restart")
+        real.wait_for(
+            lambda: identity in {got["id"] for got in client.do("events", name="push")}, late(15), "the message after the restart"
+        )
+        found = real.wait_for(
+            lambda: d if (d := Deliveries(cluster, "P", "T")).done and len(d.acked) >= 2 else None, 30, "acknowledgements"
+        )
+        assert found.done
