@@ -20,6 +20,8 @@ class LogView:
         self._firsts = [first for first, _ in pairs]
         self._terms = [term for _, term in pairs]
         self.end_index = end_index
+        assert all(a < b for a, b in zip(self._firsts, self._firsts[1:], strict=False)), self
+        assert all(a < b for a, b in zip(self._terms, self._terms[1:], strict=False)), self
         self.check()
 
     @property
@@ -71,9 +73,9 @@ class LogView:
         self.end_index = index - 1
 
     def check(self) -> None:
-        """Runs are ordered and end inside the log."""
-        assert all(a < b for a, b in zip(self._firsts, self._firsts[1:], strict=False)), self
-        assert all(a < b for a, b in zip(self._terms, self._terms[1:], strict=False)), self
+        """The last run continues the one before it and lies inside the log; earlier ones were checked when they were last."""
+        if len(self._firsts) > 1:
+            assert self._firsts[-2] < self._firsts[-1] and self._terms[-2] < self._terms[-1], self
         assert (self._firsts[-1] <= self.end_index) if self._firsts else self.end_index == NO_INDEX, self
 
     def __repr__(self) -> str:
