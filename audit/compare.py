@@ -358,6 +358,8 @@ def _settle(result: GroupResult, one: Replica, flaw: Flaw) -> Iterable[Finding]:
         yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=proof), fails=False)
         return
     klass = RULES[flaw.rule].klass
+    if flaw.rule == "chain.seed" and _intact_peers(result, one, flaw):
+        klass = BIT_ROT
     if klass == BIT_ROT and flaw.index is not None and flaw.file.startswith(one.shown(f"{one.log_folder}/data/")):
         narrowed = _narrow(result, one, flaw)
         if narrowed is None:

@@ -336,9 +336,10 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
 
 
 def required_dispatch(replica: Replica) -> int:
-    """Up to this index every message must be in its consume queue: what the snapshot covers; after a clean stop, all known committed."""
-    applied = -1 if replica.snapshot is None else int(replica.snapshot.get("applied_index", -1))
-    return max(applied, replica.commit if replica.clean and replica.commit is not None else -1)
+    """Up to this index every message must be in its consume queue: what the snapshot covers; without one, a clean stop's commit."""
+    if replica.snapshot is not None and isinstance(replica.snapshot.get("applied_index"), int):
+        return int(replica.snapshot["applied_index"])
+    return replica.commit if replica.clean and replica.commit is not None else -1
 
 
 def check_queues(replica: Replica) -> None:

