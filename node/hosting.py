@@ -91,7 +91,7 @@ class HostedGroup:
         if self._keeping is not None:
             self._keeping.result()
         self.store.write_snapshot(self._export())
-        self.store.write_checkpoints(self.replicator.commit_index, self._stamps())
+        self.store.write_checkpoints(self._safe_commit(), self._stamps())
         self.store.close()
 
     def _keep(self, now_ns: int) -> None:
@@ -106,10 +106,15 @@ class HostedGroup:
             self._keeping = self._keeper.submit(self._write_snapshot, value, self.store.queues.begin_sync())
         elif now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
-            commit_index = self.replicator.commit_index
+            commit_index = self._safe_commit()
             if commit_index != self._checkpointed:
                 self._checkpointed = commit_index
                 self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _safe_commit(self) -> int:
+        """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older tail,
+        and the note would call it committed."""
+        return min(self.replicator.commit_index, self.replicator.durable_index)
 
     def _export(self) -> dict[str, Any]:
         return self.machine.export(self.store.identity.log_id)
