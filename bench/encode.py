@@ -1,16 +1,12 @@
-"""What one message costs in the entry layout on one core: encode, seal, verify, columns. Medians in µs a message, as JSON.
-
-`python bench/encode.py [--messages 1000] [--body-bytes 100] [--repeat 300]`. Memory only, no file: `bench/` has other programs for those.
-"""
+"""What one message costs in the entry layout on one core, in memory: encode, seal, verify, columns."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +14,9 @@ from ledgermq.proto import layout
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, UnsealedBatch
 
+NAME, RUNS, DURABLE = "encode", 3, False
+BODY_BYTES = 100
+ROUNDS = 300
 CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
 BORN_MS = 1_700_000_000_000
 SEED = layout.chain_seed("00000000-0000-0000-0000-000000000000")
@@ -72,22 +71,10 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
     return {name: median_us(work, messages, repeat) for name, work in steps.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=1000)
-    parser.add_argument("--body-bytes", type=int, default=100)
-    parser.add_argument("--repeat", type=int, default=300)
-    options = parser.parse_args()
-    report = {
-        "v": 1,
-        "benchmark": "encode",
-        "python": platform.python_version(),
-        "settings": {"messages": options.messages, "body_bytes": options.body_bytes, "repeat": options.repeat},
-        "median_us_a_message": measure(options.messages, options.body_bytes, options.repeat),
-        "median_us_for_one_message": measure(1, options.body_bytes, options.repeat),
+def run(_: Path) -> dict[str, Any]:
+    return {
+        "body_bytes": BODY_BYTES,
+        "rounds": ROUNDS,
+        "us_a_message_of_1000": measure(1000, BODY_BYTES, ROUNDS),
+        "us_for_one_message": measure(1, BODY_BYTES, ROUNDS),
     }
-    print(json.dumps(report, indent=1))
-
-
-if __name__ == "__main__":
-    main()

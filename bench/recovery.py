@@ -1,30 +1,27 @@
-"""How long the start of a log takes: after a clean stop, after SIGKILL, and with the index files gone. Medians as JSON.
+"""How long the start of a 1 GiB log takes: after a clean stop, after SIGKILL, and with the index files gone.
 
-`python bench/recovery.py [--directory DIR] [--log-mib 128] [--file-mib 64] [--body-bytes 100] [--repeat 5] [--drop-caches]`
-
-The budget is stated for `--log-mib 1024`. A SIGKILL leaves the page cache whole and the last batch above the mark; `--drop-caches` (root)
-empties the page cache before each start. A directory in memory is refused.
+A SIGKILL leaves the page cache whole and the last batch above the mark. Both sizes of log files are measured: that of `serve` and that
+of `up`. `cold` empties the page cache before each start; that needs root and is left out otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
-import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+from bench.storage_append import BORN_MS, HOST, Inputs, new_identity, new_log
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.real_disk import RealDisk
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from storage_append import BORN_MS, HOST, IN_MEMORY, Inputs, file_system, new_identity, new_log
+NAME, RUNS, DURABLE = "recovery", 1, True
+LOG_MIB = 1024
+BODY_BYTES = 100
+STARTS = 5
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def fill(directory: Path, log_mib: int, file_mib: int, body_bytes: int) -> int:
@@ -49,7 +46,7 @@ def fill(directory: Path, log_mib: int, file_mib: int, body_bytes: int) -> int:
 def start(directory: Path, file_mib: int, *, clean: bool, drop_caches: bool) -> tuple[float, EntryLog]:
     if drop_caches:
         os.sync()
-        Path("/proc/sys/vm/drop_caches").write_text("1")
+        DROP_CACHES.write_text("1")
     begin = time.perf_counter()
     log = EntryLog.open(RealDisk(), str(directory), new_identity(file_mib), clean=clean, submit=lambda job: None)
     return time.perf_counter() - begin, log
@@ -61,54 +58,30 @@ def stop(log: EntryLog, *, clean: bool) -> None:
     log.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--log-mib", type=int, default=128)
-    parser.add_argument("--file-mib", type=int, default=64)
-    parser.add_argument("--body-bytes", type=int, default=100)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--drop-caches", action="store_true")
-    options = parser.parse_args()
-    if file_system(options.directory) in IN_MEMORY:
-        sys.exit(f"{options.directory} is in memory and keeps nothing: name a directory on a disk with --directory")
-    work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
-    results: dict[str, list[float]] = {"killed_s": [], "clean_s": [], "index_gone_s": []}
+def run(directory: Path) -> dict[str, Any]:
+    cold = {"cold_1024_mib_files": one(directory / "cold", 1024, drop_caches=True)} if os.access(DROP_CACHES, os.W_OK) else {}
+    files = {f"files_of_{mib}_mib": one(directory / str(mib), mib, drop_caches=False) for mib in (1024, 64)}
+    return {"log_mib": LOG_MIB, "body_bytes": BODY_BYTES, "starts_each": STARTS, **files, **cold}
+
+
+def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
+    """Median times to start one log again and again."""
+    results: dict[str, list[float]] = {"clean_s": [], "killed_s": [], "index_gone_s": []}
     rows = {}
-    try:
-        messages = fill(work / "log", options.log_mib, options.file_mib, options.body_bytes)
-        mark = (work / "log/syncedmark").read_bytes()
-        for _ in range(options.repeat):
-            for name in results:
-                clean = name == "clean_s"
-                if not clean:
-                    (work / "log/syncedmark").write_bytes(mark)
-                if name == "index_gone_s":
-                    shutil.rmtree(work / "log/index")
-                    (work / "log/index").mkdir()
-                seconds, log = start(work / "log", options.file_mib, clean=clean, drop_caches=options.drop_caches)
-                results[name].append(seconds)
-                rows[name] = f"{log.report.row}, {log.report.checked_files} files"
-                assert log.fenced is None and log.end_index + 1 == messages
-                stop(log, clean=True)
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-        print(
-            json.dumps(
-                {
-                    "bench": "recovery",
-                    "python": platform.python_version(),
-                    "file_system": file_system(work),
-                    "settings": settings,
-                    "messages": messages,
-                    "rows": rows,
-                    **{name: round(statistics.median(values), 3) for name, values in results.items()},
-                },
-                indent=1,
-            )
-        )
-    finally:
-        shutil.rmtree(work)
-
-
-if __name__ == "__main__":
-    main()
+    messages = fill(directory / "log", LOG_MIB, file_mib, BODY_BYTES)
+    mark = (directory / "log/syncedmark").read_bytes()
+    for _ in range(STARTS):
+        for name, times in results.items():
+            clean = name == "clean_s"
+            if not clean:
+                (directory / "log/syncedmark").write_bytes(mark)
+            if name == "index_gone_s":
+                shutil.rmtree(directory / "log/index")
+                (directory / "log/index").mkdir()
+            seconds, log = start(directory / "log", file_mib, clean=clean, drop_caches=drop_caches)
+            times.append(seconds)
+            rows[name] = f"{log.report.row}, {log.report.checked_files} files"
+            assert log.fenced is None and log.end_index + 1 == messages
+            stop(log, clean=True)
+    shutil.rmtree(directory)
+    return {"messages": messages, "rows": rows, **{name: round(statistics.median(values), 3) for name, values in results.items()}}

@@ -1,22 +1,15 @@
-"""What an append to the entry log costs on one core, without waiting for the disk, and what a group commit takes. Medians as JSON.
+"""What an append to the entry log costs on one core without waiting for the disk, and what a group commit of 1,000 messages takes.
 
-`python bench/storage_append.py [--directory DIR] [--batches 200] [--messages 1000] [--body-bytes 100] [--file-mib 64]`
-
-`append_*` are µs a message through the public append, both CRCs, chain and index included; `from_inputs` begins with (body, tag, key)
-columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes. Group commits are
-measured on a disk only: a directory in memory is refused.
+`append_*` are µs a message through the public append, both CRCs, chain and index included: `from_inputs` begins with (body, tag, key)
+columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import shutil
 import statistics
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,21 +19,15 @@ from ledgermq.storage import identity
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.real_disk import RealDisk
 
+NAME, RUNS, DURABLE = "storage_append", 3, True
+MESSAGES = 1000
+BODY_BYTES = 100
+RANGES = 200
+FILE_MIB = 64
 CLUSTER = "00000000-0000-4000-8000-000000000001"
 CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
 BORN_MS = 1_700_000_000_000
 HOST = layout.host_bytes("127.0.0.1", 8081)
-IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system that holds `path`."""
-    best, kind = "", "unknown"
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, its_kind, *_ = line.split(" ")
-        if (f"{path}/".startswith(f"{mount.rstrip('/')}/")) and len(mount) >= len(best):
-            best, kind = mount, its_kind
-    return kind
 
 
 def new_identity(file_mib: int) -> Identity:
@@ -130,33 +117,13 @@ def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--messages", type=int, default=1000)
-    parser.add_argument("--body-bytes", type=int, default=100)
-    parser.add_argument("--file-mib", type=int, default=64)
-    options = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
-    try:
-        kind = file_system(work)
-        inputs = Inputs(options.messages, options.body_bytes)
-        result: dict[str, object] = {
-            "bench": "storage_append",
-            "python": platform.python_version(),
-            "file_system": kind,
-            "settings": {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
-            **appends(work, options.batches, inputs, options.file_mib),
-        }
-        if kind in IN_MEMORY:
-            result["group_commit"] = f"not measured: {kind} keeps nothing; name a directory on a disk"
-        else:
-            result.update(commits(work, options.batches, inputs, options.file_mib))
-        print(json.dumps(result, indent=1))
-    finally:
-        shutil.rmtree(work)
-
-
-if __name__ == "__main__":
-    main()
+def run(directory: Path) -> dict[str, Any]:
+    inputs = Inputs(MESSAGES, BODY_BYTES)
+    return {
+        "messages_a_range": MESSAGES,
+        "body_bytes": BODY_BYTES,
+        "ranges": RANGES,
+        "file_mib": FILE_MIB,
+        **appends(directory, RANGES, inputs, FILE_MIB),
+        **commits(directory, RANGES, inputs, FILE_MIB),
+    }

@@ -1,0 +1,78 @@
+"""`python -m bench [NAME…]`: run benchmarks, print medians, write bench/results/NAME.json.
+
+`--list` names them, `--runs N` overrides how often each is repeated, `--directory DIR` is where data goes: durable figures refuse a
+directory in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench import report
+
+MODULES = ("encode", "storage_append", "recovery", "send", "official", "receive", "failover", "memory", "idle")
+
+
+def load() -> dict[str, ModuleType]:
+    return {name: importlib.import_module(f"bench.{name}") for name in MODULES}
+
+
+def measure(module: ModuleType, directory: Path, runs: int) -> dict[str, Any]:
+    """All runs of one benchmark, each in a directory of its own that is removed afterwards."""
+    results = []
+    machine = report.machine(directory)
+    for number in range(runs):
+        work = Path(tempfile.mkdtemp(prefix=f"ledgermq-bench-{module.NAME}-", dir=directory))
+        began = time.monotonic()
+        try:
+            results.append(module.run(work))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        report.say(f"{module.NAME}: run {number + 1} of {runs} took {time.monotonic() - began:.0f} s")
+    return {
+        "v": 1,
+        "benchmark": module.NAME,
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine,
+        "runs": runs,
+        "medians": report.medians(results),
+        "all": results,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(MODULES)}")
+    parser.add_argument("--list", action="store_true", help="what there is")
+    parser.add_argument("--runs", type=int, help="how often each is repeated (default: its own)")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(MODULES)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    modules = load()
+    if options.list:
+        for name, module in modules.items():
+            print(f"{name:15} {(module.__doc__ or '').splitlines()[0]}")
+        return
+    chosen = [modules[name] for name in options.names or MODULES]
+    kind = report.file_system(options.directory)
+    if kind in report.IN_MEMORY and any(module.DURABLE for module in chosen):
+        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: name a directory on a disk with --directory")
+    for module in chosen:
+        result = measure(module, options.directory, options.runs or module.RUNS)
+        print(json.dumps({key: result[key] for key in ("benchmark", "runs", "medians")}, indent=1), flush=True)
+        report.save(module.NAME, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The load generator: a lean `grpc.aio` client in its own process that speaks the official protocol with our stubs.
+
+`python -m bench.load send|fill|receive --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made before the clock starts;
+answers are parsed and checked, so nothing counts that was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+import uvloop
+
+from bench.report import percentile
+from ledgermq.proto import messaging_pb2 as pb
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+METADATA = (("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
+TIMEOUT_S = 10.0
+
+
+def message(topic: str, number: int, body: bytes) -> pb.Message:
+    system = pb.SystemProperties(message_id=f"01{number:032X}", message_type=pb.NORMAL, body_encoding=pb.IDENTITY, born_host="bench")
+    system.born_timestamp.FromNanoseconds(time.time_ns())
+    return pb.Message(topic=pb.Resource(name=topic), body=body, system_properties=system)
+
+
+def requests(topic: str, count: int, body_bytes: int, batch: int) -> list[bytes]:
+    """Serialised SendMessage requests of `batch` messages each."""
+    body, out = b"x" * body_bytes, []
+    for first in range(0, count, batch):
+        messages = [message(topic, number, body) for number in range(first, min(first + batch, count))]
+        out.append(pb.SendMessageRequest(messages=messages).SerializeToString())
+    return out
+
+
+class Meter:
+    """Latencies of the acknowledged calls between two moments."""
+
+    def __init__(self, warm_up_s: float, seconds: float) -> None:
+        self.begin = time.monotonic() + warm_up_s
+        self.end = self.begin + seconds
+        self._seconds = seconds
+        self.latencies: list[float] = []
+        self.messages = 0
+        self.total = 0
+
+    def count(self, started: float, messages: int = 1) -> None:
+        now = time.monotonic()
+        self.total += messages
+        if self.begin <= now < self.end:
+            self.latencies.append(now - started)
+            self.messages += messages
+
+    def result(self) -> dict[str, float]:
+        ordered = sorted(self.latencies)
+        return {
+            "messages": self.messages,
+            "total": self.total,
+            "messages_per_s": round(self.messages / self._seconds, 1),
+            "p50_ms": round(percentile(ordered, 0.5) * 1000, 3),
+            "p99_ms": round(percentile(ordered, 0.99) * 1000, 3),
+            "max_ms": round(ordered[-1] * 1000, 3),
+        }
+
+
+async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`window` sends in flight for a fixed time."""
+    call: Any = channel.unary_unary(SERVICE + "SendMessage")
+    waiting = iter(requests(options.topic, options.limit, options.body_bytes, 1))
+    meter = Meter(options.warm_up_s, options.seconds)
+
+    async def worker() -> None:
+        while time.monotonic() < meter.end:
+            data = next(waiting)
+            started = time.monotonic()
+            check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+            meter.count(started)
+
+    await asyncio.gather(*(worker() for _ in range(options.window)))
+    return meter.result()
+
+
+async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`limit` messages, `batch` in a call, `window` calls in flight."""
+    call: Any = channel.unary_unary(SERVICE + "SendMessage")
+    waiting = iter(requests(options.topic, options.limit, options.body_bytes, options.batch))
+    began = time.monotonic()
+
+    async def worker() -> None:
+        for data in waiting:
+            check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=60)).status)
+
+    await asyncio.gather(*(worker() for _ in range(options.window)))
+    seconds = time.monotonic() - began
+    return {"messages": options.limit, "seconds": round(seconds, 3), "messages_per_s": round(options.limit / seconds, 1)}
+
+
+async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`window` receivers take 32 messages at a time and acknowledge them, `batch` handles in a call."""
+    receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
+    acking: Any = channel.unary_unary(SERVICE + "AckMessage")
+    request = receive_request(options)
+    meter, polls = Meter(options.warm_up_s, options.seconds), Meter(options.warm_up_s, options.seconds)
+
+    async def acknowledge(handles: list[tuple[str, str]]) -> None:
+        entries = [pb.AckMessageEntry(message_id=name, receipt_handle=handle) for name, handle in handles]
+        data = pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic, entries=entries).SerializeToString()
+        started = time.monotonic()
+        check(pb.AckMessageResponse.FromString(await acking(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+        meter.count(started, len(handles))
+
+    async def worker() -> None:
+        data = request.SerializeToString()
+        while time.monotonic() < meter.end:
+            started, handles = time.monotonic(), []
+            async for part in receiving(data, metadata=METADATA, timeout=30):
+                response = pb.ReceiveMessageResponse.FromString(part)
+                if response.HasField("status"):
+                    check(response.status)
+                elif response.HasField("message"):
+                    system = response.message.system_properties
+                    handles.append((system.message_id, system.receipt_handle))
+            polls.count(started, len(handles))
+            await asyncio.gather(*(acknowledge(handles[i : i + options.batch]) for i in range(0, len(handles), options.batch)))
+
+    await asyncio.gather(*(worker() for _ in range(options.window)))
+    return {**meter.result(), **{f"receive_{key}": value for key, value in polls.result().items() if key.endswith("_ms")}}
+
+
+def receive_request(options: argparse.Namespace) -> pb.ReceiveMessageRequest:
+    request = pb.ReceiveMessageRequest(group=pb.Resource(name=options.group), batch_size=32)
+    request.message_queue.topic.name = options.topic
+    request.message_queue.id = -1
+    request.filter_expression.type, request.filter_expression.expression = pb.TAG, "*"
+    request.invisible_duration.FromSeconds(60)
+    request.long_polling_timeout.FromSeconds(5)
+    return request
+
+
+def check(status: pb.Status) -> None:
+    if status.code != pb.OK:
+        raise RuntimeError(f"the server answers {status.code}: {status.message}")
+
+
+WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[str, float]]]] = {
+    "send": send,
+    "fill": fill,
+    "receive": receive,
+}
+
+
+async def work(options: argparse.Namespace) -> dict[str, float]:
+    async with grpc.aio.insecure_channel(options.target, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        await channel.channel_ready()
+        result = await WORK[options.what](channel, options)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {**result, "client_cpu_s": round(usage.ru_utime + usage.ru_stime, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
+    parser.add_argument("what", choices=WORK)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", default="bench")
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=300_000)
+    parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("--warm-up-s", type=float, default=2)
+    parser.add_argument("--seconds", type=float, default=10)
+    uvloop.install()
+    print(json.dumps(asyncio.run(work(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()

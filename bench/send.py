@@ -1,0 +1,50 @@
+"""64 unary sends of 100 bytes in flight, durable on three nodes: connected to the leader, and through a follower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench import cluster as cl
+from ledgermq.node.local import LocalCluster
+
+NAME, RUNS, DURABLE = "send", 3, True
+TOPIC = "bench-send"
+
+
+def run(directory: Path) -> dict[str, Any]:
+    with cl.running(directory) as cluster:
+        cl.create_topic(cluster, TOPIC)
+        leads = cl.leader(cluster)
+        through = cl.follower(cluster)
+        return {
+            "window": 64,
+            "body_bytes": 100,
+            "to_the_leader": one(cluster, leads),
+            "through_a_follower": one(cluster, through),
+            "one_at_a_time_to_the_leader": one(cluster, leads, "--window", "1", "--seconds", "4", "--warm-up-s", "1"),
+            "settings": cl.defaults(cluster),
+        }
+
+
+def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
+    """One load, and what it cost: processor time of every node, group commits and turns of the leader."""
+    leads = cl.leader(cluster)
+    cpu, syncs, turns = cl.all_cpu_s(cluster), *(cl.metric_sums(cluster, leads, name) for name in METRICS)
+    result = cl.load("send", cl.address(cluster, node), TOPIC, *more)
+    after = cl.all_cpu_s(cluster)
+    syncs_after, turns_after = (cl.metric_sums(cluster, leads, name) for name in METRICS)
+    roles = {leads: "leader", node: "entry"} if node != leads else {leads: "leader"}
+    used = {roles.get(name, f"other_{i}"): after[name] - cpu[name] for i, name in enumerate(cluster.nodes)}
+    stored = result.pop("total")
+    result["node_cpu_us_a_message"] = {role: round(seconds / stored * 1e6) for role, seconds in sorted(used.items())}
+    result["client_cpu_us_a_message"] = round(result.pop("client_cpu_s") / stored * 1e6)
+    commits = syncs_after[0] - syncs[0]
+    result["group_commits"] = int(commits)
+    result["messages_a_group_commit"] = round(stored / max(commits, 1), 1)
+    result["fdatasync_mean_ms"] = round((syncs_after[1] - syncs[1]) / max(commits, 1) * 1000, 3)
+    result["engine_turns_a_group_commit"] = round((turns_after[0] - turns[0]) / max(commits, 1), 1)
+    return result
+
+
+METRICS = ("ledgermq_sync_seconds", "ledgermq_turn_seconds")
