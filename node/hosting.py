@@ -112,8 +112,8 @@ class HostedGroup:
                 self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
 
     def _safe_commit(self) -> int:
-        """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older tail,
-        and the note would call it committed."""
+        """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older
+        tail, which the note would call committed."""
         return min(self.replicator.commit_index, self.replicator.durable_index)
 
     def _export(self) -> dict[str, Any]:

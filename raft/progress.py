@@ -32,7 +32,7 @@ class Underway:
 class Peer:
     """Progress of one peer within one term of its leader.
 
-    received        last index the peer verified against this leader; only rises, except with a new boot id
+    received        last index the peer verified against this leader; only rises, until the peer is found to have forgotten
     durable         last of those on its stable storage; ≤ received, same rule; the peer's vote in the commit quorum
     next_index      first index not yet pushed; > received; when flowing, the index after the last one under way or received
     underway_bytes  Σ size of `underway`; the window bounds it
@@ -81,10 +81,7 @@ class Peer:
         if self.boot_id not in (None, reply.boot_id):
             assert self.boot_id is not None
             self._retired_boots.append(self.boot_id)
-            self.received = self.durable = -1
-            self.stage = Stage.PROBING
-            self.probe_due = True
-            self._rewind(self.next_index, round_)
+            self._forget(round_)
         self.boot_id = reply.boot_id
         return True
 
@@ -108,12 +105,22 @@ class Peer:
         """The peer lacks the entry we built on. While probing, step back by whole terms; when flowing, a range was lost: push it again."""
         if reply.round <= self.rewound_round:
             return
-        if self.stage is Stage.FLOWING:
-            self._rewind(self.received + 1, round_)
-        else:
+        if self.stage is Stage.PROBING:
             common = log.last_at_most(min(reply.received, self.next_index - 2), reply.hint_term)
             self._rewind(max(common, self.received) + 1, round_)
             self.probe_due = True
+        elif self.suspect:
+            # Everything sent since the last rewind builds on what the peer had confirmed, and it refuses even that.
+            self._forget(round_)
+        else:
+            self._rewind(self.received + 1, round_)
+
+    def _forget(self, round_: int) -> None:
+        """Start over: nothing the peer ever confirmed counts any more."""
+        self.received = self.durable = -1
+        self.stage = Stage.PROBING
+        self.probe_due = True
+        self._rewind(self.next_index, round_)
 
     def _rewind(self, next_index: int, round_: int) -> None:
         self.next_index = next_index

@@ -390,3 +390,25 @@ def test_impossible_memberships_are_refused() -> None:
     for node, voters, learners in (("a", (), ()), ("a", ("a", "a"), ()), ("a", ("a",), ("a",)), ("x", ("a",), ())):
         with pytest.raises(ValueError, match="raft members"):
             RaftConfig(node, voters, 1, learners=frozenset(learners))
+
+
+def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
+    """Nobody is wedged for hours: a peer that refuses even what it had confirmed is compared from scratch and counts for nothing till then."""
+    raft = leader([1])
+    raft.appended(Extent(2, 4, 2, 300))
+    raft.take(LATER)
+    raft.pushed("b", Extent(2, 4, 2, 300))
+    raft.step(AppendReply("b", "a", 2, 3, 1, False, 4, 4), LATER)
+    assert (raft.peers["b"].received, raft.peers["b"].durable) == (4, 4)
+    for round_ in (4, 5):
+        raft.take(LATER + 100 * MS * round_)
+        raft.step(AppendReply("b", "a", 2, 100 + round_, 1, True, 1, -1, hint_term=1), LATER)
+    assert (raft.peers["b"].received, raft.peers["b"].durable) == (-1, -1)
+    probes = [m for m in said(raft, 2 * LATER) if isinstance(m, Append) and m.to == "b"]
+    assert probes[0].extent is None
+    raft.step(AppendReply("b", "a", 2, 200, 1, True, 1, -1, hint_term=1), 2 * LATER)
+    (probe,) = [m for m in said(raft, 2 * LATER) if isinstance(m, Append) and m.to == "b"]
+    assert (probe.prev_index, probe.prev_term) == (1, 1)
+    raft.step(AppendReply("b", "a", 2, 201, 1, False, 1, 1), 2 * LATER)
+    (push,) = [p for p in raft.take(2 * LATER).pushes if p.to == "b"]
+    assert push.first_index == 2
