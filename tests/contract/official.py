@@ -134,3 +134,57 @@ class Deliveries:
     @property
     def done(self) -> bool:
         return self.acked == set(self.leases)
+
+
+def late(bound_s: float) -> float:
+    """How long a test waits for what should take `bound_s`."""
+    return 5 * bound_s + 2
+
+
+def send(client: Official, topic: str, body: str = "hello", **fields: Any) -> dict[str, Any]:
+    receipt: dict[str, Any] = client.do("send", name="p", message=message(topic, body, **fields))
+    return receipt
+
+
+def simple(client: Official, topic: str, name: str = "c", group: str = "G", expression: str = "*", await_s: int = 1) -> None:
+    client.do("simple", name=name, group=group, subscription={topic: expression}, await_s=await_s)
+
+
+def receive(client: Official, name: str = "c", batch: int = 32, invisible_s: int = 30) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.do("receive", name=name, batch=batch, invisible_s=invisible_s)["messages"]
+    return found
+
+
+def receive_some(client: Official, name: str = "c", invisible_s: int = 30, within_s: float = 20) -> list[dict[str, Any]]:
+    return real.wait_for(lambda: receive(client, name, invisible_s=invisible_s), within_s, "messages")
+
+
+def push(client: Official, topic: str, name: str = "push", group: str = "P", behaviour: Any = None, options: Any = None) -> float:
+    took: float = client.do(
+        "push", name=name, group=group, topic=topic, behaviour=behaviour or {}, options={"consumption_thread_count": 4, **(options or {})}
+    )
+    return took
+
+
+def events(client: Official, count: int, name: str = "push", within_s: float = 30) -> list[dict[str, Any]]:
+    """The listener's calls, once there are `count`."""
+
+    def enough() -> list[dict[str, Any]] | None:
+        found: list[dict[str, Any]] = client.do("events", name=name)
+        return found if len(found) >= count else None
+
+    return real.wait_for(enough, within_s, f"{count} calls of the listener")
+
+
+def until_done(cluster: LocalCluster, group: str, topic: str, count: int) -> Deliveries:
+    """The log's deliveries once `count` messages are acknowledged."""
+
+    def done() -> Deliveries | None:
+        found = Deliveries(cluster, group, topic)
+        return found if found.done and len(found.acked) == count else None
+
+    return real.wait_for(done, 30, f"{count} acknowledgements in the log")
+
+
+def text(found: dict[str, Any]) -> str:
+    return bytes.fromhex(found["body"]).decode()
