@@ -87,6 +87,9 @@ class ConsumeQueues:
         for topic, queues in next_offsets.items():
             for queue, offset in queues.items():
                 self._next[topic, queue] = offset
+        for key in self._files:
+            # A former life may have made these names and died before it synced them.
+            self._name_changed(key)
         for key in {*self._files, *self._next}:
             self._require_files(key, self._next.get(key, 0))
             if units_above_max:
@@ -225,7 +228,11 @@ class ConsumeQueues:
 
     def _make_directory(self, key: QueueKey) -> None:
         self._disk.mkdirs(self._path(key))
-        for directory in (f"{self.directory}/{key[0]}", self.directory, self.directory.rpartition("/")[0]):
+        self._name_changed(key)
+
+    def _name_changed(self, key: QueueKey) -> None:
+        """The next sync covers every directory on the way to the files of a queue."""
+        for directory in (self._path(key), f"{self.directory}/{key[0]}", self.directory, self.directory.rpartition("/")[0]):
             self._dirty_directories[directory] = None
 
     def _path(self, key: QueueKey) -> str:

@@ -1,0 +1,167 @@
+"""Three whole replicas in one thread on virtual time: `Group` over the Raft replica, the entry log and consume queues on forgetful disks.
+
+The network delays, drops and cuts packets, syncs take their time, nodes crash with or without their page cache. One seed gives one run.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from ledgermq.node.core.calls import Call, Refused, Result
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ports import PeerPacket, SyncTicket
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.raft.config import MS, RaftConfig
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage.errors import DerivedLost
+from ledgermq.storage.identity import mint
+from ledgermq.storage.store import GroupStore
+
+CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
+CREATED_MS = 1_700_000_000_000
+NAMES = ("n1", "n2", "n3")
+SETTINGS = LeaderSettings(times=LeaseTimes(handover_ns=0, liveness_ns=2000 * MS), entry_bytes_max=65536 - 8)
+
+
+class Node:
+    """One node: its disk, its present life, and when it wants to turn again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.disk = ForgetfulDisk()
+        self.boots = 0
+        self.wake_serial = 0
+        incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
+        sizes = {"data_file_bytes": 65536, "index_file_bytes": 32 * 512, "consume_queue_file_bytes": 20 * 50}
+        self.identity = mint(CLUSTER, "g", name, incarnation, CREATED_MS, **sizes)
+        GroupStore.create(self.disk, "/data/g", self.identity)
+        self.alive = False
+        self.group: Group
+
+    def start(self, now_ns: int) -> None:
+        self.boots += 1
+        self.store = GroupStore.open(self.disk, "/data/g", self.identity)
+        assert self.store.log.fenced is None
+        bootstrap(self.store.log, NAMES, CREATED_MS)
+        self.machine = Machine(self.store.queues, lambda offset, size: bytes(self.store.log.record_at(offset, size)))
+        self.restored = self._restore()
+        config = RaftConfig(self.name, NAMES, self.boots)
+        commit = max(0, self.machine.applied_index)
+        chance = Random(f"{self.name}/{self.boots}")
+        log, hard_state = self.store.log, self.store.hard_state
+        replica = RaftReplica("g", config, log, hard_state, chance, now_ns, store_host=bytes(8), commit_index=commit)
+        self.group = Group("g", self.name, replica, self.machine, SETTINGS)
+        self.alive = True
+
+    def _restore(self) -> bool:
+        snapshot = self.store.read_snapshot()
+        if snapshot is not None:
+            ends = {topic: {int(queue): end for queue, end in queues.items()} for topic, queues in snapshot["queues"].items()}
+            try:
+                self.store.queues.start(ends, self.store.log.end_index - snapshot["applied_index"])
+            except DerivedLost:
+                pass
+            else:
+                self.machine.restore(snapshot)
+                return True
+        self.store.discard_derived()
+        self.store.queues.start({}, 0)
+        return False
+
+    def save(self) -> None:
+        self.store.write_snapshot(self.machine.export(self.identity.log_id))
+
+    def crash(self, chance: Random, *, power: bool) -> None:
+        self.alive = False
+        old, self.disk = self.disk, self.disk.successor()
+        del old
+        if power:
+            self.disk.power_cut(chance)
+
+
+class Cluster:
+    """Nodes, a network, a queue of what happens when."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.now_ns = 0
+        self.nodes = {name: Node(name) for name in NAMES}
+        self.events: list[tuple[int, int, str, str, Any]] = []
+        self.serial = 0
+        self.cut: set[str] = set()
+        self.drop = 0.0
+        self.outcomes: dict[int, Result | Refused] = {}
+        for node in self.nodes.values():
+            self.boot(node)
+
+    def later(self, delay_ns: int, what: str, node: str, value: Any) -> None:
+        self.serial += 1
+        heappush(self.events, (self.now_ns + delay_ns, self.serial, what, node, value))
+
+    def boot(self, node: Node) -> None:
+        node.start(self.now_ns)
+        self.wake(node, self.now_ns)
+
+    def wake(self, node: Node, at_ns: int) -> None:
+        """Only the newest wish of a node counts."""
+        self.later(max(0, at_ns - self.now_ns), "wake", node.name, self.serial + 1)
+        node.wake_serial = self.serial
+
+    def leader(self) -> Node | None:
+        """The serving leader of the highest term."""
+        serving = [node for node in self.nodes.values() if node.alive and node.group.leader.serving]
+        return max(serving, key=lambda node: node.group.replicator.term, default=None)
+
+    def turn(
+        self,
+        node: Node,
+        calls: list[Call] | None = None,
+        packets: list[tuple[str, PeerPacket]] | None = None,
+        synced: list[tuple[SyncTicket, OSError | None]] | None = None,
+    ) -> None:
+        output = node.group.turn(self.now_ns, CREATED_MS + self.now_ns // MS, calls or [], packets or [], synced or [])
+        for done in output.done:
+            assert done.token not in self.outcomes, f"token {done.token} is answered twice"
+            self.outcomes[done.token] = done.outcome
+        for to, packet in output.packets:
+            lost = self.rng.random() < self.drop or (node.name in self.cut) != (to in self.cut)
+            if not lost:
+                payload = bytes(packet.payload)
+                self.later(self.rng.randint(1, 3) * MS, "packet", to, (node.name, PeerPacket(packet.header, payload)))
+        if output.sync is not None:
+            self.later(self.rng.randint(1, 8) * MS, "sync", node.name, (node.boots, output.sync))
+        self.wake(node, output.wake_at_ns)
+
+    def run(self, until_ns: int) -> None:
+        """Let everything happen up to a moment."""
+        while self.events and self.events[0][0] <= until_ns:
+            at, _, what, name, value = heappop(self.events)
+            self.now_ns = max(self.now_ns, at)
+            node = self.nodes[name]
+            if not node.alive:
+                continue
+            if what == "packet":
+                self.turn(node, packets=[value])
+            elif what == "sync" and value[0] == node.boots:
+                value[1].run()
+                self.turn(node, synced=[(value[1], None)])
+            elif what == "wake" and value == node.wake_serial:
+                self.turn(node)
+        self.now_ns = until_ns
+
+    def crash(self, name: str, *, power: bool) -> None:
+        self.nodes[name].crash(self.rng, power=power)
+
+    def heal(self) -> None:
+        """Everything runs and hears everything."""
+        self.cut.clear()
+        self.drop = 0.0
+        for node in self.nodes.values():
+            if not node.alive:
+                self.boot(node)
