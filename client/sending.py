@@ -134,7 +134,7 @@ class Sender:
             if code not in ELSEWHERE:
                 return refusal(50001, f"the call failed with {code.name}")
             self._connection.elsewhere(flight.address)
-            return Unreachable(f"no acknowledgement in time ({code.name})", "check the endpoints and ledgermq status")
+            return Unreachable(f"{flight.address} answers {code.name}", "check the endpoints and ledgermq status")
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)
         for key, value in flight.future.trailing_metadata() or ():

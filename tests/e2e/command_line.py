@@ -1,0 +1,87 @@
+"""The `ledgermq` command as a process, asked of a running cluster; what it printed is judged by the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledgermq.node.local import LocalCluster
+
+LEDGERMQ = [sys.executable, "-m", "ledgermq"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exit status and both streams of one command."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one object on stdout."""
+        (line,) = self.out.splitlines()
+        found = json.loads(line)
+        assert found["v"] == 1
+        return found
+
+    @property
+    def lines(self) -> list[Any]:
+        """JSON Lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The one error line: last on stderr, with a remedy, and no traceback before it."""
+        lines = self.err.splitlines()
+        assert lines and lines[-1].startswith("error: ") and "; " in lines[-1], self.err
+        assert "Traceback" not in self.err
+        assert sum(line.startswith("error: ") for line in lines) == 1
+        return lines[-1]
+
+
+def environment(endpoints: str) -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("LEDGERMQ_")}
+    return {**own, "LEDGERMQ_ENDPOINTS": endpoints}
+
+
+class CommandLine:
+    """Commands against one cluster, through all of its endpoints."""
+
+    def __init__(self, endpoints: str) -> None:
+        self.endpoints = endpoints
+
+    @classmethod
+    def of(cls, cluster: LocalCluster) -> CommandLine:
+        return cls(cluster.endpoints)
+
+    def run(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
+        command = [*LEDGERMQ, *map(str, arguments)]
+        done = subprocess.run(command, input=stdin, capture_output=True, env=environment(self.endpoints), timeout=timeout_s, check=False)
+        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
+        """A command that must succeed."""
+        outcome = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
+        assert outcome.status == 0, f"{arguments}: exit status {outcome.status}\n{outcome.out}\n{outcome.err}"
+        return outcome
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
+        """A command that runs on; its stdout and stderr are pipes."""
+        command = [*LEDGERMQ, *map(str, arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(self.endpoints))
+
+    def send_lines(self, topic: str, bodies: Iterable[str], *more: str) -> Any:
+        """`send --file -`: its summary."""
+        return self.ok("send", "--topic", topic, "--file", "-", "--json", *more, stdin="".join(f"{b}\n" for b in bodies).encode()).json
+
+    def consume_all(self, topic: str, group: str, *more: str) -> list[str]:
+        """The bodies that `consume --until-empty` printed."""
+        return self.ok("consume", "--topic", topic, "--group", group, "--until-empty", "1s", *more).out.splitlines()
