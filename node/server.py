@@ -240,6 +240,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         self.reconciler.stop()
+        self.service.drain()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
         self.forwarder.stop()

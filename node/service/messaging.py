@@ -8,8 +8,9 @@ registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -47,6 +48,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
 )
+_NOTHING: Sequence[bytes] = ()
 CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 Context = Any
@@ -76,12 +78,36 @@ class MessagingService:
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._telemetry = Telemetry(config, self._topics, self.clients)
         self._releases: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        """Streams that would go on for long: polls and Telemetry."""
+        self._draining = False
         self._executors: dict[str, Callable[[str, bytes, Caller, float], Awaitable[Sequence[bytes]]]] = {
             sending.METHOD: self._sender.execute,
             receiving.METHOD: self._receiver.execute,
             acknowledging.ACK: self._acknowledger.execute_ack,
             acknowledging.CHANGE: self._acknowledger.execute_change,
         }
+
+    def drain(self) -> None:
+        """The node is about to stop: long polls are answered and Telemetry streams end, so that only short calls are left to wait for."""
+        self._draining = True
+        for task in self._waiting:
+            task.cancel()
+
+    @contextlib.contextmanager
+    def _until_drained(self) -> Iterator[None]:
+        """Swallows the cancellation that `drain` causes, and no other."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._draining:
+                raise
+            task.uncancel()
+        finally:
+            self._waiting.discard(task)
 
     # Registration
 
@@ -157,15 +183,17 @@ class MessagingService:
 
     async def _receive(self, data: bytes, context: Context) -> None:
         caller: Caller | None = None
+        responses: Sequence[bytes] = _NOTHING
         try:
             caller = self._enter(context)
             remaining = context.time_remaining()
             deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
-            responses = await self._receiver.route(data, caller, deadline)
+            with self._until_drained():
+                responses = await self._receiver.route(data, caller, deadline)
         except Exception as error:  # the client gets a status, never an exception
             responses = receiving.failure(statuses.status_of(statuses.as_error(error, self._config.node, receiving.METHOD)))
         try:
-            for response in responses:
+            for response in responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")):
                 await context.write(response)
         except BaseException:
             # The caller is gone, whichever way the library says so; what it was to get is for others.
@@ -236,7 +264,8 @@ class MessagingService:
         except LedgerError as error:
             await context.write(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
             return
-        await self._telemetry.serve(caller, context)
+        with self._until_drained():
+            await self._telemetry.serve(caller, context)
 
 
 def _plain(response: Callable[..., Any]) -> Failure:

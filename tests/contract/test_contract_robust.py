@@ -186,3 +186,22 @@ async def test_streams_of_clients_that_left_are_forgotten(server: Backend) -> No
     server.service.clients._now = lambda: loop.time() + 10_000
     server.service.clients.remember("new", pb.Settings())
     assert len(server.service.clients) == 1
+
+
+@contract()
+async def test_draining_answers_polls_and_ends_streams(server: Backend) -> None:
+    """Before a node stops, long polls get their answer, Telemetry ends with OK, and a message that comes then is nobody's."""
+    for raw, service in ((server.raw, server.service), (server.raw2, server.service2)):
+        stream = raw.telemetry()
+        await say(stream, consumer())
+        poll = asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=20, invisible=None))))
+        await server.until_polls(1)
+        service.drain()
+        got = await poll
+        assert (got.status.code, got.contents) == (pb.MESSAGE_NOT_FOUND, ["status", "delivery_timestamp"])
+        assert await stream.read() is grpc.aio.EOF
+        assert await stream.code() == grpc.StatusCode.OK
+        await server.until_polls(0)
+    await server.raw.send(message())
+    (left,) = (await server.raw.receive()).messages
+    assert left.system_properties.delivery_attempt == 1
