@@ -22,6 +22,8 @@ Submit = Callable[[Callable[[], None]], None]
 
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 64
+HEADROOM_FRACTION = 8
+"""Making a file leaves this part of its length free, for everything that is not allocated ahead."""
 UNFINISHED = (".alloc", ".tmp")
 
 
@@ -42,8 +44,10 @@ def parse_name(name: str) -> int | None:
 class _Preparation:
     """One file being made. Whoever claims it first makes it: the background, or the owner who cannot wait for it."""
 
-    def __init__(self, disk: Disk, path: str, size: int, allocate: bool) -> None:
+    def __init__(self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int) -> None:
         self.path = path
+        self.free_bytes = free_bytes
+        """What the file system had to offer before the attempt."""
         self.error: OSError | None = None
         self.cancelled = False
         self._disk = disk
@@ -99,6 +103,7 @@ class MappedFiles:
         self._allocate = allocate
         self._open: OrderedDict[int, DiskFile] = OrderedDict()
         self._next: _Preparation | None = None
+        self._room_wanted = 0
 
     def load(self) -> None:
         """Find the files, removing unfinished ones. Raises Damaged for a wrong length or a name that is none; gaps are `gap_after`'s."""
@@ -186,10 +191,11 @@ class MappedFiles:
 
     def prepare(self) -> None:
         """Have the next file made in the background, unless it is on the way or the disk is known to be too full."""
-        if self._next is not None and self._next.ready and (self._next.error is not None or self._next.cancelled):
+        if self._next is not None and self._next.ready and self._next.cancelled:
             self._next = None
         if self._next is None and self._has_room():
-            self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate)
+            free = self._disk.free_bytes(self.directory) if self._allocate else 0
+            self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free)
             self._submit(self._next.run)
 
     def adopt_if_ready(self) -> bool:
@@ -201,6 +207,7 @@ class MappedFiles:
             return False
         if preparation.error is not None:
             if is_no_space(preparation.error):
+                self._room_wanted = preparation.free_bytes + self.file_bytes // HEADROOM_FRACTION
                 return False
             raise preparation.error
         self._disk.rename(preparation.path, f"{self.directory}/{file_name(self.end)}")
@@ -257,4 +264,8 @@ class MappedFiles:
         return f"{self.directory}/next.alloc"
 
     def _has_room(self) -> bool:
-        return not self._allocate or self._disk.free_bytes(self.directory) >= self.file_bytes
+        """Whether it is worth trying. A failed attempt is not repeated before space was given back: every one writes until it fails."""
+        if not self._allocate:
+            return True
+        free = self._disk.free_bytes(self.directory)
+        return free >= self.file_bytes + self.file_bytes // HEADROOM_FRACTION and free >= self._room_wanted

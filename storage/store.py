@@ -16,7 +16,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EXIT_SYNC_FAILED, EntryLog
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError, Unusable, is_no_space
 from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.mapped_files import UNFINISHED, Submit, run_now
+from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
@@ -44,7 +44,8 @@ class GroupStore:
         log_directory = f"{root}/dledger-{new.replica}"
         try:
             _require_unused(disk, root, new.replica)
-            if disk.exists(parent) and disk.free_bytes(parent) < new.data_file_bytes + START_BYTES:
+            needed = new.data_file_bytes + new.data_file_bytes // HEADROOM_FRACTION + START_BYTES
+            if disk.exists(parent) and disk.free_bytes(parent) < needed:
                 raise NoSpace(f"{parent} has no room for a log file of {new.data_file_bytes} bytes: free disk space, then start again")
             for directory in (log_directory, f"{root}/state", f"{root}/consumequeue"):
                 disk.mkdirs(directory)

@@ -423,6 +423,59 @@ def test_the_index_has_a_reserve_too(tmp_path: Path) -> None:
     check_whole(log)
 
 
+def test_the_index_keeps_its_reserve_for_control_records(tmp_path: Path) -> None:
+    """Ordinary batches stop while there is still a stretch of real index blocks, which control records may use up."""
+    disk = FaultyDisk(RealDisk())
+    units = 64
+    log = new_log(tmp_path / "log", disk, make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * units))
+    append(log, 1)
+    disk.fail_creation(errno_of="ENOSPC")
+    with pytest.raises(NoSpace):
+        for _ in range(1000):
+            append(log, 1)
+    stopped = log.end_index
+    with pytest.raises(NoSpace):
+        for _ in range(1000):
+            append(log, 1, control=True)
+    assert log.end_index - stopped == units
+    check_whole(log)
+
+
+def test_a_failed_allocation_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    """Where the disk promises room and then has none, attempts that write until they fail wait for space to come back."""
+    disk = FaultyDisk(RealDisk())
+    log = new_log(tmp_path / "log", disk)
+    append(log, 3)
+    disk.free = 10 * FILE_BYTES
+    disk.fail_creation(errno_of="EDQUOT")
+    for _ in range(60):
+        try:
+            append(log, 1)
+        except NoSpace:
+            continue
+    attempts = len([path for operation, path in disk.names("create") if "/data/" in str(path)])
+    assert attempts == 2
+    disk.heal()
+    disk.free = 10 * FILE_BYTES
+    with pytest.raises(NoSpace):
+        append(log, 30)
+    disk.free = 12 * FILE_BYTES
+    append(log, 10)
+    check_whole(log)
+
+
+def test_a_prepared_file_is_synced_before_it_gets_its_name(tmp_path: Path) -> None:
+    """A name of the log never stands for a file whose length or blocks a power cut could take."""
+    disk = FaultyDisk(RealDisk())
+    log = new_log(tmp_path / "log", disk)
+    append(log, 100)
+    events = [(operation, str(path).rsplit("/log/", 1)[-1]) for operation, path in disk.names("create", "sync", "rename")]
+    data = [event for event in events if event[1].startswith("data/")]
+    assert len(data) >= 9
+    assert [operation for operation, _ in data] == ["create", "sync", "rename"] * (len(data) // 3)
+    assert all(name == "data/next.alloc" for operation, name in data if operation != "rename")
+
+
 class ManualRunner:
     """A background that works only when told."""
 

@@ -136,7 +136,7 @@ class Life:
                 assert not any(self.disk.read_file(path)[max(0, log.end_pos - base) :])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_lives_on_a_forgetful_disk(seed: int) -> None:
     """What was durable stays, what comes back was once appended, and no crash looks like damage."""
     life = Life(seed)

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ledgermq.proto.layout import seal
 from ledgermq.storage import log_recovery
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Damaged, LogFenced, Unusable
 from ledgermq.storage.log_decision import ROWS, Above, Act, Below, decide
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.log_material import FILE_BYTES, append, content, log_bytes, make_identity, new_log, reopen, sync
+from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_bytes, make_batch, make_identity, new_log, reopen, sync
 
 
 def expected_row(clean: bool, below: Below, above: Above) -> tuple[str, Act]:
@@ -360,6 +362,31 @@ def test_files_behind_a_gap_above_the_mark_go_away(tmp_path: Path) -> None:
     assert log.end_pos < 2 * FILE_BYTES
     assert log.report.removed_files >= 1
     append(log, 100, term=5)
+
+
+def test_only_one_empty_file_stays_behind_the_end(tmp_path: Path) -> None:
+    """After a cut over many files one of them is kept as the next, zeroed; the others go."""
+    log = marked_log(tmp_path / "log", 5, above=100)
+    hole = log.pos_of(7)
+    log.close()
+    change(tmp_path / "log", hole, b"\xff\xff")
+    log = reopen(tmp_path / "log", clean=False)
+    assert (log.report.row, log.end_pos) == ("torn", hole)
+    assert sorted(int(path.name) for path in (tmp_path / "log/data").iterdir()) == [0, FILE_BYTES]
+    assert log.report.removed_files > 3
+
+
+def test_an_entry_that_should_have_fitted_before_its_blank_is_torn(tmp_path: Path) -> None:
+    """A blank in front of an entry that had room is not what any writer does: the log ends before it."""
+    log = marked_log(tmp_path / "log", 3)
+    end, chain = log.end_pos, log.end_chain
+    log.close()
+    batch = make_batch(1)
+    seal(batch, first_index=3, term=1, pos=FILE_BYTES, queue_offsets=np.zeros(1, np.int64), store_ms=1, store_host=HOST, prev_chain=chain)
+    (tmp_path / "log/data" / f"{FILE_BYTES:020d}").write_bytes(bytes(batch.data).ljust(FILE_BYTES, b"\0"))
+    change(tmp_path / "log", end, b"\xff\xff\xff\xff" + (FILE_BYTES - end).to_bytes(4, "big"))
+    log = reopen(tmp_path / "log", clean=False)
+    assert (log.report.row, log.end_index, log.end_pos) == ("garbage", 2, end)
 
 
 def test_unfinished_files_are_removed(tmp_path: Path) -> None:
