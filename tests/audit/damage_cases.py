@@ -35,6 +35,7 @@ def write_cluster(base: Path, messages: list[Message], change: Callable[[Writer]
         writer = Writer(base / name)
         if change is not None:
             change(writer)
+            writer.chain = writer.seed
         for message in messages:
             writer.append(message)
         writers.append(writer.finish(**finish))  # type: ignore[arg-type]

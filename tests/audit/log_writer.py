@@ -93,8 +93,12 @@ class Writer:
         self.log_id = str(uuid.uuid5(uuid.UUID(CLUSTER), self.group))
         self.space = bytearray()
         self.pos = 0
-        self.chain = checksum((self.seed_text or self.log_id).encode())
+        self.chain = self.seed
         self.offsets: dict[tuple[str, int], int] = {}
+
+    @property
+    def seed(self) -> int:
+        return checksum((self.seed_text or self.log_id).encode())
 
     def append(self, message: Message) -> Placed:
         index, at = len(self.entries), self.pos
@@ -143,8 +147,7 @@ class Writer:
         units = b"".join(struct.pack(">iqiqq", 1, e.pos, e.size, e.index, e.term) for e in self.entries)
         self.write_space(self.log / "index", units, self.index_bytes)
         self.write_queues(committed)
-        seed = checksum((self.seed_text or self.log_id).encode())
-        point = (marked.term, marked.index, marked.pos + marked.size, marked.chain) if marked else (-1, -1, 0, seed)
+        point = (marked.term, marked.index, marked.pos + marked.size, marked.chain) if marked else (-1, -1, 0, self.seed)
         body = self.log_id.encode() + struct.pack(">iqqqI", 0, *point)
         (self.log / "syncedmark").write_bytes(self.slot(b"LMSM", 6, body) + self.slot(b"LMSM", 7, body))
         vote = struct.pack(">qi64s", max((e.term for e in self.entries), default=0), 2, b"n1")

@@ -1,0 +1,167 @@
+"""Directories without damage: what passes, what is incomplete, and what an unclean stop may leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.rules import TORN_TAIL
+from tests.audit.damage_cases import CREATED, NODES, history, write_cluster
+from tests.audit.log_writer import Message, Writer, election
+
+
+def run(base: Path, *names: str, deep: bool = False) -> Audit:
+    return audit([str(base / name) for name in names or NODES], deep=deep)
+
+
+def write_uneven(base: Path, common: int, **more: int) -> dict[str, Writer]:
+    """One history of which each replica holds `common` entries and `more` of its own; all were stopped cleanly."""
+    messages = history(5, 80)
+    writers = {}
+    for name in NODES:
+        writer = Writer(base / name)
+        for message in messages[: common + more.get(name, 0)]:
+            writer.append(message)
+        writers[name] = writer.finish(committed=common - 1)
+    return writers
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_replicas_pass(tmp_path: Path, seed: int) -> None:
+    """Random histories over several files pass without a finding, compared up to the last entry."""
+    writers = write_cluster(tmp_path, history(seed, 20 + 15 * seed))
+    result = run(tmp_path, deep=seed % 2 == 0)
+    assert (result.verdict, result.reasons, result.findings) == ("PASS", [], [])
+    assert result.compared == len(writers[0].entries) - 1
+    assert set(result.replica_verdicts.values()) == {"PASS"}
+
+
+def test_every_boundary_of_a_file_passes(tmp_path: Path) -> None:
+    """Entries that end at each distance from the end of a file, blank or not, are no findings."""
+    for spare in (0, 1, 7, 8, 9, 39):
+        base = tmp_path / str(spare)
+        first = Writer(base / "probe")
+        for message in history(1, 0):
+            first.append(message)
+        room = first.data_bytes - first.pos - 8 - (48 + 91 + 7 + 10) - spare
+        bodies = (b"x" * room, b"next", b"")
+        write_cluster(base, [*history(1, 0), *(Message("flights", body, time=CREATED + 2) for body in bodies)])
+        assert run(base).verdict == "PASS", spare
+
+
+def test_missing_replicas_are_incomplete(tmp_path: Path) -> None:
+    """With one of three nothing is compared; with two a majority is, but a replica is missing."""
+    write_cluster(tmp_path, history(2))
+    one, two = run(tmp_path, "n1"), run(tmp_path, "n1", "n3")
+    assert (one.verdict, one.compared) == ("INCOMPLETE", None)
+    assert (two.verdict, two.compared) == ("INCOMPLETE", 62)
+    assert any("n2 was not given" in reason for reason in two.reasons)
+    assert not one.findings and not two.findings
+
+
+def test_no_data_is_incomplete(tmp_path: Path) -> None:
+    """Empty directories prove nothing."""
+    for name in NODES:
+        (tmp_path / name).mkdir()
+    assert run(tmp_path).verdict == "INCOMPLETE"
+    assert audit([]).verdict == "INCOMPLETE"
+
+
+def test_a_directory_given_twice_counts_once(tmp_path: Path) -> None:
+    """The same directory under two names is one replica."""
+    write_cluster(tmp_path, history(2))
+    result = audit([str(tmp_path / "n1"), str(tmp_path / "n2" / ".." / "n1"), str(tmp_path / "n2"), str(tmp_path / "n3")])
+    assert result.verdict == "PASS"
+
+
+def test_uncommitted_suffix_is_no_finding(tmp_path: Path) -> None:
+    """What only one replica appended behind the compared index was never promised."""
+    write_uneven(tmp_path, 50, n2=3)
+    result = run(tmp_path)
+    assert (result.verdict, result.compared) == ("PASS", 49)
+
+
+def test_different_uncommitted_suffixes_are_no_finding(tmp_path: Path) -> None:
+    """Two replicas that appended different entries of different terms behind the commit still agree."""
+    for name, term in zip(NODES, (5, 6, 7), strict=True):
+        writer = Writer(tmp_path / name)
+        for message in history(5, 40):
+            writer.append(message)
+        committed = len(writer.entries) - 1
+        writer.append(election(term, name, 1_800_000_000_000))
+        writer.append(Message("flights", name.encode(), key="x", term=term, time=1_800_000_000_000))
+        writer.finish(committed=committed)
+    result = run(tmp_path)
+    assert (result.verdict, result.compared) == ("PASS", 42)
+
+
+def test_a_lagging_replica_is_incomplete(tmp_path: Path) -> None:
+    """A replica behind a majority lost nothing, but does not prove the rest."""
+    write_uneven(tmp_path, 50, n1=5, n2=5)
+    result = run(tmp_path)
+    assert (result.verdict, result.compared, result.findings) == ("INCOMPLETE", 54, [])
+    assert "n3 ends 5 entries before" in result.reasons[0]
+    assert sorted(result.replica_verdicts.values()) == ["INCOMPLETE", "PASS", "PASS"]
+
+
+def test_lacking_only_election_records_passes(tmp_path: Path) -> None:
+    """When nodes stop one after the other, the last ones elect a leader once more; that record is no message."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 40):
+            writer.append(message)
+        if name != "n1":
+            writer.append(election(9, "n2", 1_800_000_000_000))
+        writer.finish()
+    result = run(tmp_path)
+    assert (result.verdict, result.compared, len(result.notes)) == ("PASS", 43, 1)
+
+
+def test_two_broker_groups_in_one_directory(tmp_path: Path) -> None:
+    """Every group is compared on its own; the object tells the lower index."""
+    write_cluster(tmp_path, history(3, 30))
+    for name in NODES:
+        writer = Writer(tmp_path / name, group="g2")
+        for message in history(4, 10):
+            writer.append(message)
+        writer.finish()
+    result = run(tmp_path)
+    assert result.verdict == "PASS"
+    assert [group.compared for group in result.groups] == [32, 12] and result.compared == 12
+
+
+@pytest.mark.parametrize("cut", [1, 47, 48, 100, 150, 230])
+def test_torn_tail_of_a_killed_node_passes(tmp_path: Path, cut: int) -> None:
+    """An entry written in part above the synced mark, which no majority holds, is told and cut at the next start."""
+    writers = write_cluster(tmp_path, history(6, 30), clean=False)
+    writer = writers[0]
+    last = writer.entries[-1]
+    tail = Writer(tmp_path / "other")
+    tail.entries, tail.space, tail.pos = list(writer.entries), bytearray(writer.space), writer.pos
+    tail.chain, tail.offsets = writer.chain, dict(writer.offsets)
+    new = tail.append(Message("flights", b"half" * 60, key="k", term=3, time=CREATED + 10_000))
+    file = writer.log / "data" / f"{new.pos - new.pos % 8192:020d}"
+    with open(file, "r+b") as handle:
+        handle.seek(new.pos % 8192)
+        handle.write(tail.space[new.pos : new.pos + max(cut, 4)])
+    result = run(tmp_path)
+    assert result.verdict == "PASS" and result.compared == last.index
+    assert {finding.klass for finding in result.findings} == {TORN_TAIL}
+    (writer.root / "abort").unlink()
+    assert run(tmp_path).verdict == "FAIL", "after a clean stop nothing may stand behind the end"
+
+
+def test_unclean_stop_without_the_last_derived_units_passes(tmp_path: Path) -> None:
+    """Index and consume queue units above mark and snapshot may be lost with the power; they are rebuilt."""
+    writers = write_cluster(tmp_path, history(6, 30), clean=False, mark=20, snapshot=False)
+    writer = writers[1]
+    place = 25 * 32
+    with open(writer.log / "index" / f"{place - place % 1024:020d}", "r+b") as handle:
+        handle.seek(place % 1024)
+        handle.write(bytes(32 * 5))
+    result = run(tmp_path)
+    assert result.verdict == "PASS" and {finding.klass for finding in result.findings} == {TORN_TAIL}
+    (writer.root / "abort").unlink()
+    assert run(tmp_path).verdict == "FAIL"
