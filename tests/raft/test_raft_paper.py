@@ -393,7 +393,7 @@ def test_impossible_memberships_are_refused() -> None:
 
 
 def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
-    """Nobody is wedged for hours: a peer that refuses even what it had confirmed is compared from scratch and counts for nothing till then."""
+    """Nobody is wedged for hours: a peer that refuses even what it had confirmed is compared from scratch, counting for nothing."""
     raft = leader([1])
     raft.appended(Extent(2, 4, 2, 300))
     raft.take(LATER)
