@@ -156,7 +156,7 @@ class Limits(Section):
     max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32
     max_calls: Annotated[int, Field(ge=16)] = 20_000
     peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
-    drain_ms: Milliseconds = 5_000
+    drain_ms: Milliseconds = 2_000
 
 
 class NodeConfig(Section):

@@ -2,8 +2,9 @@
 
 Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
 takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
-further thread per group, so that the next batch is collected while the last one is being synced; its outcome is an input like any other.
-Nothing here decides anything about logs, roles or deliveries, and nothing here knows gRPC.
+further thread per group; its outcome is an input like any other. Calls of a group wait while a sync of it is under way: what has arrived by
+then is the next batch. A batch so costs one append, one push to each follower and one sync, however many calls are in it, and no timer is
+needed. Nothing here decides anything about logs, roles or deliveries, and nothing here knows gRPC.
 
 Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
 group could leave (invariant I9), and is expected not to return control to the groups.
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, Done, GroupView, Refused, Result, Token
+from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_SYNC, FatalError
 from ledgermq.proto.types import ReplicaStatus
@@ -32,6 +33,8 @@ Outcome = Result | Refused
 
 # A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
 INPUTS_PER_TURN = 2048
+_SILENT = (CancelReceive, ClientsAlive, ClientGone)
+_STOPPING = Refused("not-leader", detail="the node is stopping")
 # How long a thread may hold the interpreter while another waits for it: the engine and the loop hand over often (default 5 ms).
 SWITCH_INTERVAL_S = 0.001
 
@@ -159,6 +162,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._syncers = {name: _Syncer(name, self._inbox) for name in self._groups}
         self._wake_at_ns = dict.fromkeys(self._groups, 0)
+        self._held: dict[str, list[Call]] = {name: [] for name in self._groups}
         self._turn_seconds = {name: metrics.TURN_SECONDS.labels(name) for name in self._groups}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -166,6 +170,7 @@ class Engine:
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
         self._collected: list[tuple[str, Call]] = []
+        self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self.views: dict[str, GroupView] = {}
 
@@ -181,15 +186,24 @@ class Engine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._thread.start()
 
-    async def stop(self) -> None:
-        """Finish what is under way, close every group, end the threads. Open calls are answered with `unknown-outcome`."""
+    async def stop(self, drain_s: float = 0.0) -> None:
+        """Give open calls `drain_s` to finish, then close every group and end the threads.
+
+        From now on new calls are refused with `not-leader` (nothing was done, another node may do it), and so are calls no group has taken
+        yet; calls a group took end with `unknown-outcome`.
+        """
         assert self._stopped is not None
+        self._stopping = True
+        limit = asyncio.get_running_loop().time() + drain_s
+        while self._waiting and asyncio.get_running_loop().time() < limit:
+            await asyncio.sleep(0.01)
         self._flush_calls()
         self._inbox.put(_Stop())
         await self._stopped
-        for future in self._waiting.values():
+        untaken = {call.token for calls in self._held.values() for call in calls if not isinstance(call, _SILENT)}
+        for token, future in self._waiting.items():
             if not future.done():
-                future.set_result(Refused("unknown-outcome", detail="the node is stopping"))
+                future.set_result(_STOPPING if token in untaken else Refused("unknown-outcome", detail=_STOPPING.detail))
         self._waiting.clear()
 
     @property
@@ -210,6 +224,9 @@ class Engine:
         """Put a call that is answered; its future always gets a result, never an exception. Too many open calls: Refused('busy')."""
         assert self._loop is not None
         future: asyncio.Future[Outcome] = self._loop.create_future()
+        if self._stopping:
+            future.set_result(_STOPPING)
+            return future
         if len(self._waiting) >= self._max_calls:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
@@ -290,6 +307,9 @@ class Engine:
         outputs: list[tuple[str, TurnOutput]] = []
         for name in self._groups:
             given = inputs.get(name)
+            if self._held[name] and not self._syncers[name].under_way:
+                given = given or _Inputs()
+                given.calls, self._held[name] = self._held[name], []
             if given is not None or self._wake_at_ns[name] <= self._now_ns():
                 outputs.append((name, self._turn(name, given or _Inputs())))
         self._hand_over(outputs)
@@ -327,7 +347,7 @@ class Engine:
     def _sort_in(self, item: _Calls | _Packets | _Synced | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Calls):
             for group, call in item.items:
-                inputs.setdefault(group, _Inputs()).calls.append(call)
+                self._held[group].append(call)
         elif isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:

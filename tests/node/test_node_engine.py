@@ -128,12 +128,14 @@ def test_timer_wakes_a_group_without_any_input() -> None:
     asyncio.run(main())
 
 
-def test_sync_runs_on_its_own_thread_and_its_outcome_is_an_input() -> None:
-    """The engine goes on turning while a sync is under way; the outcome comes back with the same ticket."""
+def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> None:
+    """While a sync is under way the engine goes on turning for packets; calls wait for its end and then are one batch."""
 
     async def main() -> None:
         release = threading.Event()
         ran: list[str] = []
+        stepped = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
         def sync() -> None:
             release.wait()
@@ -144,14 +146,22 @@ def test_sync_runs_on_its_own_thread_and_its_outcome_is_an_input() -> None:
         def react(group: FakeGroup, output: Output) -> None:
             if group.turns == 1:
                 output.sync = ticket
+            if group.packets:
+                loop.call_soon_threadsafe(stepped.set)
 
         group = FakeGroup(react)
         bench = Bench(group)
-        assert await bench.peek() == PEEKED
-        assert not group.synced and not ran, "answered while the sync was still under way"
+        while not group.turns:
+            await asyncio.sleep(0)
+        calls = [bench.peek() for _ in range(3)]
+        await asyncio.sleep(0)
+        bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
+        await stepped.wait()
+        assert not group.calls and not group.synced and not ran
         release.set()
+        assert await asyncio.gather(*calls) == [PEEKED] * 3
+        assert group.synced == [(ticket, None)] and ran == ["sync-g1"] and 3 in group.batches
         await bench.engine.stop()
-        assert group.synced == [(ticket, None)] and ran == ["sync-g1"]
 
     asyncio.run(main())
 
@@ -216,21 +226,24 @@ def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
 
         def react(group: FakeGroup, output: Output) -> None:
             output.done = ()
-            if group.turns == 1:
+            if group.calls and not order and not group.synced:
                 output.sync = SyncTicket(1, sync)
 
         group = FakeGroup(react)
         bench = Bench(group)
-        hanging = bench.peek()
+        taken = bench.peek()
         while not group.calls:
             await asyncio.sleep(0)
+        waiting = bench.peek()
         stopping = asyncio.create_task(bench.engine.stop())
         await asyncio.sleep(0)
         assert not group.closed
         release.set()
         await stopping
         assert order == ["synced"] and group.closed and len(group.synced) == 1
-        assert hanging.result() == Refused("unknown-outcome", detail="the node is stopping")
+        assert taken.result() == Refused("unknown-outcome", detail="the node is stopping")
+        assert waiting.result() == Refused("not-leader", detail="the node is stopping"), "no group ever saw it"
+        assert bench.peek().result() == waiting.result()
 
     asyncio.run(main())
 
