@@ -183,7 +183,8 @@ class Refused:
     """Why a call was not done.
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
-    lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log), `too-large`.
+    lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
+    `too-large` (fits no log file).
     """
 
     reason: str

@@ -131,7 +131,8 @@ class Story:
                 assert isinstance(outcome, Received)
                 if not outcome.leases:
                     break
-                self.call(Ack(next(self.tokens), [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]))
+                handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]
+                self.call(Ack(next(self.tokens), handles))
                 self.cluster.run(self.cluster.now_ns + 50 * MS)
                 self.hear()
             else:
@@ -143,7 +144,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whole_replicas_under_faults(seed: int) -> None:
-    """Crashes with and without power, partitions and loss: nothing acknowledged is lost or comes twice, replicas and restarts agree (I8)."""
+    """Crashes with and without power, partitions, loss: nothing acknowledged is lost or comes twice; replicas and restarts agree (I8)."""
     story = Story(seed)
     story.configure()
     for _ in range(60):
