@@ -1,7 +1,8 @@
 """What an append to the entry log costs on one core without waiting for the disk, and what a group commit of 1,000 messages takes.
 
 `append_*` are µs a message through the public append, both CRCs, chain and index included: `from_inputs` begins with (body, tag, key)
-columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes.
+columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes; `dispatch` takes a
+verified range to its consume queue.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from ledgermq.proto import layout
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage import identity
+from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.real_disk import RealDisk
 
@@ -64,15 +66,17 @@ def median(times_ns: list[int], messages: int) -> float:
 def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
     leader = new_log(directory / "leader", new_identity(file_mib))
     follower = new_log(directory / "follower", new_identity(file_mib))
-    names = ("append_from_inputs", "append_from_encoded", "seal_alone", "follower", "follower_verify")
+    queues = ConsumeQueues(RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes)
+    names = ("append_from_inputs", "append_from_encoded", "seal_alone", "follower", "follower_verify", "dispatch")
     times: dict[str, list[int]] = {name: [] for name in names}
     for number in range(batches):
         begin = time.perf_counter_ns()
-        ranges = leader.append_leader(1, inputs.encode(), inputs.offsets, BORN_MS, HOST)
+        offsets = inputs.offsets + 2 * number * inputs.count
+        ranges = leader.append_leader(1, inputs.encode(), offsets, BORN_MS, HOST)
         times["append_from_inputs"].append(time.perf_counter_ns() - begin)
         batch = inputs.encode()
         begin = time.perf_counter_ns()
-        ranges += leader.append_leader(1, batch, inputs.offsets, BORN_MS, HOST)
+        ranges += leader.append_leader(1, batch, offsets + inputs.count, BORN_MS, HOST)
         times["append_from_encoded"].append(time.perf_counter_ns() - begin)
         begin = time.perf_counter_ns()
         layout.seal(
@@ -89,11 +93,16 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
             if len(entries) == inputs.count:
                 times["follower"].append(end - middle)
                 times["follower_verify"].append(end - begin)
+            begin = time.perf_counter_ns()
+            queues.append(layout.record_columns(verified))
+            if len(entries) == inputs.count:
+                times["dispatch"].append(time.perf_counter_ns() - begin)
         if number % 20 == 19:
             leader.flush_mark()
             follower.flush_mark()
     leader.close()
     follower.close()
+    queues.close()
     return {f"{name}_us": median(values, inputs.count) for name, values in times.items()}
 
 

@@ -14,6 +14,7 @@ from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import BadRange, LogFenced, NoSpace
+from ledgermq.storage.index_files import make_units
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_bytes, make_batch, make_identity, new_log, reopen, sync
@@ -45,6 +46,15 @@ def check_whole(log: EntryLog) -> None:
         assert log.chain_at(entries.last_index) == entries.last_chain
     assert log.end_chain == chain
     assert log.pos_of(log.end_index + 1) == log.end_pos
+
+
+def test_index_units_are_dledgers() -> None:
+    """The units of the two entries of the golden vectors, byte by byte."""
+    units = make_units(0, 1, np.array([0, 53]), np.array([53, 54], np.int32))
+    assert units.tobytes().hex() == (
+        "00000001" "0000000000000000" "00000035" "0000000000000000" "0000000000000001"
+        "00000001" "0000000000000035" "00000036" "0000000000000001" "0000000000000001"
+    )  # fmt: skip
 
 
 def test_append_gives_ranges_that_verify(tmp_path: Path) -> None:
