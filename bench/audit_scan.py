@@ -1,0 +1,151 @@
+"""How fast the audit reads: three replicas of a log of 100-byte and of 1,000-byte messages, through both engines.
+
+The directories are written by the storage package itself, whole: index, consume queues, snapshot, checkpoints. Spark's fixed cost (session,
+first query) is reported on its own, measured with an audit of one small cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ledgermq.audit.jobs import Engine, audit, local_engine
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.proto import control
+from ledgermq.proto.layout import encode_entries, encode_messages
+from ledgermq.proto.types import HardState, UnsealedBatch
+from ledgermq.storage import identity
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.store import GroupStore
+
+NAME, RUNS, DURABLE = "audit_scan", 3, False
+CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
+NODES = ("n1", "n2", "n3")
+CREATED_MS = 1_700_000_000_000
+LOG_MIB = 128
+FILE_MIB = 64
+BATCH = 1000
+QUEUES = 8
+
+
+class StoredReplica:
+    """One replica written by storage and the applier, without a network: appends, syncs, applies, stops in good order."""
+
+    def __init__(
+        self, node_directory: Path, data_file_bytes: int, index_file_bytes: int = 1 << 25, queue_file_bytes: int = 6_000_000
+    ) -> None:
+        disk = RealDisk()
+        name = node_directory.name
+        disk.mkdirs(str(node_directory))
+        identity.write_node(disk, str(node_directory), identity.NodeIdentity(CLUSTER, name, CREATED_MS))
+        mine = identity.mint(
+            CLUSTER,
+            "g1",
+            name,
+            f"00000000-0000-4000-8000-00000000000{name[-1]}",
+            CREATED_MS,
+            data_file_bytes=data_file_bytes,
+            index_file_bytes=index_file_bytes,
+            consume_queue_file_bytes=queue_file_bytes,
+        )
+        root = str(node_directory / "g1")
+        GroupStore.create(disk, root, mine)
+        self.store = GroupStore.open(disk, root, mine)
+        bootstrap(self.store.log, NODES, CREATED_MS)
+        self.store.queues.start({}, 0)
+        self.machine = Machine(self.store.queues, lambda position, size: bytes(self.store.log.record_at(position, size)))
+        self._next: dict[tuple[str, int], int] = {}
+
+    def append(self, term: int, batch: UnsealedBatch, store_ms: int, *, apply: bool = True) -> None:
+        offsets = np.zeros(len(batch), np.int64)
+        for at, (topic, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
+            key = batch.topics[topic], queue
+            first = 1 if key[0] == control.Membership.TOPIC else 0
+            offsets[at] = self._next.get(key, first)
+            self._next[key] = int(offsets[at]) + 1
+        self.store.log.append_leader(term, batch, offsets, store_ms, bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91]))
+        if apply:
+            self.apply()
+
+    def apply(self) -> None:
+        while self.machine.applied_index < self.store.log.end_index:
+            self.machine.apply(self.store.log.read(self.machine.applied_index + 1, 4 << 20))
+
+    def sync(self) -> None:
+        job = self.store.log.begin_sync()
+        if job is not None:
+            job.run()
+            self.store.log.finish_sync(job, None)
+
+    def stop(self, *, clean: bool = True) -> None:
+        self.store.hard_state.save(HardState(9, "n1"))
+        if not clean:
+            self.store.abandon()
+            return
+        self.store.log.flush_mark()
+        self.store.write_snapshot(self.machine.export(self.store.identity.log_id))
+        stamps = StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.machine.store_ms)
+        self.store.write_checkpoints(self.machine.applied_index, stamps)
+        self.store.close()
+
+
+def term_start(term: int) -> UnsealedBatch:
+    return encode_entries([control.draft(control.TermStart(term, "n1"), CREATED_MS)])
+
+
+def batch_of(first: int, count: int, body_bytes: int) -> UnsealedBatch:
+    bodies = [f"{first + i:012d}".encode().ljust(body_bytes, b".") for i in range(count)]
+    tags = [("UA", "AA", "DL", "")[i % 4] for i in range(count)]
+    keys = [f"key-{first + i}" for i in range(count)]
+    ids = [f"01{first + i:030X}" for i in range(count)]
+    queues = np.arange(count, dtype=np.int32) % QUEUES
+    return encode_messages("flights", queues, bodies, born_ms=CREATED_MS, tags=tags, keys=keys, message_ids=ids)
+
+
+def write_cluster(directory: Path, log_mib: int, body_bytes: int) -> int:
+    """Three equal replicas; returns the bytes of all log entries."""
+    total = 0
+    for name in NODES:
+        replica = StoredReplica(directory / name, FILE_MIB << 20)
+        replica.append(1, term_start(1), CREATED_MS)
+        number = 0
+        while replica.store.log.end_pos < log_mib << 20:
+            replica.append(1, batch_of(number, BATCH, body_bytes), CREATED_MS + number)
+            number += BATCH
+        replica.sync()
+        total += replica.store.log.end_pos
+        replica.stop()
+    return total
+
+
+def measure(directory: Path, engine: Engine, log_bytes: int) -> dict[str, Any]:
+    began = time.perf_counter()
+    result = audit([str(directory / name) for name in NODES], engine)
+    seconds = time.perf_counter() - began
+    assert result.verdict == "PASS", result.reasons
+    return {"seconds": round(seconds, 3), "mib_per_s": round(log_bytes / (1 << 20) / seconds, 1)}
+
+
+def run(directory: Path) -> dict[str, Any]:
+    from ledgermq.audit.java import spark_session
+    from ledgermq.audit.spark import SparkEngine
+
+    sizes = {f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size)) for size in (100, 1000)}
+    tiny = write_cluster(directory / "tiny", 1, 100)
+    results: dict[str, Any] = {"log_mib_each": LOG_MIB, "replicas": len(NODES), "file_mib": FILE_MIB, "master": "local[*]"}
+    results["local"] = {name: measure(directory / str(size), local_engine, total) for name, (size, total) in sizes.items()}
+    began = time.perf_counter()
+    session = spark_session()
+    try:
+        engine = SparkEngine(session)
+        measure(directory / "tiny", engine, tiny)
+        results["spark_fixed_s"] = round(time.perf_counter() - began, 3)
+        results["spark"] = {name: measure(directory / str(size), engine, total) for name, (size, total) in sizes.items()}
+    finally:
+        session.stop()
+    return results
