@@ -14,20 +14,12 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from ledgermq.node.core.calls import (
-    Ack,
-    Acked,
     Call,
     CancelReceive,
-    Change,
-    Changed,
     ClientGone,
     ClientsAlive,
-    Configure,
-    Configured,
     Done,
-    Handle,
     Lease,
-    Produce,
     Produced,
     Receive,
     Received,
@@ -37,20 +29,14 @@ from ledgermq.node.core.calls import (
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.overlay import Overlay, group_name, topic_name
-from ledgermq.node.core.picker import Pick, Picker
+from ledgermq.node.core.overlay import Overlay
+from ledgermq.node.core.picker import Picker
 from ledgermq.node.core.plan import Awaited, Plan
-from ledgermq.node.core.polls import Pair, Poll, Polls
-from ledgermq.proto import control
-from ledgermq.proto.names import stored_name
-from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.node.core.planner import Planner
+from ledgermq.node.core.polls import Pair, Polls
 from ledgermq.proto.types import Range
 
-ENTRY_OVERHEAD = 48 + 92
 _REMEMBERED_RECEIVES = 1024
-_PLAN_BYTES = 8 << 20
-"""Calls beyond this go into the next batch of the same turn."""
-_HANDLE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +54,6 @@ class Leader:
     """Decisions of one broker group's leader. Idle (and empty) on a follower."""
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
-        self._machine = machine
-        self._settings = settings
         self.term: int | None = None
         """The term this node leads, None on a follower."""
         self.serving = False
@@ -77,6 +61,7 @@ class Leader:
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls(settings.lease_grace_ns)
         self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, settings.entry_bytes_max)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._serial = 0
@@ -196,185 +181,7 @@ class Leader:
     def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False) -> Plan:
         """Decide everything that waits. With `full` no client message is accepted."""
         assert self.serving, "a leader serves only after its term-start record is applied"
-        plan = Plan(first_index, now_ms)
-        for call in self._inbox:
-            if plan.size >= _PLAN_BYTES:
-                plan.deferred.append(call)
-            elif isinstance(call, Produce):
-                self._plan_produce(plan, call, full)
-            elif isinstance(call, Ack):
-                self._plan_ack(plan, call, now_ns)
-            elif isinstance(call, Change):
-                self._plan_change(plan, call, now_ns)
-            elif isinstance(call, Configure):
-                self._plan_configure(plan, call)
-        for (key, offset), lease in self._releases.items():
-            self._plan_release(plan, key, offset, lease)
-        for pair in self.polls.dirty():
-            self._plan_pair(plan, pair)
-        if plan.ack_place >= 0:
-            acks = tuple([(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()])
-            plan.drafts[plan.ack_place] = control.draft(control.AckRecord(acks), now_ms)
-        if plan.change_place >= 0:
-            plan.drafts[plan.change_place] = control.draft(control.ChangeRecord(tuple(plan.changes)), now_ms)
-        return plan
-
-    def _plan_produce(self, plan: Plan, call: Produce, full: bool) -> None:
-        if full:
-            plan.refuse(call.token, "disk-full")
-            return
-        for draft in call.drafts:
-            config = self._machine.topics.get(draft.stored_topic)
-            if config is None or not 0 <= draft.queue < config.queues:
-                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
-                return
-            size = ENTRY_OVERHEAD + len(draft.body) + len(draft.stored_topic.encode()) + len(draft.properties)
-            if size > self._settings.entry_bytes_max or len(draft.properties) > PROPERTIES_MAX:
-                plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
-                return
-        if any(self._overlay.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
-            plan.deferred.append(call)
-            return
-        if not call.drafts:
-            plan.refuse(call.token, "unknown-topic", "no message at all")
-            return
-        plan.produced.append((call, len(plan.drafts)))
-        plan.drafts.extend(call.drafts)
-        plan.size += sum(len(draft.body) for draft in call.drafts)
-        plan.count("produced", len(call.drafts))
-
-    def _judge(self, plan: Plan, handle: Handle, now_ns: int) -> tuple[bool, int | None]:
-        """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
-        key = (handle.group, handle.topic, handle.queue)
-        pending = self._overlay.pending(key, handle.queue_offset)
-        row = self._machine.delivery.row(key, handle.queue_offset)
-        good = (
-            pending is None
-            and row is not None
-            and row.lease == handle.lease_number
-            and not self.clock.expired(now_ns, key, handle.queue_offset)
-            and self._overlay.configuring(topic_name(handle.topic)) is None
-            and self._overlay.configuring(group_name(handle.group)) is None
-        )
-        if not good:
-            plan.count("handles_refused")
-        return good, pending
-
-    def _plan_ack(self, plan: Plan, call: Ack, now_ns: int) -> None:
-        flags: list[bool] = []
-        plan.size += _HANDLE_BYTES * len(call.handles)
-        index = -1
-        for handle in call.handles:
-            good, pending = self._judge(plan, handle, now_ns)
-            flags.append(good)
-            if good:
-                key = (handle.group, handle.topic, handle.queue)
-                index = max(index, plan.ack_index())
-                plan.add_ack(key, handle.queue_offset, handle.lease_number)
-                self._overlay.mark_row(plan.ack_index(), key, handle.queue_offset)
-                plan.count("acked")
-            elif pending is not None:
-                # Refused because of an entry that might never be committed: the answer waits for it.
-                index = max(index, pending)
-        if index < 0:
-            plan.done.append(Done(call.token, Acked(tuple(flags))))
-        else:
-            plan.awaited.append((index, call.token, Acked(tuple(flags))))
-
-    def _plan_change(self, plan: Plan, call: Change, now_ns: int) -> None:
-        handle = call.handle
-        good, pending = self._judge(plan, handle, now_ns)
-        if good:
-            key = (handle.group, handle.topic, handle.queue)
-            index = plan.change_index()
-            plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
-            self._overlay.mark_row(index, key, handle.queue_offset)
-            plan.awaited.append((index, call.token, Changed(index)))
-            plan.count("changed")
-        elif pending is not None:
-            plan.awaited.append((pending, call.token, Changed(None)))
-        else:
-            plan.done.append(Done(call.token, Changed(None)))
-
-    def _plan_release(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
-        row = self._machine.delivery.row(key, offset)
-        if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
-            return
-        index = plan.change_index()
-        plan.changes.append((*key, offset, lease, 0, row.client))
-        self._overlay.mark_row(index, key, offset)
-        plan.count("released")
-
-    def _plan_configure(self, plan: Plan, call: Configure) -> None:
-        names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
-        names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
-        names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
-        if any(self._overlay.configuring(name) is not None for name in names):
-            plan.deferred.append(call)
-            return
-        index = -1
-        for record in self._machine.differences(call):
-            index = plan.next_index
-            plan.drafts.append(control.draft(record, plan.now_ms))
-            name = topic_name if isinstance(record, control.TopicRecord) else group_name
-            self._overlay.mark_name(index, name(record.stored))
-        if index < 0:
-            plan.done.append(Done(call.token, Configured()))
-        else:
-            plan.awaited.append((index, call.token, Configured()))
-
-    def _plan_pair(self, plan: Plan, pair: Pair) -> None:
-        """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
-        group, topic = pair
-        config = self._machine.topics.get(topic)
-        if config is None:
-            plan.unserved += self.polls.waiting(pair)
-            return
-        if self._overlay.configuring(topic_name(topic)) is not None or self._overlay.configuring(group_name(group)) is not None:
-            return
-        for poll in self.polls.waiting(pair):
-            pick = self._picker.pick(poll.call, config.queues)
-            if pick:
-                self._plan_lease(plan, poll, pick)
-            if not pick.messages:
-                if not pick.more:
-                    plan.settled.append(pair)
-                return
-
-    def _plan_lease(self, plan: Plan, poll: Poll, pick: Pick) -> None:
-        call = poll.call
-        index = plan.next_index
-        limit = self._machine.max_attempts(call.group)
-        columns: dict[int, tuple[list[int], list[int]]] = {}
-        for message in pick.messages:
-            offsets, attempts = columns.setdefault(message.queue, ([], []))
-            offsets.append(message.offset)
-            attempts.append(message.attempt)
-            if message.attempt > 1:
-                self._overlay.mark_row(index, (call.group, call.topic, message.queue), message.offset)
-                plan.count("leased_again")
-            plan.count("over_max_attempts", int(message.attempt > limit))
-        again: dict[int, list[int]] = {}
-        for queue, offset in pick.passed_again:
-            again.setdefault(queue, []).append(offset)
-            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
-        for queue, cursor in pick.cursors.items():
-            self._overlay.mark_cursor(index, (call.group, call.topic, queue), cursor)
-        plan.count("leased", len(pick.messages))
-        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
-        record = control.LeaseRecord(
-            group=call.group,
-            topic=call.topic,
-            client=call.client_id,
-            duration_ms=call.invisible_ms,
-            leased=tuple([(queue, tuple(offsets), tuple(attempts)) for queue, (offsets, attempts) in columns.items()]),
-            passed=tuple(pick.passed),
-            passed_again=tuple([(queue, tuple(offsets)) for queue, offsets in again.items()]),
-        )
-        plan.drafts.append(control.draft(record, plan.now_ms))
-        if pick.messages:
-            leases = tuple(Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages)
-            plan.leased.append((index, poll, leases))
+        return self._planner.plan(Plan(first_index, now_ns, now_ms, full), self._inbox, self._releases, self.polls)
 
     def withdraw(self) -> None:
         """The log refused the plan: nothing of it happened."""

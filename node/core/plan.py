@@ -34,7 +34,10 @@ class Plan:
     """What a turn wants to append, and whom it serves with that."""
 
     first_index: int
+    now_ns: int
     now_ms: int
+    full: bool
+    """No client message is accepted."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""

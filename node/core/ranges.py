@@ -26,22 +26,3 @@ def cut(entries: Range, last_index: int) -> Range:
         sizes=entries.sizes[:count],
         last_chain=chain,
     )
-
-
-def tail(entries: Range, first_index: int) -> Range:
-    """The part of `entries` from `first_index` on; at least one entry."""
-    skip = first_index - entries.first_index
-    if skip <= 0:
-        return entries
-    begin = int(entries.starts[skip])
-    before = int(entries.starts[skip - 1])
-    chain = int.from_bytes(entries.data[before:begin][_CHAIN_CRC], "big")
-    return replace(
-        entries,
-        first_index=first_index,
-        pos=entries.pos + begin,
-        data=entries.data[begin:],
-        starts=entries.starts[skip:] - begin,
-        sizes=entries.sizes[skip:],
-        prev_chain=chain,
-    )

@@ -14,7 +14,7 @@ from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.core.ranges import tail
+from ledgermq.node.core.replica import tail_of
 from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range, seal
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
@@ -55,7 +55,7 @@ class MemoryLog:
     def read(self, first_index: int) -> Range:
         entries = self.ranges[bisect_right(self.ranges, first_index, key=lambda r: r.first_index) - 1]
         assert entries.first_index <= first_index <= entries.last_index, f"entry {first_index} is not in the log"
-        return tail(entries, first_index)
+        return tail_of(entries, first_index)
 
     def record(self, physical_offset: int, size: int) -> bytes:
         entries = self.ranges[bisect_right(self.ranges, physical_offset, key=lambda r: r.pos) - 1]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ledgermq.node.core.delivery import Delivery, Row
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.overlay import Overlay
-from ledgermq.node.core.ranges import cut, tail
+from ledgermq.node.core.ranges import cut
+from ledgermq.node.core.replica import tail_of
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, make_range, seal, verify_range
 from ledgermq.proto.types import Draft, Range, UnsealedBatch
@@ -169,12 +170,12 @@ def sealed(count: int) -> Range:
 def test_parts_of_a_range_are_ranges(at: int) -> None:
     """Both parts verify on their own: positions, indexes and chain continue."""
     whole = sealed(5)
-    for part in (cut(whole, at), tail(whole, at)):
+    for part in (cut(whole, at), tail_of(whole, at)):
         again = verify_range(part.data, part.first_index, part.term, part.pos, part.prev_chain)
         assert (again.last_index, again.last_chain) == (part.last_index, part.last_chain)
         assert again.starts.tolist() == part.starts.tolist()
-    assert cut(whole, at).last_index == at and tail(whole, at).first_index == at
-    assert bytes(cut(whole, at).data) + (bytes(tail(whole, at + 1).data) if at < 14 else b"") == bytes(whole.data)
+    assert cut(whole, at).last_index == at and tail_of(whole, at).first_index == at
+    assert bytes(cut(whole, at).data) + (bytes(tail_of(whole, at + 1).data) if at < 14 else b"") == bytes(whole.data)
 
 
 # Overlay
