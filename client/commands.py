@@ -28,6 +28,7 @@ from ledgermq.proto import admin_pb2
 KINDS = ["normal", "fifo"]
 PERMISSIONS = ["rw", "r", "w", "none"]
 PROGRESS_LINE_S = 5.0
+PEEK_PAGE = 1000
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -526,10 +527,20 @@ def peek(connection: Connection, topic_name: str, queue: int | None, start: str,
 
 
 def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
-    """One queue is read on until `limit` or its end; over all queues the node answers one page."""
+    """Up to `limit` messages. What one answer can hold is asked over all queues at once; more, and a single queue, page by page."""
+    if not request.HasField("queue") and limit > PEEK_PAGE and request.WhichOneof("from") != "latest":
+        left = limit
+        for queue in admin.describe_topic(request.topic.name, request.topic.namespace).topic.queue_list:
+            one = admin_pb2.PeekRequest()
+            one.CopyFrom(request)
+            one.queue = queue.queue
+            for message in peek_pages(admin, one, left) if left else ():
+                left -= 1
+                yield message
+        return
     left = limit
     while left > 0:
-        request.max = left
+        request.max = min(left, PEEK_PAGE)
         page = admin.peek(request).messages
         yield from page
         left -= len(page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -124,6 +125,13 @@ class Traffic:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             record(json.loads(line))
+
+    def tell(self, line: str) -> None:
+        """One line on the process's stdin; one that has ended shows by its exit status."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
 
     def stop(self) -> None:
         assert self.process.stdin is not None
