@@ -81,11 +81,6 @@ class _Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
-    items: Sequence[tuple[str, Call]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Packets:
     items: Sequence[tuple[str, str, PeerPacket]]
 
@@ -104,6 +99,10 @@ class _Run:
 
 class _Stop:
     pass
+
+
+class _Look:
+    """Calls are there for a group that is not being synced: wakes the engine, nothing else."""
 
 
 class _Syncer:
@@ -162,6 +161,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._syncers = {name: _Syncer(name, self._inbox) for name in self._groups}
         self._wake_at_ns = dict.fromkeys(self._groups, 0)
+        # Filled by the loop, emptied by the engine: appending and cutting a list are one step each for other threads.
         self._held: dict[str, list[Call]] = {name: [] for name in self._groups}
         self._turn_seconds = {name: metrics.TURN_SECONDS.labels(name) for name in self._groups}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -267,9 +267,13 @@ class Engine:
         self._listeners.append(listener)
 
     def _flush_calls(self) -> None:
-        if self._collected:
-            self._inbox.put(_Calls(self._collected))
-            self._collected = []
+        """Hand calls over. While a group is being synced the engine looks for its calls afterwards by itself: nothing wakes it for them."""
+        collected, self._collected = self._collected, []
+        for group, call in collected:
+            self._held[group].append(call)
+        # Only after the calls are there: whoever ends a sync in this moment sees either the calls or the wake-up.
+        if any(not self._syncers[group].under_way for group in {group for group, _ in collected}):
+            self._inbox.put(_Look())
 
     def _deliver(self, outputs: Sequence[tuple[str, TurnOutput]]) -> None:
         """On the loop: what one pass of the engine produced."""
@@ -309,7 +313,8 @@ class Engine:
             given = inputs.get(name)
             if self._held[name] and not self._syncers[name].under_way:
                 given = given or _Inputs()
-                given.calls, self._held[name] = self._held[name], []
+                given.calls = self._held[name][:]
+                del self._held[name][: len(given.calls)]
             if given is not None or self._wake_at_ns[name] <= self._now_ns():
                 outputs.append((name, self._turn(name, given or _Inputs())))
         self._hand_over(outputs)
@@ -344,18 +349,15 @@ class Engine:
             pass
         return True
 
-    def _sort_in(self, item: _Calls | _Packets | _Synced | _Run, inputs: dict[str, _Inputs]) -> None:
-        if isinstance(item, _Calls):
-            for group, call in item.items:
-                self._held[group].append(call)
-        elif isinstance(item, _Packets):
+    def _sort_in(self, item: _Look | _Packets | _Synced | _Run, inputs: dict[str, _Inputs]) -> None:
+        if isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:
                     inputs.setdefault(group, _Inputs()).packets.append((sender, packet))
         elif isinstance(item, _Synced):
             self._syncers[item.group].under_way -= 1
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
-        else:
+        elif isinstance(item, _Run):
             item.work()
 
     def _close(self) -> None:
