@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +34,6 @@ Outcome = Result | Refused
 INPUTS_PER_TURN = 2048
 _SILENT = (CancelReceive, ClientsAlive, ClientGone)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
-# How long a thread may hold the interpreter while another waits for it: the engine and the loop hand over often (default 5 ms).
-SWITCH_INTERVAL_S = 0.001
 
 
 class TurnOutput(Protocol):
@@ -178,7 +175,6 @@ class Engine:
 
     def start(self) -> None:
         """Begin turning. Called once, from inside the running loop."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         for syncer in self._syncers.values():
