@@ -18,6 +18,8 @@ from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Exten
 from ledgermq.raft.progress import Peer, Stage
 from ledgermq.raft.quorum import Ballot, ballot, reached_by_majority
 
+NEVER_NS = 1 << 62
+
 
 class Core:
     """See the module. Public counters, all indexes −1 for none:
@@ -159,7 +161,7 @@ class Core:
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
             return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns)
-        return self._election_due_ns
+        return NEVER_NS if self.role is Role.LEARNER else self._election_due_ns
 
     # Rules that safety hangs on, one method each
 

@@ -359,6 +359,7 @@ def test_a_learner_never_campaigns_and_never_counts() -> None:
     raft = Core(config, LogView([(0, 0)], 0), HardState(), Random(1), 0, 0)
     raft.tick(10 * LATER)
     assert (raft.role, list(raft.take(LATER).messages)) == (Role.LEARNER, [])
+    assert raft.wake_at_ns(LATER) > 1 << 60
     boss = Core(RaftConfig("a", ("a",), 1, learners=frozenset({"l"})), LogView([(0, 0)], 0), HardState(), Random(1), 0, 0)
     boss.tick(LATER)
     assert boss.role is Role.LEADER

@@ -1,0 +1,96 @@
+"""Raft messages as packets: everything survives the way, and nothing misshapen comes through."""
+
+from __future__ import annotations
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append
+from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
+from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
+
+NUMBERS = st.integers(0, 1 << 62)
+INDEXES = st.integers(-1, 1 << 62)
+NAMES = st.sampled_from(["n1", "n2", "a-long-node-name", "ü"])
+VOTES = st.builds(VoteRequest, NAMES, NAMES, NUMBERS, st.booleans(), INDEXES, INDEXES) | st.builds(
+    VoteReply, NAMES, NAMES, NUMBERS, st.booleans(), st.booleans()
+)
+REPLIES = st.builds(AppendReply, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans(), INDEXES, st.just(-1), INDEXES)
+
+
+@given(VOTES | REPLIES)
+def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendReply) -> None:
+    """Every field of every message without a payload comes back as it was."""
+    arrived = decode(encode(message), message.sender)
+    assert (arrived.message, len(arrived.payload)) == (message, 0)
+
+
+@given(st.integers(-1, 1 << 62), st.integers(-1, 50), NUMBERS, st.integers(0, (1 << 32) - 1))
+def test_an_append_without_a_range_survives_the_wire(prev: int, prev_term: int, commit: int, chain: int) -> None:
+    """The chain CRC travels beside the message."""
+    message = Append("n1", "n2", 50, 3, prev, prev_term, commit)
+    arrived = decode(encode_append(message, chain, None), "n1")
+    assert (arrived.message, arrived.prev_chain, arrived.pos) == (message, chain, -1)
+
+
+def header(**fields: object) -> RaftMessage:
+    message = RaftMessage(sender="n1", to="n2", term=5)
+    message.append.prev_index, message.append.prev_term = 3, 2
+    message.append.range.last_index, message.append.range.term, message.append.range.pos = 4, 2, 1000
+    for path, value in fields.items():
+        *parents, name = path.split("__")
+        target: object = message
+        for parent in parents:
+            target = getattr(target, parent)
+        setattr(target, name, value)
+    return message
+
+
+def sealed(message: RaftMessage, payload: bytes) -> PeerPacket:
+    data = message.SerializeToString()
+    return PeerPacket(RaftPacket(message=data, checksum=crc32c.crc32c(data)).SerializeToString(), payload)
+
+
+def test_the_well_formed_packet_of_the_next_test_is_accepted() -> None:
+    """Otherwise the refusals below would prove nothing."""
+    arrived = decode(sealed(header(), b"bytes"), "n1")
+    assert isinstance(arrived.message, Append) and arrived.message.extent is not None
+    assert (arrived.message.extent.first_index, arrived.message.extent.size, arrived.pos) == (4, 5, 1000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        ({"append__prev_index": -2}, b"bytes"),
+        ({"append__prev_term": 6}, b"bytes"),
+        ({"append__range__term": 6}, b"bytes"),
+        ({"append__range__term": 1}, b"bytes"),
+        ({"append__range__term": -1, "append__prev_term": -1}, b"bytes"),
+        ({"append__range__pos": -1}, b"bytes"),
+        ({"append__range__last_index": 3}, b"bytes"),
+        ({}, b""),
+        ({"vote_reply__granted": True}, b"bytes"),
+        ({"append_reply__durable": 9}, b""),
+        ({"append_reply__durable": -2}, b""),
+    ],
+)
+def test_misshapen_packets_are_refused(fields: dict[str, object], payload: bytes) -> None:
+    """Numbers that contradict each other never reach the core, however valid their checksum."""
+    with pytest.raises(BadPacket):
+        decode(sealed(header(**fields), payload), "n1")
+
+
+def test_a_header_without_content_is_refused() -> None:
+    """An unknown kind of message from a newer program is dropped, not guessed at."""
+    with pytest.raises(BadPacket, match="unknown content"):
+        decode(sealed(RaftMessage(sender="n1", to="n2", term=5), b""), "n1")
+
+
+@given(st.binary(max_size=80), st.binary(max_size=20))
+def test_random_bytes_are_refused(data: bytes, payload: bytes) -> None:
+    """Noise is a BadPacket and nothing else."""
+    with pytest.raises(BadPacket):
+        decode(PeerPacket(data, payload), "n1")
