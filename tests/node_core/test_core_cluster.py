@@ -168,3 +168,32 @@ def test_whole_replicas_under_faults(seed: int) -> None:
     story.cluster.crash("n1", power=True)
     node.start(story.cluster.now_ns)
     assert node.restored and node.machine.export(log_id) == expected
+
+
+def test_a_snapshot_counts_on_names_a_former_life_made() -> None:
+    """A queue file made before a crash and found after it is as durable as one made now, once a snapshot was written."""
+    story = Story(1)
+    cluster, node = story.cluster, story.cluster.nodes["n1"]
+    cluster.run(2000 * MS)
+    node.save()
+    story.configure()
+    assert node.disk.exists("/data/g/consumequeue/rmq_sys_ledgermq_config/0")
+    cluster.crash("n1", power=False)
+    cluster.heal()
+    assert node.restored
+    cluster.run(cluster.now_ns + 2000 * MS)
+    node.save()
+    node.disk.power_cut(_Nothing())
+    node.disk = node.disk.successor()
+    node.start(cluster.now_ns)
+    assert node.restored
+
+
+class _Nothing:
+    """A power cut in which nothing unsynced survives."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def randrange(self, stop: int, /) -> int:
+        return 0
