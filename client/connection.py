@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from ledgermq.client.errors import BadArgument, Unreachable, refusal
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 OK = 20000
 PAUSE_S = 0.1
+_ENDPOINT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:;,/\[\]]+):(?P<port>[0-9]{1,5})")
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -51,10 +53,10 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
     """`h:p;h:p` as addresses; raises BadArgument with what is accepted."""
     found = []
     for part in (p.strip() for p in text.split(";")):
-        host, colon, port = part.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        match = _ENDPOINT.fullmatch(part)
+        if match is None or not 0 < int(match["port"]) < 65536:
             raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port'")
-        found.append(Address(host.strip("[]"), int(port)))
+        found.append(Address(match["host"].strip("[]"), int(match["port"])))
     return tuple(found)
 
 

@@ -78,7 +78,6 @@ class SendSummary:
 @dataclass(slots=True)
 class InFlight:
     message: pb.Message
-    give_up_at: float
     future: Any
     address: Address
 
@@ -100,7 +99,7 @@ class Sender:
                 self._finish_oldest(progress)
             self._summary.sent += 1
             message = outgoing.to_proto(new_message_id())
-            self._open.append(InFlight(message, time.monotonic() + self._connection.timeout_s, *self._start(message)))
+            self._open.append(InFlight(message, *self._start(message)))
         while self._open:
             self._finish_oldest(progress)
         self._summary.duration_ms = round((time.monotonic() - started) * 1000)
@@ -113,10 +112,14 @@ class Sender:
         return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout), address
 
     def _finish_oldest(self, progress: Callable[[int], None]) -> None:
-        """Wait for the oldest call; repeat it in place while that can help."""
+        """Wait for the oldest call; repeat it in place while that can help.
+
+        Its time runs from here, not from the first call: where messages come slowly, a failure may lie here for long before it is seen.
+        """
         flight = self._open.popleft()
+        give_up_at = time.monotonic() + self._connection.timeout_s
         while (problem := self._outcome(flight)) is not None:
-            if not problem.retryable or time.monotonic() >= flight.give_up_at:
+            if not problem.retryable or time.monotonic() >= give_up_at:
                 self._summary.failed += 1
                 self._summary.first_error = self._summary.first_error or problem
                 return

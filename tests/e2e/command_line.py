@@ -74,9 +74,10 @@ class CommandLine:
         return outcome
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
-        """A command that runs on; its stdout and stderr are pipes."""
+        """A command that runs on; all its streams are pipes."""
         command = [*LEDGERMQ, *map(str, arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(self.endpoints))
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(self.endpoints))
 
     def send_lines(self, topic: str, bodies: Iterable[str], *more: str) -> Any:
         """`send --file -`: its summary."""

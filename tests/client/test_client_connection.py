@@ -1,0 +1,190 @@
+"""Endpoints and the retry rule of every call."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from ledgermq.client.admin import Admin
+from ledgermq.client.connection import Address, Connection, parse_endpoints
+from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
+from ledgermq.proto import admin_pb2
+from tests.client.fake_cluster import admin_status, endpoints, fake_nodes
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def topics(code: int = 20000, message: str = "") -> admin_pb2.ListTopicsResponse:
+    return admin_pb2.ListTopicsResponse(status=admin_status(code, message))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8081", [Address("127.0.0.1", 8081)]),
+        ("a:1;b.example:65535", [Address("a", 1), Address("b.example", 65535)]),
+        (" a:1 ; b:2 ", [Address("a", 1), Address("b", 2)]),
+        ("[::1]:8081", [Address("::1", 8081)]),
+    ],
+)
+def test_endpoints_are_understood(text: str, expected: list[Address]) -> None:
+    """Several endpoints, spaces around them, and IPv6 in brackets."""
+    assert list(parse_endpoints(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1;", "a:1,b:2"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    """The message repeats the part and says what is accepted; the exit status is that of usage."""
+    with pytest.raises(BadArgument, match="host:port;host:port") as found:
+        parse_endpoints(text)
+    assert found.value.exit_code == 64
+
+
+def test_an_address_is_written_as_it_is_read() -> None:
+    """IPv6 keeps its brackets, or gRPC could not dial it."""
+    for text in ("h:1", "[::1]:8081"):
+        assert str(parse_endpoints(text)[0]) == text
+
+
+def test_a_dead_endpoint_leads_to_the_next_one() -> None:
+    """A port that refuses connections costs one try; the endpoint that answered stays in use."""
+    with fake_nodes(2) as (dead, alive):
+        alive.answers("ListTopics", topics())
+        dead.stop()
+        with Connection(endpoints([dead, alive])) as connection:
+            assert Admin(connection).list_topics().status.code == 20000
+            assert connection.address.port == alive.port
+            Admin(connection).list_topics()
+        assert len(alive.requests["ListTopics"]) == 2
+
+
+def test_an_unavailable_node_leads_to_the_next_one_and_round_again() -> None:
+    """UNAVAILABLE moves on; after the last endpoint comes the first."""
+    with fake_nodes(2) as nodes:
+        nodes[0].answers("ListTopics", UNAVAILABLE, topics())
+        nodes[1].answers("ListTopics", UNAVAILABLE)
+        with Connection(endpoints(nodes)) as connection:
+            Admin(connection).list_topics()
+        assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 1]
+
+
+def test_a_retryable_status_is_asked_again_at_the_same_node() -> None:
+    """No leader yet and flow control ask for patience, not for another node."""
+    with fake_nodes(2) as nodes:
+        nodes[0].answers("ListTopics", topics(50002, "no leader"), topics(42900, "busy"), topics())
+        with Connection(endpoints(nodes)) as connection:
+            Admin(connection).list_topics()
+        assert [len(node.requests["ListTopics"]) for node in nodes] == [3, 0]
+
+
+def test_a_refusal_is_final() -> None:
+    """An answer that is no is asked once and carries code, text and remedy."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("ListTopics", topics(40402, "topic x does not exist"))
+        with Connection(endpoints(nodes)) as connection, pytest.raises(Refused) as found:
+            Admin(connection).list_topics()
+    assert (found.value.code, found.value.exit_code, found.value.what) == (40402, 4, "topic x does not exist")
+    assert "topic create" in found.value.remedy
+    assert len(nodes[0].requests["ListTopics"]) == 1
+
+
+def test_a_call_the_node_does_not_know_is_final() -> None:
+    """UNIMPLEMENTED is not cured by another endpoint."""
+    with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="UNIMPLEMENTED"):
+        Admin(connection).list_topics()
+
+
+@pytest.mark.parametrize("answer", [UNAVAILABLE, topics(50002, "no leader in sight")])
+def test_time_runs_out(answer: object) -> None:
+    """Whatever is repeated ends with the time-out, exit status 3, and the last reason."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("ListTopics", answer)
+        with Connection(endpoints(nodes), timeout_s=0.3) as connection, pytest.raises(Unreachable) as found:
+            Admin(connection).list_topics()
+    assert found.value.exit_code == 3 and nodes[0].endpoint in found.value.what
+    assert "UNAVAILABLE" in found.value.what or "no leader in sight" in found.value.what
+
+
+def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
+    """An endpoint that accepts connections and says nothing is left for the next one within the time-out."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, fake_nodes() as nodes:
+        nodes[0].answers("ListTopics", topics())
+        hanging = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Connection(f"{hanging};{nodes[0].endpoint}", timeout_s=3.0) as connection:
+            assert Admin(connection).list_topics().status.code == 20000
+
+
+def test_many_failures_of_one_endpoint_move_on_once() -> None:
+    """A window of calls that failed together must not wander past the endpoints that live."""
+    with Connection("a:1;b:2;c:3") as connection:
+        failed = connection.address
+        for _ in range(64):
+            connection.elsewhere(failed)
+        assert str(connection.address) == "b:2"
+
+
+def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """http_proxy is for the web; a cluster on loopback answers all the same."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with fake_nodes() as nodes:
+        nodes[0].answers("ListTopics", topics())
+        with Connection(endpoints(nodes), timeout_s=3.0) as connection:
+            Admin(connection).list_topics()
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "what", "remedy"),
+    [
+        (40402, "no topic x; create it with: topic create x", "no topic x", "create it with: topic create x"),
+        (40402, "no topic x", "no topic x", "create it: ledgermq topic create NAME"),
+        (40300, "", "the topic does not permit this", "see its permission: ledgermq topic describe NAME"),
+        (49999, "odd", "odd", "see the node's log if the reason is not clear"),
+    ],
+)
+def test_refusals_say_what_to_do(code: int, message: str, what: str, remedy: str) -> None:
+    """The server's own remedy wins; without one the code's; an empty text is replaced by the code's meaning."""
+    problem = refusal(code, message)
+    assert (problem.what, problem.remedy) == (what, remedy)
+
+
+Call = Callable[[Admin], object]
+CALLS: list[tuple[str, Call]] = [
+    ("ClusterStatus", lambda a: a.cluster_status()),
+    ("CreateTopic", lambda a: a.create_topic("n", "fifo", 3, "r", "ns")),
+    ("UpdateTopic", lambda a: a.update_topic("n", 4, None, "ns")),
+    ("ListTopics", lambda a: a.list_topics()),
+    ("DescribeTopic", lambda a: a.describe_topic("n", "ns")),
+    ("DeleteTopic", lambda a: a.delete_topic("n", "ns")),
+    ("CreateGroup", lambda a: a.create_group("n", 5, "ns")),
+    ("ListGroups", lambda a: a.list_groups()),
+    ("DescribeGroup", lambda a: a.describe_group("n", "ns")),
+    ("DeleteGroup", lambda a: a.delete_group("n", "ns")),
+    ("Peek", lambda a: a.peek(admin_pb2.PeekRequest(max=3))),
+]
+
+
+@pytest.mark.parametrize(("method", "call"), CALLS)
+def test_every_admin_call_reaches_its_method(method: str, call: Call) -> None:
+    """Name, namespace and settings arrive as given; absent fields stay absent."""
+    with fake_nodes() as nodes:
+        nodes[0].answers(method, getattr(admin_pb2, f"{method}Response")(status=admin_status()))
+        with Connection(endpoints(nodes)) as connection:
+            call(Admin(connection))
+        (request,) = nodes[0].requests[method]
+    for field in ("topic", "group"):
+        if hasattr(request, field) and method != "Peek":
+            assert (getattr(request, field).namespace, getattr(request, field).name) == ("ns", "n")
+    if method == "UpdateTopic":
+        assert request.queues == 4 and not request.HasField("permission")
+
+
+def test_metadata_names_the_client() -> None:
+    """Every client call names its client, language and protocol."""
+    with Connection("a:1") as connection, Connection("a:1") as other:
+        found = dict(connection.metadata)
+        assert found.keys() == {"x-mq-client-id", "x-mq-language", "x-mq-protocol"}
+        assert found["x-mq-client-id"] != dict(other.metadata)["x-mq-client-id"]

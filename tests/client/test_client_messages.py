@@ -1,0 +1,258 @@
+"""Sending with a window, receiving with patience, acknowledging."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import Refused, Unreachable
+from ledgermq.client.receiving import Receiver
+from ledgermq.client.sending import Outgoing, Sender, new_message_id
+from ledgermq.proto import messaging_pb2 as pb
+from tests.client.fake_cluster import FakeNode, acked, delivered, endpoints, fake_nodes, route, sent, status, verdict
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def outgoing(count: int) -> list[Outgoing]:
+    return [Outgoing("t", f"b{k}".encode()) for k in range(count)]
+
+
+def bodies(node: FakeNode) -> list[bytes]:
+    return [message.body for request in node.requests["SendMessage"] for message in request.messages]
+
+
+# -- sending
+
+
+def test_message_ids_are_of_version_1_and_unique() -> None:
+    """34 upper-case hexadecimal characters beginning with 01."""
+    ids = [new_message_id() for _ in range(1000)]
+    assert all(re.fullmatch(r"01[0-9A-F]{32}", found) for found in ids) and len(set(ids)) == 1000
+
+
+def test_a_message_carries_everything_it_was_given() -> None:
+    """Tag, keys, properties, group and namespace reach the wire; a body is never encoded."""
+    message = Outgoing("t", b"\xff", tag="a", keys=("k1", "k2"), properties={"p": "1"}, message_group="g", namespace="ns").to_proto("ID")
+    system = message.system_properties
+    assert (message.topic.resource_namespace, message.topic.name, message.body) == ("ns", "t", b"\xff")
+    assert (system.tag, list(system.keys), dict(message.user_properties), system.message_group) == ("a", ["k1", "k2"], {"p": "1"}, "g")
+    assert (system.message_id, system.message_type, system.body_encoding) == ("ID", pb.MessageType.FIFO, pb.Encoding.IDENTITY)
+    plain = Outgoing("t", b"").to_proto("ID").system_properties
+    assert plain.message_type == pb.MessageType.NORMAL and not plain.HasField("tag") and not plain.HasField("message_group")
+
+
+def test_all_sent_and_acknowledged() -> None:
+    """The summary counts, names the durability the node stated, and progress was told."""
+    told: list[int] = []
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", sent)
+        nodes[0].trailing = (("x-ledgermq-durability", "majority"),)
+        with Connection(endpoints(nodes)) as connection:
+            summary = Sender(connection, window=4).send_all(outgoing(20), told.append)
+        assert sorted(bodies(nodes[0])) == sorted(f"b{k}".encode() for k in range(20))
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.durability) == (20, 20, 0, "majority")
+    assert summary.first_error is None and told == list(range(1, 21))
+
+
+@pytest.mark.parametrize("failure", [UNAVAILABLE, pb.SendMessageResponse(status=status(50002, "no leader"))])
+def test_a_send_is_repeated_under_its_own_id(failure: object) -> None:
+    """A failure that may pass is sent again with the same message id, so that a duplicate can be told."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", failure, failure, sent)
+        with Connection(endpoints(nodes)) as connection:
+            summary = Sender(connection).send_all(outgoing(1))
+        ids = {message.system_properties.message_id for request in nodes[0].requests["SendMessage"] for message in request.messages}
+        assert len(nodes[0].requests["SendMessage"]) == 3 and len(ids) == 1
+    assert (summary.acknowledged, summary.failed) == (1, 0)
+
+
+def test_a_refused_send_is_not_repeated_and_does_not_stop_the_others() -> None:
+    """The summary keeps the first refusal; the others are acknowledged."""
+
+    def only_even(request: pb.SendMessageRequest) -> pb.SendMessageResponse:
+        odd = int(request.messages[0].body[1:]) % 2
+        return pb.SendMessageResponse(status=status(40014, "wrong kind")) if odd else sent(request)
+
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", only_even)
+        with Connection(endpoints(nodes)) as connection:
+            summary = Sender(connection).send_all(outgoing(10))
+        assert len(bodies(nodes[0])) == 10
+    assert (summary.sent, summary.acknowledged, summary.failed) == (10, 5, 5)
+    assert isinstance(summary.first_error, Refused) and summary.first_error.code == 40014
+
+
+def test_a_window_that_failed_lands_at_the_next_endpoint() -> None:
+    """With a dead node among the endpoints everything is acknowledged by the one that lives."""
+    with fake_nodes(3) as nodes:
+        for dead in (nodes[0], nodes[2]):
+            dead.answers("SendMessage", UNAVAILABLE)
+        nodes[1].answers("SendMessage", sent)
+        with Connection(endpoints(nodes)) as connection:
+            summary = Sender(connection, window=8).send_all(outgoing(40))
+            assert connection.address.port == nodes[1].port
+        assert set(bodies(nodes[1])) == {f"b{k}".encode() for k in range(40)} and bodies(nodes[2]) == []
+    assert summary.acknowledged == 40
+
+
+def test_sending_gives_up_in_time() -> None:
+    """What nobody acknowledges fails as unreachable after the time-out."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", UNAVAILABLE)
+        with Connection(endpoints(nodes), timeout_s=0.2) as connection:
+            summary = Sender(connection).send_all(outgoing(1))
+    assert (summary.acknowledged, summary.failed) == (0, 1) and isinstance(summary.first_error, Unreachable)
+
+
+def test_a_failure_found_late_is_still_repeated() -> None:
+    """Where the source stalls for longer than the time-out, a call that failed meanwhile gets its repetitions all the same."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", UNAVAILABLE, sent)
+
+        def source() -> Iterator[Outgoing]:
+            yield from outgoing(1)
+            time.sleep(0.3)
+
+        with Connection(endpoints(nodes), timeout_s=0.2) as connection:
+            assert Sender(connection).send_all(source()).acknowledged == 1
+
+
+def test_order_is_kept_with_a_window_of_one() -> None:
+    """One at a time: a repeated send comes before the next one begins."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("SendMessage", sent, UNAVAILABLE, sent)
+        with Connection(endpoints(nodes)) as connection:
+            Sender(connection, window=1).send_all(outgoing(4))
+        assert bodies(nodes[0]) == [b"b0", b"b1", b"b1", b"b2", b"b3"]
+
+
+# -- receiving
+
+
+def receiver(connection: Connection) -> Receiver:
+    return Receiver(connection, "t", "g", expression="a || b", namespace="ns", invisible_s=7)
+
+
+def test_a_poll_carries_what_was_asked() -> None:
+    """Group, topic, filter, batch, lease and waiting time reach the wire."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route())
+        nodes[0].answers("ReceiveMessage", [delivered(b"one"), delivered(b"two", 1), verdict()])
+        with Connection(endpoints(nodes)) as connection:
+            found = receiver(connection).receive(0.5, 9)
+        (request,) = nodes[0].requests["ReceiveMessage"]
+    assert [message.body for message in found] == [b"one", b"two"]
+    assert (request.group.resource_namespace, request.group.name, request.batch_size) == ("ns", "g", 9)
+    assert (request.filter_expression.type, request.filter_expression.expression) == (pb.FilterType.TAG, "a || b")
+    assert (request.invisible_duration.ToMilliseconds(), request.long_polling_timeout.ToMilliseconds()) == (7000, 500)
+
+
+def test_brokers_take_turns_and_share_the_waiting_time() -> None:
+    """Every broker of the route is polled once, beginning with another one each time; the time is divided among them."""
+
+    def by_broker(request: pb.ReceiveMessageRequest) -> list[pb.ReceiveMessageResponse]:
+        return [delivered(request.message_queue.broker.name.encode()), verdict()]
+
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route(brokers=("g2", "g1", "g3")))
+        nodes[0].answers("ReceiveMessage", by_broker)
+        with Connection(endpoints(nodes)) as connection:
+            polling = receiver(connection)
+            assert [polling.receive(0.9)[0].body for _ in range(4)] == [b"g1", b"g2", b"g3", b"g1"]
+            nodes[0].answers("ReceiveMessage", [verdict(40401)])
+            assert polling.receive(0.9) == []
+        last = [request.message_queue.broker.name for request in nodes[0].requests["ReceiveMessage"]][4:]
+        assert last == ["g2", "g3", "g1"]
+        assert {request.long_polling_timeout.ToMilliseconds() for request in nodes[0].requests["ReceiveMessage"]} == {300}
+    assert len(nodes[0].requests["QueryRoute"]) == 1
+
+
+@pytest.mark.parametrize("trouble", [UNAVAILABLE, [verdict(50002, "no leader")], [verdict(42900, "busy")]])
+def test_an_election_is_not_an_empty_topic(trouble: object) -> None:
+    """A poll that met no leader is repeated until it met one."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route())
+        nodes[0].answers("ReceiveMessage", trouble, trouble, [delivered(b"late"), verdict()])
+        with Connection(endpoints(nodes)) as connection:
+            assert [m.body for m in receiver(connection).receive(0.1)] == [b"late"]
+
+
+def test_messages_before_a_broken_stream_are_kept() -> None:
+    """They are leased to this client: dropping them would delay them by the whole lease."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route())
+        nodes[0].answers("ReceiveMessage", [delivered(b"kept"), UNAVAILABLE])
+        with Connection(endpoints(nodes)) as connection:
+            assert [m.body for m in receiver(connection).receive(0.1)] == [b"kept"]
+
+
+def test_receiving_gives_up_in_time() -> None:
+    """A cluster without a leader is unreachable in the end, with the last reason."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route())
+        nodes[0].answers("ReceiveMessage", [verdict(50002, "no leader in sight")])
+        with Connection(endpoints(nodes), timeout_s=0.2) as connection, pytest.raises(Unreachable, match="no leader in sight"):
+            receiver(connection).receive(0.05)
+
+
+def test_a_refused_poll_is_refused() -> None:
+    """A wrong filter is no empty topic."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", route())
+        nodes[0].answers("ReceiveMessage", [verdict(40010, "no SQL")])
+        with Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="no SQL"):
+            receiver(connection).receive(0.1)
+        assert len(nodes[0].requests["ReceiveMessage"]) == 1
+
+
+def test_an_unknown_topic_is_refused_before_any_poll() -> None:
+    """`route` says so."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("QueryRoute", pb.QueryRouteResponse(status=status(40402, "no topic t")))
+        with Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="no topic t"):
+            receiver(connection).route()
+
+
+# -- acknowledging
+
+
+def received(count: int) -> list[pb.Message]:
+    return [delivered(b"b", k).message for k in range(count)]
+
+
+def test_acknowledging_names_every_handle_and_counts_what_was_taken() -> None:
+    """Entries whose lease ran out are not counted."""
+
+    def all_but_the_first(request: pb.AckMessageRequest) -> pb.AckMessageResponse:
+        answer = acked(request)
+        answer.status.code = 30000
+        answer.entries[0].status.code = 40013
+        return answer
+
+    with fake_nodes() as nodes:
+        nodes[0].answers("AckMessage", UNAVAILABLE, pb.AckMessageResponse(status=status(50002)), all_but_the_first)
+        with Connection(endpoints(nodes)) as connection:
+            assert receiver(connection).acknowledge(received(3)) == 2
+        assert len(nodes[0].requests["AckMessage"]) == 3
+        entries = nodes[0].requests["AckMessage"][-1].entries
+    assert [(e.message_id, e.receipt_handle) for e in entries] == [(f"id-{k}", f"handle-{k}") for k in range(3)]
+
+
+def test_an_acknowledgement_refused_as_a_whole_is_an_error() -> None:
+    """Nothing was acknowledged and repeating cannot help."""
+    with fake_nodes() as nodes:
+        nodes[0].answers("AckMessage", pb.AckMessageResponse(status=status(40002, "illegal topic")))
+        with Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="illegal topic"):
+            receiver(connection).acknowledge(received(1))
+
+
+def test_a_call_the_node_does_not_offer_is_refused() -> None:
+    """UNIMPLEMENTED ends at once."""
+    with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="UNIMPLEMENTED"):
+        receiver(connection).acknowledge(received(1))
