@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ledgermq.proto.layout import HEADER, HEADER_BYTES, BadEntry, verify_range
-from ledgermq.proto.layout_columns import BLANK_MAGIC, BLANK_MIN_BYTES, ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.layout_columns import BLANK_MAGIC, BLANK_MIN_BYTES, ENTRY_MAGIC, ENTRY_MIN_BYTES, windows
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.index_files import UNIT_MAGIC, IndexFiles, Units
 from ledgermq.storage.mapped_files import MappedFiles
@@ -28,7 +27,7 @@ BLANK = struct.Struct(">ii")
 CHUNK_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 17
 _ZEROS = bytes(CHUNK_BYTES)
-_HEADER_OFFSETS: NDArray[np.int64] = np.arange(HEADER_BYTES, dtype=np.int64)
+_HEADER_ITEM = np.dtype(f"V{HEADER_BYTES}")
 
 Run = tuple[int, int]
 """First index and term of a run of entries of one term."""
@@ -255,8 +254,7 @@ def _check_headers(files: MappedFiles, units: Units, positions: I64) -> None:
         data = files.at(start).pread(start % files.file_bytes, int(positions[after - 1]) - start + HEADER_BYTES)
         if len(data) != int(positions[after - 1]) - start + HEADER_BYTES:
             raise Disagreement(f"the log ends inside the entries {int(units['index'][at])} to {int(units['index'][after - 1])}")
-        offsets = (positions[at:after] - start)[:, None] + _HEADER_OFFSETS
-        found = np.frombuffer(data, np.uint8)[offsets].view(HEADER)[:, 0]
+        found = windows(data, _HEADER_ITEM)[positions[at:after] - start].view(HEADER)
         some = units[at:after]
         same = (
             (found["magic"] == ENTRY_MAGIC) & (found["size"] == some["size"]) & (found["index"] == some["index"])
