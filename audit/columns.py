@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, find_tag, tags_code
+from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, tags_code
 
 RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
+TAGS = b"TAGS\x01"
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Columns:
     """The entries of one piece, one row each. `intact`: what the entry covers with its CRCs is what was written.
 
     `offset` is the place in the file; `index` is the index the entry must have, whatever its field says; `body_crc` is recomputed; `sound`
-    marks intact entries whose record could be taken apart, only there `topic`, `tag_code` and the queue columns mean anything.
+    marks intact entries whose record could be taken apart, only there `topics[topic_of]`, `tag_code` and the queue columns mean anything.
     """
 
     index: I64
@@ -36,7 +38,8 @@ class Columns:
     store_ms: I64
     total_size: I64
     tags_code: I64
-    topic: list[bytes]
+    topic_of: I64
+    topics: list[bytes]
     intact: Flags
     sound: Flags
 
@@ -53,6 +56,7 @@ class Parts:
     right_topic: Flags
     closed: Flags
     membership: Flags
+    topic_of: I64
     topics: list[bytes]
     tags_codes: I64
     record_crcs: I64
@@ -60,7 +64,7 @@ class Parts:
 
 
 def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) -> Parts:
-    """Find body, topic and properties of every record, in vectors; only their contents are touched one by one."""
+    """Find body, topic and properties of every record, in vectors; only the CRC of the body goes message by message."""
     data: U8 = np.frombuffer(window, np.uint8)
     limit = len(data) - 1
     ends = offsets + sizes
@@ -79,40 +83,89 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
     fits = fits & (property_at + property_bytes == ends) & (topic_at + topic_bytes == length_at) & (property_bytes < 1 << 15)
     right_magic = known & (second == (topic_bytes > 127)) | ~fits & known
     closed = (property_bytes == 0) | (data[np.minimum(ends, limit + 1) - 1] == 2)
-    places = (column.tolist() for column in (body_at, at, topic_at, property_at, ends))
-    topics, codes, crcs = _contents(window, fits.tolist(), *places)
-    legal = {topic: _is_name(topic) for topic in set(topics)}
+    topic_of, topics = intern(data, topic_at, np.where(fits, topic_bytes, 0))
+    tag_at, tag_bytes = find_tags(window, data, property_at, np.where(fits, ends, property_at))
+    tag_of, tags = intern(data, tag_at, tag_bytes)
+    codes = np.array([tags_code(tag) for tag in tags], np.int64)
+    raft = np.array([topic == RAFT_TOPIC for topic in topics], np.bool_)
+    membership = np.array([tag == b"membership" for tag in tags], np.bool_)
     return Parts(
         fits=fits,
         right_magic=right_magic,
-        right_topic=np.array([legal[topic] for topic in topics], np.bool_),
+        right_topic=np.array([_is_name(topic) for topic in topics], np.bool_)[topic_of],
         closed=closed,
-        membership=_memberships(window, topics, property_at, ends),
+        membership=raft[topic_of] & membership[tag_of],
+        topic_of=topic_of,
         topics=topics,
-        tags_codes=np.array(codes, np.int64),
-        record_crcs=np.array(crcs, np.int64),
+        tags_codes=codes[tag_of],
+        record_crcs=_record_crcs(window, body_at, np.where(fits, at, body_at)),
         property_at=property_at,
     )
 
 
-def _contents(
-    window: bytes, fits: list[bool], body_at: list[int], body_end: list[int], topic_at: list[int], property_at: list[int], ends: list[int]
-) -> tuple[list[bytes], list[int], list[int]]:
-    topics: list[bytes] = []
-    codes: list[int] = []
-    crcs: list[int] = []
-    view = memoryview(window)
-    for fit, body, stop, topic, props, end in zip(fits, body_at, body_end, topic_at, property_at, ends, strict=True):
-        if not fit:
-            topics.append(b"")
-            codes.append(0)
-            crcs.append(0)
+def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:
+    """Number equal byte strings alike: (number of each, the distinct strings)."""
+    numbers = np.zeros(len(starts), np.int64)
+    distinct: list[bytes] = []
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        if not length:
+            numbers[rows] = len(distinct)
+            distinct.append(b"")
             continue
-        topics.append(window[topic : props - 2])
-        tag = find_tag(window, props, end)
-        codes.append(tags_code(tag) if tag else 0)
-        crcs.append(zlib.crc32(view[body:stop]) & 0x7FFFFFFF)
-    return topics, codes, crcs
+        strided = np.lib.stride_tricks.as_strided(data, (len(data) - length + 1, length), (1, 1), writeable=False)
+        texts = strided[starts[rows]]
+        first, number = _group(texts)
+        numbers[rows] = number + len(distinct)
+        distinct += [texts[at].tobytes() for at in first.tolist()]
+    return numbers, distinct
+
+
+def _group(texts: U8) -> tuple[I64, I64]:
+    """(row of the first of each kind, kind of each row) of equally long strings. Hashes only bring strings together: equality decides."""
+    if (texts == texts[0]).all():
+        return np.zeros(1, np.int64), np.zeros(len(texts), np.int64)
+    hashes = np.zeros(len(texts), np.uint64)
+    for column in range(texts.shape[1]):
+        hashes = hashes * HASH_FACTOR + texts[:, column]
+    _, first, kind = np.unique(hashes, return_index=True, return_inverse=True)
+    if not (texts == texts[first][kind]).all():
+        _, first, kind = np.unique(texts, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), kind.reshape(-1).astype(np.int64)
+
+
+def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64]:
+    """Where the value of TAGS lies in each property string, and its length; length 0 without one.
+
+    TAGS stands first, or second behind UNIQ_KEY: those are found in vectors. The others are searched one by one.
+    """
+    closes = np.flatnonzero(data == 2)
+    padded = np.append(closes, len(data))
+    second = padded[np.searchsorted(closes, starts)] + 1
+    tag_at = np.full(len(starts), -1, np.int64)
+    for candidates in (second, starts):
+        here = np.minimum(candidates, max(len(data) - len(TAGS), 0))
+        found = (candidates + len(TAGS) <= ends) & (here == candidates)
+        for at, letter in enumerate(TAGS):
+            found &= data[here + at] == letter
+        tag_at = np.where(found, candidates + len(TAGS), tag_at)
+    for row in np.flatnonzero((tag_at < 0) & (second < ends)).tolist():
+        tag_at[row] = _search_tag(window, int(starts[row]), int(ends[row]))
+    lengths = np.minimum(padded[np.searchsorted(closes, np.maximum(tag_at, 0))], ends) - tag_at
+    return np.maximum(tag_at, 0), np.where(tag_at < 0, 0, np.maximum(lengths, 0))
+
+
+def _search_tag(window: bytes, start: int, end: int) -> int:
+    at = window.find(TAGS, start, end)
+    while at > start and window[at - 1] != 2:
+        at = window.find(TAGS, at + 1, end)
+    return at + len(TAGS) if at >= 0 else -1
+
+
+def _record_crcs(window: bytes, starts: I64, ends: I64) -> I64:
+    view, checksum = memoryview(window), zlib.crc32
+    found = [checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.array(found, np.int64) & 0x7FFFFFFF
 
 
 def _is_name(topic: bytes) -> bool:
@@ -120,12 +173,3 @@ def _is_name(topic: bytes) -> bool:
         return bool(topic.decode("utf-8"))
     except UnicodeDecodeError:
         return False
-
-
-def _memberships(window: bytes, topics: list[bytes], property_at: I64, ends: I64) -> Flags:
-    """Which records are membership records: kind `membership` on the raft topic."""
-    flags = np.zeros(len(topics), np.bool_)
-    for at, topic in enumerate(topics):
-        if topic == RAFT_TOPIC:
-            flags[at] = find_tag(window, int(property_at[at]), int(ends[at])) == b"membership"
-    return flags

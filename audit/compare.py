@@ -310,7 +310,8 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
         elif report.first_index is not None and report.first_index <= applied:
             for piece in Scan(one.task(f"{report.base:020d}")).columns():
                 for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
-                    wanted[piece.topic[at].decode("utf-8", "replace"), int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
+                    topic = piece.topics[int(piece.topic_of[at])].decode("utf-8", "replace")
+                    wanted[topic, int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
     for key in sorted({*told, *wanted}):
         if told.get(key, 0) != wanted.get(key, 0):
             proof = f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says {wanted.get(key, 0)}"

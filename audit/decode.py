@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,9 +69,13 @@ HEADER = struct.Struct(">iiqqqiIIi")
 assert PREFIX.itemsize == HEADER_BYTES + RECORD_FIXED_BYTES and HEADER.size == HEADER_BYTES
 
 
+crc32c: Callable[..., int] = _crc32c.crc32c
+"""CRC-32C as the package computes it, for loops where a further call would count."""
+
+
 def crc(data: bytes | memoryview, start: int = 0) -> int:
     """CRC-32C, continued from `start`."""
-    return int(_crc32c.crc32c(data, start))
+    return crc32c(data, start)
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
@@ -145,6 +149,19 @@ def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | No
     return None if first < 0 else Stain(first, last, stray)
 
 
+def last_nonzero(fd: int, length: int, step: int = 1 << 20) -> int:
+    """The place of the last byte of a file that is not zero; −1 when all are."""
+    for begin, stop in reversed(list(stretches(fd, 0, length))):
+        while stop > begin:
+            start = max(begin, stop - step)
+            data = np.frombuffer(pread(fd, stop - start, start), np.uint8)
+            places = np.flatnonzero(data)
+            if len(places):
+                return start + int(places[-1])
+            stop = start
+    return -1
+
+
 def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
     """Bytes start … end − 1 of a space of equally long files named by their offset; shorter where a file is missing or short."""
     parts: list[bytes] = []
@@ -202,17 +219,6 @@ def tags_code(tag: bytes) -> int:
     for unit in units.tolist():
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
-
-
-def find_tag(data: bytes, start: int, end: int) -> bytes:
-    """The value of TAGS in the property string data[start:end]; empty without one."""
-    at = data.find(b"TAGS\x01", start, end)
-    while at > start and data[at - 1] != 2:
-        at = data.find(b"TAGS\x01", at + 1, end)
-    if at < 0:
-        return b""
-    stop = data.find(b"\x02", at + 5, end)
-    return data[at + 5 : stop if stop >= 0 else end]
 
 
 def properties_are_whole(text: bytes) -> bool:

@@ -22,7 +22,7 @@ from ledgermq.audit.decode import (
     QUEUE_UNIT,
     QUEUE_UNIT_BYTES,
     Flags,
-    find_stain,
+    last_nonzero,
     numbered_files,
     read_space,
 )
@@ -121,14 +121,12 @@ class QueueCheck:
         rows = np.flatnonzero(entries.sound)
         if not len(rows):
             return
-        numbers: dict[bytes, int] = {}
-        topics = np.array([numbers.setdefault(entries.topic[at], len(numbers)) for at in rows.tolist()], np.int64)
-        names = list(numbers)
+        topics = entries.topic_of[rows]
         order = np.lexsort((rows, entries.queue[rows], topics))
         sorted_topics, sorted_queues = topics[order], entries.queue[rows][order]
         edges = np.flatnonzero((np.diff(sorted_topics) != 0) | (np.diff(sorted_queues) != 0)) + 1
         for group in np.split(order, edges):
-            self._check_queue(names[int(topics[group[0]])], int(entries.queue[rows[group[0]]]), entries, rows[group])
+            self._check_queue(entries.topics[int(topics[group[0]])], int(entries.queue[rows[group[0]]]), entries, rows[group])
 
     def _check_queue(self, topic: bytes, queue: int, entries: Columns, rows: I64) -> None:
         offsets = entries.queue_offset[rows]
@@ -270,9 +268,9 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
             if length != file_bytes:
                 bounds = min(length, file_bytes), max(length, file_bytes)
                 report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{length} bytes instead of {file_bytes}"))
-            stain = find_stain(fd, 0, length)
-            if stain is not None:
-                report.used, report.last_file = base + stain.last + 1, name
+            last = last_nonzero(fd, length)
+            if last >= 0:
+                report.used, report.last_file = base + last + 1, name
         except OSError as error:
             report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
         finally:

@@ -23,6 +23,7 @@ from ledgermq.audit.decode import (
     Flags,
     chain_inputs,
     crc,
+    crc32c,
     properties_are_whole,
 )
 from ledgermq.audit.rules import Flaw, coalesce
@@ -168,7 +169,7 @@ class Scan:
         view = memoryview(piece.window)
         starts = (piece.offsets + HEADER_BYTES).tolist()
         ends = (piece.offsets + piece.sizes).tolist()
-        return np.array([crc(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
+        return np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
 
     def _hint(self, piece: Piece) -> int | None:
         """The chain value before a piece that does not follow another: the seed, or what the index says is the entry before this file."""
@@ -237,7 +238,9 @@ class Scan:
         stored = rows["chain_crc"].astype(np.int64)
         before = [previous or 0, *stored[:-1].tolist()]
         view = memoryview(inputs)
-        calculated = np.array([crc(view[40 * i : 40 * i + 40], start) for i, start in enumerate(before)], np.int64)
+        calculated = np.array(
+            [crc32c(view[at : at + 40], start) for at, start in zip(range(0, len(inputs), 40), before, strict=True)], np.int64
+        )
         good = calculated == stored
         same_body = rows["body_crc"] == body_crcs
         if previous is None:
@@ -293,7 +296,8 @@ class Scan:
             store_ms=rows["store_ms"].astype(np.int64),
             total_size=rows["total_size"].astype(np.int64),
             tags_code=parts.tags_codes,
-            topic=parts.topics,
+            topic_of=parts.topic_of,
+            topics=parts.topics,
             intact=intact,
             sound=sound,
         )
@@ -353,9 +357,10 @@ class Scan:
 
     def _note_elections(self, columns: Columns) -> None:
         """Follow where the run of term-start records at the end of the file begins."""
-        other = [at for at in range(len(columns)) if not (columns.topic[at] == RAFT_TOPIC and columns.channel[at] == 0)][-1:]
-        if other:
-            self.report.election_tail = int(columns.index[other[0]]) + 1
+        raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
+        other = np.flatnonzero(~(raft[columns.topic_of] & (columns.channel == 0) & columns.sound))
+        if len(other):
+            self.report.election_tail = int(columns.index[other[-1]]) + 1
         elif self.report.election_tail is None:
             self.report.election_tail = int(columns.index[0])
 

@@ -127,10 +127,8 @@ class LedgermqReader(DataSourceReader):  # type: ignore[misc]
 def entry_batch(work: Work, columns: Columns) -> pa.RecordBatch:
     """One piece of a log file as Arrow columns."""
     count, task = len(columns), work.task
-    topics = [
-        topic.decode("utf-8", "replace") if sound else None for topic, sound in zip(columns.topic, columns.sound.tolist(), strict=True)
-    ]
     unsound = ~columns.sound
+    names = pa.array([topic.decode("utf-8", "replace") for topic in columns.topics], pa.string())
     values = {
         "replica": pa.array([task.replica] * count),
         "group": pa.array([task.group] * count),
@@ -143,7 +141,7 @@ def entry_batch(work: Work, columns: Columns) -> pa.RecordBatch:
         "chain_crc": pa.array(columns.chain),
         "body_crc": pa.array(columns.body_crc),
         "intact": pa.array(columns.intact),
-        "topic": pa.array(topics, pa.string()),
+        "topic": names.take(pa.array(columns.topic_of, mask=unsound)),
         "queue": pa.array(columns.queue.astype(np.int32), mask=unsound),
         "queue_offset": pa.array(columns.queue_offset, mask=unsound),
         "tags_code": pa.array(columns.tags_code, mask=unsound),
