@@ -1,0 +1,104 @@
+"""A cluster whose disk fills up: clear refusals, reads and elections go on, writing resumes by itself when space returns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
+from ledgermq.proto import messaging_pb2 as pb
+from tests import cluster as real
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 40 MiB; needs the right to mount one."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(where)], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def send(cluster: LocalCluster, node: str, body: bytes, name: str) -> tuple[int, str]:
+    message = pb.Message(topic=pb.Resource(name="t"), body=body)
+    message.system_properties.message_id = name
+    message.system_properties.message_type = pb.NORMAL
+    with grpc.insecure_channel(real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            request_serializer=pb.SendMessageRequest.SerializeToString,
+            response_deserializer=pb.SendMessageResponse.FromString,
+        )
+        response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=20)
+    return int(response.status.code), str(response.status.message)
+
+
+def stored(cluster: LocalCluster, node: str) -> set[str]:
+    answer = real.admin(cluster, node, "Peek", admin_pb2.PeekRequest(topic=admin_pb2.Name(name="t"), earliest=True, max=1000))
+    assert answer.status.code == 20000, answer.status.message
+    return {message.message_id for message in answer.messages}
+
+
+def fill(directory: Path) -> Path:
+    """Take all space that is left."""
+    ballast = directory / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size >= 512:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+    return ballast
+
+
+def test_full_disk_refuses_writes_keeps_reads_and_elections_and_recovers(small_disk: Path) -> None:
+    """All three nodes on one full file system; nothing acknowledged is lost, and nobody has to restart a node."""
+    with real.running(small_disk, log_file_bytes=2 << 20) as cluster:
+        real.create_topic(cluster, "t", queues=1)
+        leader = real.leader(cluster)
+        assert send(cluster, leader, b"first", "first")[0] == 20000
+        for node in cluster.nodes:
+            real.wait_for(lambda node=node: stored(cluster, node), 30, "the first message everywhere")  # type: ignore[misc]
+        ballast = fill(small_disk)
+        acknowledged = {"first"}
+        said = ""
+        for k in range(400):
+            code, said = send(cluster, leader, os.urandom(30_000), f"m{k}")
+            if code != 20000:
+                break
+            acknowledged.add(f"m{k}")
+        assert f"the disk of node {leader} is full" in said and len(acknowledged) > 1
+        for node in cluster.nodes:
+            assert cluster.children[node].exit_code is None, cluster.last_error(node)
+            assert acknowledged <= stored(cluster, node), "reads go on"
+        cluster.kill(leader)
+        survivors = [node for node in cluster.nodes if node != leader]
+
+        def another() -> str | None:
+            now = real.leader(cluster)
+            return now if now != leader else None
+
+        elected = real.wait_for(another, 30, "a new leader on a full disk")
+        assert elected in survivors
+        ballast.unlink()
+
+        def resumed() -> bool:
+            return send(cluster, elected, b"again", "again")[0] == 20000
+
+        real.wait_for(resumed, 30, "writing to resume")
+        cluster.start(leader)
+        cluster.wait_ready()
+        for node in cluster.nodes:
+            real.wait_for(lambda node=node: acknowledged | {"again"} <= stored(cluster, node), 30, "everything")  # type: ignore[misc]
