@@ -10,6 +10,8 @@ from ledgermq.sim.commands import sim
 from ledgermq.sim.faults import FAULTS, schedule
 from ledgermq.sim.world import World
 
+pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
+
 SEEDS = 2000
 SLICE = 100
 STEPS = 350
