@@ -83,7 +83,7 @@ class StoredReplica:
             self.store.log.finish_sync(job, None)
 
     def stop(self, *, clean: bool = True) -> None:
-        self.store.hard_state.save(HardState(9, "n1"))
+        self.store.hard_state.save(HardState(self.store.log.end_term, "n1"))
         if not clean:
             self.store.abandon()
             return

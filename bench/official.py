@@ -20,7 +20,7 @@ SECONDS = "8"
 
 def run(directory: Path) -> dict[str, Any]:
     home = {**os.environ, "HOME": str(directory)}  # the client writes its log below HOME
-    with empty_server() as endpoint:
+    with empty_server() as (endpoint, _):
         ceiling = one(endpoint, home)
     with cl.running(directory) as cluster:
         cl.create_topic(cluster, TOPIC)
@@ -44,7 +44,8 @@ def one(endpoints: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def empty_server() -> Iterator[str]:
+def empty_server() -> Iterator[tuple[str, int]]:
+    """Endpoint and process id of a server that answers at once."""
     port = free_ports(1)[0].client_port
     command = cl.program("empty_server", str(port))
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
@@ -52,6 +53,6 @@ def empty_server() -> Iterator[str]:
     try:
         if process.stdout.readline() != "ready\n":
             raise RuntimeError("the empty server did not start")
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", process.pid
     finally:
         process.communicate()

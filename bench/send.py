@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
+from bench.official import empty_server
 from ledgermq.node.local import LocalCluster
 
 NAME, RUNS, DURABLE = "send", 3, True
@@ -13,6 +14,7 @@ TOPIC = "bench-send"
 
 
 def run(directory: Path) -> dict[str, Any]:
+    ceiling = without_a_cluster()
     with cl.running(directory) as cluster:
         cl.create_topic(cluster, TOPIC)
         leads = cl.leader(cluster)
@@ -23,8 +25,20 @@ def run(directory: Path) -> dict[str, Any]:
             "to_the_leader": one(cluster, leads),
             "through_a_follower": one(cluster, through),
             "one_at_a_time_to_the_leader": one(cluster, leads, "--window", "1", "--seconds", "4", "--warm-up-s", "1"),
+            "ceiling_empty_server": ceiling,
             "settings": cl.defaults(cluster),
         }
+
+
+def without_a_cluster() -> dict[str, Any]:
+    """The same load on a server that stores nothing and answers at once: what the protocol alone costs on this machine now."""
+    with empty_server() as (endpoint, pid):
+        before = cl.cpu_s(pid)
+        result = cl.load("send", endpoint, TOPIC, "--seconds", "5", "--limit", "150000")
+        total = result.pop("total")
+        result["server_cpu_us_a_message"] = round((cl.cpu_s(pid) - before) / total * 1e6)
+        result["client_cpu_us_a_message"] = round(result.pop("client_cpu_s") / total * 1e6)
+        return result
 
 
 def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
