@@ -16,6 +16,23 @@ from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
 Token = int
 
 
+_VIA = " via "
+
+
+def session_of(client_id: str, node_boot: str) -> str:
+    """A client as one process of one node knows it.
+
+    Leases that renew themselves belong to a session, not to the client alone: when the process that handed a message out is gone, nobody
+    can say whether the message reached the client, so nobody renews its lease any more.
+    """
+    return f"{client_id}{_VIA}{node_boot}"
+
+
+def client_of(session: str) -> str:
+    """The client id of a session; a plain client id is its own session."""
+    return session.rpartition(_VIA)[0] or session
+
+
 @dataclass(frozen=True, slots=True)
 class Produce:
     """Append these messages (all to this group's queues). Answer: `Produced`. A draft's queue is already chosen by the caller."""
@@ -49,6 +66,7 @@ class Receive:
     group: str
     topic: str
     client_id: str
+    """A session."""
     filter: TagFilter
     max_messages: int
     invisible_ms: int | None
@@ -124,7 +142,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class ClientsAlive:
-    """Signs of life: these client ids were heard of at `at_ns`. No answer."""
+    """Signs of life: these sessions were heard of at `at_ns`. No answer."""
 
     client_ids: frozenset[str]
     at_ns: int
@@ -132,7 +150,7 @@ class ClientsAlive:
 
 @dataclass(frozen=True, slots=True)
 class ClientGone:
-    """NotifyClientTermination: auto-renewed leases of the client become visible one second later. No answer."""
+    """NotifyClientTermination: auto-renewed leases of all sessions of the client become visible one second later. No answer."""
 
     client_id: str
     at_ns: int

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from ledgermq.node.core.calls import client_of
 from ledgermq.node.core.delivery import Delivery, QueueKey, Row
 
 MS = 1_000_000
@@ -141,9 +142,10 @@ class LeaseClock:
 
     def gone(self, client_id: str, at_ns: int) -> None:
         """The client said goodbye: its auto-renewed leases end one second later, even if the same name comes back."""
-        client = self._clients.get(client_id)
-        for key, offset in list(client.rows) if client is not None else ():
-            self.end(key, offset, at_ns + self._times.gone_ns)
+        for session, client in list(self._clients.items()):
+            if client_of(session) == client_id:
+                for key, offset in list(client.rows):
+                    self.end(key, offset, at_ns + self._times.gone_ns)
 
     def end(self, key: QueueKey, offset: int, at_ns: int) -> None:
         """End an auto-renewed lease at `at_ns` at the latest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from ledgermq.node.core.calls import Receive, Token
+from ledgermq.node.core.calls import Receive, Token, client_of
 
 Pair = tuple[str, str]
 """(consumer group, stored topic)"""
@@ -103,7 +103,7 @@ class Polls:
         self._dirty.pop(pair, None)
 
     def of_client(self, client_id: str) -> list[Poll]:
-        return [poll for poll in self._polls.values() if poll.call.client_id == client_id]
+        return [poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id]
 
     def of_topic(self, topic: str) -> list[Poll]:
         """Who waits for this topic, leases under way left out."""

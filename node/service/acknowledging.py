@@ -170,7 +170,7 @@ class Acknowledger:
         self, broker_group: str, handle: Handle, request: pb.ChangeInvisibleDurationRequest, stored: str, caller: Caller, deadline: float
     ) -> bytes:
         invisible_ms = changed_ms(request, self._config.delivery)
-        call = Change(self._groups.engine.new_token(), handle, invisible_ms, caller.client_id)
+        call = Change(self._groups.engine.new_token(), handle, invisible_ms, caller.session)
         changed: Changed = await self._groups.call(broker_group, call, stored, deadline)
         if changed.lease_number is None:
             raise _replaced()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ledgermq.node.core.calls import session_of
 from ledgermq.node.service.ports import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -25,8 +26,9 @@ class _Client:
 class Clients:
     """The registry. Times are those of `now` (seconds)."""
 
-    def __init__(self, forwarder: Forwarder, liveness_s: float, now: Callable[[], float]) -> None:
+    def __init__(self, forwarder: Forwarder, node_boot: str, liveness_s: float, now: Callable[[], float]) -> None:
         self._forwarder = forwarder
+        self._node_boot = node_boot
         self._forget_s = FORGET_AFTER * liveness_s
         self._now = now
         self._clients: dict[str, _Client] = {}
@@ -37,7 +39,7 @@ class Clients:
 
     def heard(self, client_id: str) -> None:
         """Any call of a client is a sign of life."""
-        self._forwarder.heard(client_id)
+        self._forwarder.heard(session_of(client_id, self._node_boot))
         client = self._clients.get(client_id)
         if client is not None:
             client.seen = self._now()

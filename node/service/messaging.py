@@ -27,7 +27,7 @@ from ledgermq.node.service.receiving import Receiver
 from ledgermq.node.service.sending import Sender
 from ledgermq.node.service.telemetry import Telemetry
 from ledgermq.node.service.topics import Topics
-from ledgermq.node.service.validation import Caller, caller_of, group_of, topic_of
+from ledgermq.node.service.validation import NODE_BOOT, Caller, caller_of, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail
 
@@ -68,11 +68,12 @@ class MessagingService:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._config = config
+        self._node_boot = config.node_boot
         self._forwarder = forwarder
         self._topics = Topics(metadata)
         self._groups = Groups(engine, self._topics)
         handles = Handles(config.secret)
-        self.clients = Clients(forwarder, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
+        self.clients = Clients(forwarder, config.node_boot, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
         self._sender = Sender(config, self._topics, self._groups, forwarder)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
@@ -140,7 +141,7 @@ class MessagingService:
 
     def _enter(self, context: Context) -> Caller:
         """Who calls; any call is a sign of life."""
-        caller = caller_of(dict(context.invocation_metadata()))
+        caller = caller_of(dict(context.invocation_metadata()), self._node_boot)
         self.clients.heard(caller.client_id)
         return caller
 
@@ -150,7 +151,7 @@ class MessagingService:
         Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
         """
         try:
-            return await self._executors[method](group, request, caller_of(metadata), deadline)
+            return await self._executors[method](group, request, caller_of(metadata, metadata.get(NODE_BOOT, self._node_boot)), deadline)
         except CallRefused as refusal:
             if refusal.refused.reason == "not-leader":
                 raise

@@ -7,6 +7,7 @@ place.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -61,3 +62,9 @@ class ServiceConfig:
     secret: bytes
     delivery: Delivery = field(default_factory=Delivery)
     limits: Limits = field(default_factory=Limits)
+    boot: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Another one in every process."""
+
+    @property
+    def node_boot(self) -> str:
+        return f"{self.node}/{self.boot}"

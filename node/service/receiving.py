@@ -134,7 +134,7 @@ class Receiver:
             token=self._groups.engine.new_token(),
             group=job.group,
             topic=job.stored,
-            client_id=job.caller.client_id,
+            client_id=job.caller.session,
             filter=job.filter,
             max_messages=job.max_messages,
             invisible_ms=job.invisible_ms,

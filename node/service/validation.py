@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from ledgermq.node.config import Delivery, Limits
-from ledgermq.node.core.calls import TagFilter
+from ledgermq.node.core.calls import TagFilter, session_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import RESERVED_KEYS, group_name, has_control_character, topic_name
 from ledgermq.proto.properties import MESSAGE_ID
@@ -23,6 +23,8 @@ from ledgermq.proto.types import TopicKind
 
 CLIENT_ID = "x-mq-client-id"
 NAMESPACE = "x-mq-namespace"
+NODE_BOOT = "x-ledgermq-node-boot"
+"""In forwarded calls only: the process that took the call from its client."""
 
 MESSAGE_GROUP_BYTES = 64
 RECOVERY_MAX_S = 3600
@@ -40,19 +42,22 @@ class Caller:
     """Who calls, from the call's metadata."""
 
     client_id: str
+    session: str
+    """The client as the node that took the call knows it (node/core/calls.py)."""
     namespace: str = ""
 
     def metadata(self) -> dict[str, str]:
         """What another node must know of the caller."""
-        return {CLIENT_ID: self.client_id, NAMESPACE: self.namespace} if self.namespace else {CLIENT_ID: self.client_id}
+        known = {CLIENT_ID: self.client_id, NODE_BOOT: self.session[len(session_of(self.client_id, "")) :]}
+        return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
-def caller_of(metadata: Mapping[str, str]) -> Caller:
-    """The caller; only the client id is required (§3.1)."""
+def caller_of(metadata: Mapping[str, str], node_boot: str) -> Caller:
+    """The caller of a call that `node_boot` took; only the client id is required (§3.1)."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
-    return Caller(client_id, metadata.get(NAMESPACE, ""))
+    return Caller(client_id, session_of(client_id, node_boot), metadata.get(NAMESPACE, ""))
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:

@@ -196,6 +196,9 @@ class Backend:
             self.engine.lead(name, term)
         self.forwarder.start(self.service.execute)
         self.forwarder2.start(self.service2.execute)
+        # Signs of life are flushed by the tests: time is theirs.
+        self.forwarder.stop()
+        self.forwarder2.stop()
         self.port = await self._serve(self.service)
         self.raw = Raw(self.port)
         self.raw2 = Raw(await self._serve(self.service2))
@@ -213,8 +216,6 @@ class Backend:
         await self.raw2.close()
         for server in self._servers:
             await server.stop(0)
-        self.forwarder.stop()
-        self.forwarder2.stop()
 
     async def topic(self, name: str, kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
         """Create a topic; it is in force when this returns."""
@@ -241,6 +242,12 @@ class Backend:
         async with asyncio.timeout(10):
             while not condition():
                 await self.engine.turned.wait()
+
+    def flush_signs(self) -> None:
+        """Relay what both nodes heard since the last time."""
+        self.forwarder.flush_signs()
+        self.forwarder2.flush_signs()
+        self.engine.turn()
 
     async def until_polls(self, count: int) -> None:
         await self.until(lambda: self.engine.polls == count)

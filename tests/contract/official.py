@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgermq.node.local import LocalCluster
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.layout import Record, decode_record
 from ledgermq.proto.properties import parse
 from tests import cluster as real
 
@@ -90,9 +90,8 @@ def message(topic: str, body: bytes | str = b"hello", **fields: Any) -> dict[str
     return {"topic": topic, "body": (body.encode() if isinstance(body, str) else body).hex(), **fields}
 
 
-def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list[tuple[str, int, dict[str, Any]]]:
-    """(kind, store time in ms, fields) of every delivery record in a node's log as it lies on disk now."""
-    found = []
+def records(cluster: LocalCluster, node: str, group: str = "g1") -> Iterator[Record]:
+    """Every message record in a node's log of a broker group as it lies on disk now."""
     for path in sorted((cluster.data(node) / group).glob("dledger-*/data/*")):
         data = path.read_bytes()
         at = 0
@@ -100,22 +99,25 @@ def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list
             magic, size = struct.unpack_from(">ii", data, at)
             if magic != 1 or at + size > len(data):
                 break
-            record = decode_record(data[at + 48 : at + size])
-            if record.topic == "rmq_sys_ledgermq_delivery":
-                found.append((parse(record.properties)["TAGS"], record.store_ms, json.loads(record.body)))
+            yield decode_record(data[at + 48 : at + size])
             at += size
-    return found
+
+
+def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list[tuple[str, int, dict[str, Any]]]:
+    """(kind, store time in ms, fields) of every delivery record."""
+    found = (record for record in records(cluster, node, group) if record.topic == "rmq_sys_ledgermq_delivery")
+    return [(parse(record.properties)["TAGS"], record.store_ms, json.loads(record.body)) for record in found]
 
 
 class Deliveries:
     """What the log says about one consumer group and topic: the truth about "once", "not before" and "never again"."""
 
-    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+    def __init__(self, cluster: LocalCluster, group: str, topic: str, broker_group: str = "g1") -> None:
         self.leases: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """(queue, offset) → [(attempt, store time)]"""
         self.acked: set[tuple[int, int]] = set()
         self.passed = 0
-        for kind, store_ms, fields in control_records(cluster, real.leader(cluster)):
+        for kind, store_ms, fields in control_records(cluster, real.leader(cluster, broker_group), broker_group):
             if kind == "lease" and (fields["g"], fields["t"]) == (group, topic):
                 for queue, offsets, attempts in fields["q"]:
                     for offset, attempt in zip(offsets, attempts, strict=True):

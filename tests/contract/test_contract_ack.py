@@ -176,8 +176,7 @@ async def test_statement_71_a_long_listener_keeps_its_lease(server: Backend) -> 
     for _ in range(9):
         server.pass_time(60)
         await server.raw.unary("Heartbeat", pb.HeartbeatRequest(client_type=pb.PUSH_CONSUMER))
-        server.forwarder.flush_signs()
-        server.engine.turn()
+        server.flush_signs()
         assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
     assert await server.raw.ack(got) == pb.OK
 
@@ -188,8 +187,8 @@ async def test_statement_71_renewal_ends_at_the_cap(server: Backend) -> None:
     got = await one(server, invisible=None)
     for _ in range(10):
         server.pass_time(59.9)
-        server.forwarder.signs_from_peer(["t1"])
-        server.engine.turn()
+        await server.raw.unary("Heartbeat", pb.HeartbeatRequest())
+        server.flush_signs()
     assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
     server.pass_time(1)
     (again,) = (await server.raw.receive(metadata=OTHER)).messages
@@ -201,8 +200,7 @@ async def test_statement_71_renewal_ends_at_the_cap(server: Backend) -> None:
 async def test_statement_72_a_killed_consumer(server: Backend) -> None:
     """Its messages come to another member when it was silent for the liveness limit, not earlier."""
     await one(server, invisible=None)
-    server.forwarder.flush_signs()
-    server.engine.turn()
+    server.flush_signs()
     server.pass_time(64.999)
     assert (await server.raw.receive(invisible=None, metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
     server.pass_time(0.001)

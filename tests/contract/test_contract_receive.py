@@ -327,8 +327,13 @@ async def test_namespaces_are_kept_apart(server: Backend) -> None:
     assert sorted(got.bodies) == [b"field", b"header"]
     assert {m.topic.resource_namespace for m in got.messages} == {"ns"}
     assert (await server.raw.receive()).bodies == [b"none"]
+    both = await server.raw.unary("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="T", resource_namespace="ns")), metadata=header)
+    assert both.status.code == pb.OK
+    elsewhere = (("x-mq-client-id", "t1"), ("x-mq-namespace", "nowhere"))
+    assert (await server.raw.send(message(b"field first", namespace="ns"), metadata=elsewhere)).status.code == pb.OK
+    assert (await server.raw.receive(metadata=header)).bodies == [b"field first"]
     request = receive_request(namespace="ns", group="second")
-    assert len((await server.raw.collect(server.raw.stream(request))).messages) == 2
+    assert len((await server.raw.collect(server.raw.stream(request))).messages) == 3
 
 
 @contract({})

@@ -16,6 +16,7 @@ import pytest
 
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.properties import parse
 from tests import cluster as real
 from tests.contract.official import (
     ClientError,
@@ -28,6 +29,7 @@ from tests.contract.official import (
     push,
     receive,
     receive_some,
+    records,
     send,
     simple,
     text,
@@ -38,14 +40,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 LIVENESS_S = 3.0
 LONG_POLL_S = 5.0
-PERIODS = {"delivery": {"min_invisible_ms": 100, "liveness_ms": LIVENESS_S * 1000, "long_poll_max_ms": LONG_POLL_S * 1000}}
+FAST = {"delivery": {"min_invisible_ms": 100, "liveness_ms": int(LIVENESS_S * 1000), "long_poll_max_ms": int(LONG_POLL_S * 1000)}}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes for all tests that leave them alive."""
-    periods = {key: {name: int(value) for name, value in section.items()} for key, section in PERIODS.items()}
-    with real.running(tmp_path_factory.mktemp("official"), log_file_bytes=16 << 20, extra=periods) as found:
+    with real.running(tmp_path_factory.mktemp("official"), log_file_bytes=16 << 20, extra=FAST) as found:
         yield found
 
 
@@ -314,8 +315,7 @@ def test_statement_74_late_subscriber_with_a_small_cache(client: Official, clust
 
 def test_statement_23_74_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
     """Existing clients send, receive and acknowledge again after every node was killed and started, without new Settings from them."""
-    periods = {key: {name: int(value) for name, value in section.items()} for key, section in PERIODS.items()}
-    with real.running(tmp_path, extra=periods) as cluster, official(cluster, tmp_path / "home") as client:
+    with real.running(tmp_path, extra=FAST) as cluster, official(cluster, tmp_path / "home") as client:
         real.create_topic(cluster, "T")
         client.do("producer", name="p", topics=["T"])
         push(client, "T")
@@ -326,13 +326,7 @@ def test_statement_23_74_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
         cluster.start_all()
         cluster.wait_ready()
 
-        def sent() -> str | None:
-            try:
-                return str(send(client, "T", "after")["id"])
-            except ClientError:
-                return None
-
-        identity = real.wait_for(sent, late(15), "a send after the restart")
+        identity = real.wait_for(lambda: sent_or_none(client, "T", "after"), late(15), "a send after the restart")
         real.wait_for(
             lambda: identity in {got["id"] for got in client.do("events", name="push")}, late(15), "the message after the restart"
         )
@@ -340,3 +334,50 @@ def test_statement_23_74_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
             lambda: d if (d := Deliveries(cluster, "P", "T")).done and len(d.acked) >= 2 else None, 30, "acknowledgements"
         )
         assert found.done
+
+
+def test_two_broker_groups_share_a_topic_and_lose_a_leader(tmp_path: Path) -> None:
+    """One topic lies over two broker groups of three nodes; the official client does not notice, not even that a leader is killed.
+
+    Every message group has one queue and the order in which it was sent.
+    """
+    with real.running(tmp_path, groups=("g1", "g2"), extra=FAST) as cluster, official(cluster, tmp_path / "home") as client:
+        real.create_topic(cluster, "T", queues=4)
+        real.create_topic(cluster, "F", kind="fifo", queues=8)
+        client.do("producer", name="p", topics=["T", "F"])
+        push(client, "T")
+        push(client, "F", name="planes", group="Q")
+        client.do("send_many", name="p", messages=[message("T", str(i)) for i in range(80)])
+        victim = real.leader(cluster, "g1")
+        for i in range(80):
+            if i == 40:
+                cluster.kill(victim)
+            real.wait_for(lambda i=i: sent_or_none(client, "F", f"{i}", message_group=f"plane-{i % 8}"), 30, f"send {i}")  # type: ignore[misc]
+        cluster.start(victim)
+        cluster.wait_ready()
+        for name in ("push", "planes"):
+            real.wait_for(
+                lambda name=name: {int(text(got)) for got in client.do("events", name=name)} == set(range(80)) or None,  # type: ignore[misc]
+                60,
+                f"all messages at {name}",
+            )
+        places: dict[str, dict[int, tuple[str, int, int]]] = {}
+        for group in ("g1", "g2"):
+            for record in records(cluster, real.leader(cluster, group), group):
+                if record.topic == "F":
+                    plane = places.setdefault(parse(record.properties)["__SHARDINGKEY"], {})
+                    plane.setdefault(int(record.body), (group, record.queue, record.queue_offset))
+        assert sorted(number for plane in places.values() for number in plane) == list(range(80))
+        assert {group for plane in places.values() for group, _, _ in plane.values()} == {"g1", "g2"}
+        for plane in places.values():
+            assert len({place[:2] for place in plane.values()}) == 1
+            by_offset = sorted(plane, key=lambda number: plane[number][2])
+            assert by_offset == sorted(plane)
+
+
+def sent_or_none(client: Official, topic: str, body: str, **fields: Any) -> str | None:
+    """The id of a message, or None when the client gave up: its caller sends it again."""
+    try:
+        return str(send(client, topic, body, **fields)["id"])
+    except ClientError:
+        return None
