@@ -86,12 +86,12 @@ class HostedGroup:
         return self.group.status()
 
     def close(self) -> None:
-        """The last snapshot and checkpoint, everything synced, no abort file."""
+        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop."""
         self._keeper.shutdown()
         if self._keeping is not None:
             self._keeping.result()
-        self.store.write_snapshot(self._export())
-        self.store.write_checkpoints(self._safe_commit(), self._stamps())
+        self._write_snapshot(self._export(), self.store.queues.begin_sync())
+        self._write_checkpoints(self._safe_commit(), self._stamps())
         self.store.close()
 
     def _keep(self, now_ns: int) -> None:

@@ -92,7 +92,11 @@ def test_full_disk_refuses_writes_keeps_reads_and_elections_and_recovers(small_d
 
         elected = real.wait_for(another, 30, "a new leader on a full disk")
         assert elected in survivors
+        follower = next(node for node in survivors if node != elected)
+        assert cluster.terminate(follower) == 0, "a full disk does not spoil a good stop"
+        assert not (cluster.data(follower) / "g1" / "abort").exists()
         ballast.unlink()
+        cluster.start(follower)
 
         def resumed() -> bool:
             return send(cluster, elected, b"again", "again")[0] == 20000

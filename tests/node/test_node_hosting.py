@@ -1,0 +1,214 @@
+"""A hosted broker group over real files: what it keeps beside the log, and what a stop, a crash or a lost file leaves of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ledgermq.node import config, hosting
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Peek, Peeked, Produce, Produced
+from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.errors import ConfigError
+from ledgermq.node.hosting import HostedGroup, open_groups
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from ledgermq.storage.errors import LogFenced, StorageError
+from ledgermq.storage.real_disk import RealDisk
+
+TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
+S = 1_000_000_000
+
+
+def single(directory: Path, **changes: Any) -> NodeConfig:
+    tree = yaml.safe_load(config.EXAMPLE)
+    group = {"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB", **changes.pop("group", {})}
+    tree["cluster"]["groups"] = [group]
+    return config.validate({**tree, "data": str(directory), **changes})
+
+
+class Driver:
+    """Drives one hosted group as the engine would: syncs at once, time as the test says."""
+
+    def __init__(self, settings: NodeConfig) -> None:
+        hosted = open_groups(settings, RealDisk())["g1"]
+        self.identity = hosted.identity
+        self.group: HostedGroup = hosted.group
+        self.now_ns = time.monotonic_ns()
+        self.tokens = 0
+        self.view: GroupView | None = None
+        self.done: dict[int, Any] = {}
+        while self.view is None or not self.view.serving:
+            self.turn(elapsed_ns=S)
+
+    def turn(self, *calls: Any, elapsed_ns: int = 0) -> None:
+        """One turn, and as many more as its syncs lead to."""
+        self.now_ns += elapsed_ns
+        synced: list[tuple[SyncTicket, OSError | None]] = []
+        pending = list(calls)
+        for _ in range(20):
+            output = self.group.turn(self.now_ns, time.time_ns() // 1_000_000, pending, [], synced)
+            pending, synced = [], []
+            self.view = output.view or self.view
+            for done in output.done:
+                assert isinstance(done, Done)
+                self.done[done.token] = done.outcome
+            if output.sync is None:
+                return
+            output.sync.run()
+            synced = [(output.sync, None)]
+
+    def call(self, make: Callable[[int], Any]) -> Any:
+        self.tokens += 1
+        self.turn(make(self.tokens))
+        while self.tokens not in self.done:
+            self.turn(elapsed_ns=S)
+        return self.done.pop(self.tokens)
+
+    def produce(self, count: int, size: int = 10) -> None:
+        drafts = [Draft("t", 0, bytes(size), encode(Fields(message_id=f"m{k}")), 1) for k in range(count)]
+        assert isinstance(self.call(lambda token: Produce(token, drafts)), Produced)
+
+    def configure(self) -> None:
+        assert self.call(lambda token: Configure(token, [TOPIC])) == Configured()
+
+    def count(self) -> int:
+        peeked = self.call(lambda token: Peek(token, "t", 0, 0, 10_000))
+        assert isinstance(peeked, Peeked) and peeked.end_offset == len(peeked.records)
+        return peeked.end_offset
+
+    def keep(self) -> None:
+        """Let the background thread finish what it was given."""
+        if self.group._keeping is not None:
+            self.group._keeping.result()
+
+    def crash(self) -> None:
+        """Leave everything as it is."""
+        self.keep()
+        self.group._keeper.shutdown()
+        self.group.store.abandon()
+
+
+def filled(directory: Path, count: int = 50) -> Driver:
+    driver = Driver(single(directory))
+    driver.configure()
+    driver.produce(count)
+    return driver
+
+
+def test_clean_stop_leaves_snapshot_and_checkpoint_and_no_abort_file(tmp_path: Path) -> None:
+    """After a stop in good order the next start applies nothing again and knows what was committed."""
+    driver = filled(tmp_path)
+    index = driver.group.machine.applied_index
+    assert (tmp_path / "g1" / "abort").exists()
+    driver.group.close()
+    assert not (tmp_path / "g1" / "abort").exists()
+    again = open_groups(single(tmp_path), RealDisk())["g1"].group
+    assert again.store.was_clean
+    assert again.machine.applied_index == index == again.replicator.commit_index
+    assert again.machine.topics == {"t": TOPIC} and again.machine.end("t", 0) == 50
+    again.close()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: Path, snapshot: bool) -> None:
+    """Derived state is rebuilt from the snapshot and the log behind it, or from the log alone."""
+    driver = filled(tmp_path)
+    if snapshot:
+        driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+        driver.keep()
+        assert (tmp_path / "g1" / "state" / "snapshot").exists()
+    driver.produce(25)
+    driver.crash()
+    again = Driver(single(tmp_path))
+    assert not again.group.store.was_clean
+    assert again.count() == 75
+    again.group.close()
+
+
+def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute, or so many applied bytes; nothing applied since means nothing to write."""
+    monkeypatch.setattr(hosting, "SNAPSHOT_EVERY_BYTES", 20_000)
+    driver = filled(tmp_path, 1)
+    path = tmp_path / "g1" / "state" / "snapshot"
+    assert not path.exists()
+    driver.produce(10, size=3000)
+    driver.keep()
+    assert path.exists(), "grown enough"
+    written = path.stat().st_mtime_ns, path.stat().st_ino
+    driver.produce(1)
+    driver.keep()
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "one small message is no growth"
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.keep()
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) != written, "but a minute is long enough"
+    written = path.stat().st_mtime_ns, path.stat().st_ino
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.keep()
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "nothing new to say"
+    driver.group.close()
+
+
+def test_checkpoint_names_only_what_is_committed_and_durable(tmp_path: Path) -> None:
+    """Every three seconds, if the commit index moved."""
+    driver = filled(tmp_path)
+    driver.turn(elapsed_ns=hosting.CHECKPOINT_EVERY_NS)
+    driver.turn()
+    driver.keep()
+    found = driver.group.store.read_checkpoint()
+    assert found is not None and found.committed_index == driver.group.replicator.commit_index
+    assert found.committed_index <= driver.group.replicator.durable_index
+    driver.group.close()
+
+
+def test_lost_consume_queue_is_rebuilt_from_the_log(tmp_path: Path) -> None:
+    """The snapshot claims units that are gone: snapshot and queues are thrown away, the log tells everything again."""
+    driver = filled(tmp_path)
+    driver.group.close()
+    for path in (tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir():
+        path.unlink()
+    again = Driver(single(tmp_path))
+    assert again.count() == 50
+    again.group.close()
+
+
+def test_sizes_and_members_are_fixed_when_a_group_is_created(tmp_path: Path) -> None:
+    """A configuration that says otherwise is refused in words, and nothing changes on disk."""
+    driver = filled(tmp_path)
+    driver.group.close()
+    with pytest.raises(ConfigError, match="log files of 1048576 bytes, not 2097152"):
+        open_groups(single(tmp_path, group={"data_file_bytes": "2MiB"}), RealDisk())
+    with pytest.raises(ConfigError, match="made for the replicas n1"):
+        open_groups(single(tmp_path, group={"replicas": ["n1", "n2"]}), RealDisk())
+
+
+def test_foreign_group_directory_is_refused(tmp_path: Path) -> None:
+    """Another cluster's replica stays untouched."""
+    driver = filled(tmp_path)
+    driver.group.close()
+    tree = single(tmp_path).model_dump(mode="json")
+    tree["cluster"]["id"] = "00000000-0000-4000-8000-000000000000"
+    with pytest.raises(StorageError, match="belongs to cluster") as caught:
+        open_groups(config.validate(tree), RealDisk())
+    assert caught.value.exit_code == 71
+
+
+def test_damage_below_the_mark_stops_the_start(tmp_path: Path) -> None:
+    """Exit 75, with every byte left as it is."""
+    driver = filled(tmp_path)
+    last = driver.group.store.log.pos_of(driver.group.store.log.end_index)
+    driver.group.close()
+    path = next((tmp_path / "g1" / "dledger-n1" / "data").iterdir())
+    data = bytearray(path.read_bytes())
+    data[last : last + 48] = bytes(48)
+    path.write_bytes(data)
+    (tmp_path / "g1" / "abort").write_text("1")
+    with pytest.raises(LogFenced) as caught:
+        open_groups(single(tmp_path), RealDisk())
+    assert caught.value.exit_code == 75 and path.read_bytes() == data

@@ -1,0 +1,123 @@
+"""Health, readiness and the merged picture of the cluster, from made-up answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from ledgermq.node import config
+from ledgermq.node.core.calls import GroupView
+from ledgermq.node.http import Health
+from ledgermq.node.overview import Overview, queue_ends, topic_info
+from ledgermq.proto import peer_pb2
+from ledgermq.proto.types import Permission, ReplicaStatus, Role, TopicKind
+
+Reply = peer_pb2.NodeStatusReply
+
+
+def reply(node: str, role: str, term: int = 1, end: int = 10, leader: str = "n1", fenced: str | None = None) -> Reply:
+    answer = Reply()
+    answer.node.node, answer.node.up = node, True
+    group = answer.groups.add(group="g1", leader=leader, term=term, commit_index=end)
+    group.replicas.add(node=node, role=role, end_index=end, durable_index=end, commit_index=end, fenced=fenced)
+    return answer
+
+
+def overview() -> Overview:
+    return Overview(config.validate(yaml.safe_load(config.EXAMPLE)), SimpleNamespace(groups=(), views={}), {})  # type: ignore[arg-type]
+
+
+FULL: dict[str, Reply | None] = {"n1": reply("n1", "leader", end=12), "n2": reply("n2", "follower"), "n3": reply("n3", "follower", end=12)}
+
+
+@pytest.mark.parametrize(
+    ("change", "health", "leader"),
+    [
+        ({}, "ok", "n1"),
+        ({"n3": None}, "degraded", "n1"),
+        ({"n3": reply("n3", "follower", fenced="disk")}, "degraded", "n1"),
+        ({"n2": None, "n3": None}, "down", "n1"),
+        ({"n1": None}, "down", ""),
+        ({"n1": reply("n1", "leader", term=1), "n2": reply("n2", "leader", term=2, leader="n2")}, "ok", "n2"),
+    ],
+)
+def test_health_is_ok_degraded_or_down(change: Mapping[str, Reply | None], health: str, leader: str) -> None:
+    """A follower's belief is not a leader; of two who say so the higher term counts; a fenced replica is no part of the quorum."""
+    merged = overview().merge({**FULL, **change})
+    assert (merged.health, merged.groups[0].leader) == (health, leader)
+
+
+def test_replicas_show_their_lag_and_unknown_stays_absent() -> None:
+    """Lag is counted against the leader's end; a node that did not answer has no numbers."""
+    merged = overview().merge({**FULL, "n3": None})
+    first, second, third = merged.groups[0].replicas
+    assert (first.lag_entries, second.lag_entries) == (0, 2)
+    assert not third.HasField("role") and not third.HasField("end_index") and not third.HasField("lag_entries")
+    assert [(node.node, node.up) for node in merged.nodes] == [("n1", True), ("n2", True), ("n3", False)]
+    assert merged.nodes[2].endpoint == "127.0.0.1:8083"
+
+
+def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
+    """Queues are numbered over the broker groups; the furthest end anyone knows counts."""
+    ahead, behind = Reply(), Reply()
+    for answer, end in ((ahead, 7), (behind, 5)):
+        answer.topics.add(topic={"name": "t"}).queue_list.add(broker_group="g1", group_queue=0, max_offset=end)
+    topic = SimpleNamespace(
+        namespace="", name="t", kind=TopicKind.NORMAL, permission=Permission.READ_WRITE, queues=2, placement={"g2": 1, "g1": 1}
+    )
+    partly = topic_info(topic, queue_ends({"n1": ahead, "n2": behind, "n3": None}))
+    assert not partly.HasField("messages")
+    assert [(q.queue, q.broker_group, q.group_queue) for q in partly.queue_list] == [(0, "g1", 0), (1, "g2", 0)]
+    behind.topics[0].queue_list.add(broker_group="g2", group_queue=0, max_offset=3)
+    assert topic_info(topic, queue_ends({"n1": ahead, "n2": behind})).messages == 10
+
+
+STATUS = ReplicaStatus("g1", "n1", Role.FOLLOWER, 1, "n2", 0, 5, 5, 5, 5)
+VIEW = GroupView("n2", 1, False, {}, {}, {}, {})
+
+
+@dataclass
+class FakeEngine:
+    now: ReplicaStatus | None
+    views: dict[str, GroupView] = field(default_factory=lambda: {"g1": VIEW})
+    groups: tuple[str, ...] = ("g1",)
+    open_calls: int = 0
+
+    def status(self, group: str) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.now is not None:
+            future.set_result(self.now)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("engine", "unknown", "said"),
+    [
+        (FakeEngine(STATUS), [], ""),
+        (FakeEngine(replace(STATUS, leader=None)), [], "has no known leader"),
+        (FakeEngine(STATUS, {}), [], "has no known leader"),
+        (FakeEngine(replace(STATUS, applied_index=4)), [], "applied 4 of 5"),
+        (FakeEngine(replace(STATUS, commit_index=-1, applied_index=-1)), [], "commit index is not known"),
+        (FakeEngine(replace(STATUS, role=Role.LEADER, leader="n1")), [], "does not serve yet"),
+        (FakeEngine(STATUS), ["g1"], "not known to the controller"),
+    ],
+)
+def test_readiness_says_what_is_missing(engine: FakeEngine, unknown: list[str], said: str) -> None:
+    """Leader known, applied, serving if leading, and known to the controller."""
+    reasons = asyncio.run(Health(engine, lambda: unknown).why_not_ready())
+    assert (said in reasons[0] and len(reasons) == 1) if said else not reasons
+
+
+def test_stalled_engine_and_a_draining_node_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that does not answer in time makes the node unready instead of hanging the question."""
+    monkeypatch.setattr("ledgermq.node.http.ANSWER_WITHIN_S", 0.01)
+    health = Health(FakeEngine(None), list)
+    assert asyncio.run(health.why_not_ready()) == ["the engine does not answer"]
+    health.draining = True
+    assert asyncio.run(health.why_not_ready()) == ["this node is stopping"]
