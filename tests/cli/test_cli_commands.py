@@ -1,0 +1,372 @@
+"""The commands against a scripted node: what they ask, what they print, how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from ledgermq import cli
+from ledgermq.client import commands
+from ledgermq.proto import admin_pb2, messaging_pb2
+from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, fake_nodes, route, sent, status, verdict
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_nodes() as (one,):
+        yield one
+
+
+@pytest.fixture
+def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`ledgermq …` in this process against the fake: exit status, stdout, stderr. Whatever fails ends with one error line."""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+
+    def command(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = cli.run(list(arguments))
+        out, err = capfd.readouterr()
+        own = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert "Traceback" not in out + err
+        # `status` that found the cluster unwell has said so on stdout.
+        assert len(own) == (0 if code == 0 or (code == 1 and arguments[0] == "status") else 1)
+        if own:
+            assert err.splitlines()[-1] == own[0] and "; " in own[0]
+        return code, out, err
+
+    return command
+
+
+def topic_info(name: str = "t", queues: int = 2) -> admin_pb2.TopicInfo:
+    info = admin_pb2.TopicInfo(topic=admin_pb2.Name(name=name), kind="normal", queues=queues, permission="rw", messages=0)
+    for number in range(queues):
+        info.queue_list.add(queue=number, broker_group="g1", group_queue=number, min_offset=0, max_offset=0)
+    return info
+
+
+def cluster(*, leader: str | None = "n1", health: str = "ok", lag: int | None = 0, up: bool = True) -> admin_pb2.ClusterStatusResponse:
+    found = admin_pb2.ClusterStatusResponse(status=admin_status(), health=health, cluster_id="c")
+    found.nodes.add(node="n1", up=True)
+    found.nodes.add(node="n2", up=up)
+    group = found.groups.add(group="g1", leader=leader)
+    group.replicas.add(node="n1", role="leader", lag_entries=0)
+    group.replicas.add(node="n2", role="follower", lag_entries=lag)
+    return found
+
+
+# -- status
+
+
+@pytest.mark.parametrize(
+    ("answer", "plain", "strict"),
+    [
+        (cluster(), 0, 0),
+        (cluster(up=False, health="degraded"), 0, 1),
+        (cluster(lag=3), 0, 1),
+        (cluster(lag=None), 0, 1),
+        (cluster(health="degraded"), 0, 1),
+        (cluster(leader=None), 1, 1),
+        (cluster(health="down"), 1, 1),
+        (admin_pb2.ClusterStatusResponse(status=admin_status(), health="ok"), 1, 1),
+    ],
+)
+def test_status_ends_as_the_cluster_is(node: FakeNode, run: Run, answer: Any, plain: int, strict: int) -> None:
+    """A leader everywhere is 0; `--strict` also wants every node up and no lag; the object is printed in any case."""
+    node.answers("ClusterStatus", answer)
+    code, out, _ = run("status", "--json")
+    assert code == plain and json.loads(out)["v"] == 1
+    assert run("status", "--strict")[0] == strict
+
+
+def test_status_waits_for_the_wanted_state(node: FakeNode, run: Run) -> None:
+    """It asks again until the state is there."""
+    node.answers("ClusterStatus", cluster(leader=None), cluster(lag=3), cluster())
+    assert run("status", "--wait", "20s", "--strict", "--json")[0] == 0
+    assert len(node.requests["ClusterStatus"]) == 3
+
+
+def test_status_of_nobody_is_3(run: Run, node: FakeNode) -> None:
+    """A dead endpoint is named."""
+    node.stop()
+    code, out, err = run("status", "--timeout", "200ms", "--wait", "100ms")
+    assert (code, out) == (3, "") and node.endpoint in err
+
+
+# -- topic and group
+
+
+def test_topic_create_says_what_happened(node: FakeNode, run: Run) -> None:
+    """Created, or there already with these settings; JSON holds the topic."""
+    for created, words in ((True, "created: t"), (False, "exists already, with these settings: t")):
+        node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info(), created=created))
+        assert run("topic", "create", "t")[:2] == (0, f"{words} (normal, 8 queues, rw)\n")
+        assert json.loads(run("topic", "create", "t", "--json")[1])["created"] is created
+    request = node.requests["CreateTopic"][0]
+    assert (request.kind, request.queues, request.permission) == ("normal", 8, "rw")
+
+
+@pytest.mark.parametrize("arguments", [("topic", "create", "t"), ("topic", "describe", "t"), ("topic", "delete", "t", "--yes")])
+def test_refusals_are_4_with_the_words_of_the_node(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
+    """Nothing on stdout; the node's text and remedy in the one error line."""
+    for method in ("CreateTopic", "DescribeTopic", "DeleteTopic"):
+        answer = getattr(admin_pb2, f"{method}Response")(status=admin_status(40402, "no topic t;\ncreate it"))
+        node.answers(method, answer)
+    code, out, err = run(*arguments)
+    assert (code, out) == (4, "") and err.splitlines()[-1].startswith("error: no topic t; create it")
+
+
+def test_update_without_a_change_is_usage(run: Run) -> None:
+    """Nothing to do is 64, before any call."""
+    assert run("topic", "update", "t")[0] == 64
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) -> None:
+    """Without --yes nothing is asked of the cluster; with it the deletion happens."""
+    code, _, err = run(what, "delete", "x")
+    assert code == 64 and "--yes" in err and not node.requests
+    method = "DeleteTopic" if what == "topic" else "DeleteGroup"
+    node.answers(method, getattr(admin_pb2, f"{method}Response")(status=admin_status()))
+    assert run(what, "delete", "x", "--yes")[:2] == (0, "deleted: x\n")
+
+
+def test_deleting_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yes goes on, no stops with nothing done."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    answers = iter([True, False])
+
+    def asked(text: str, abort: bool, err: bool) -> None:
+        if not next(answers):
+            raise click.Abort
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(commands.click, "confirm", asked)
+    commands.confirmed("deleting it", False)
+    with pytest.raises(click.Abort):
+        commands.confirmed("deleting it", False)
+
+
+def test_group_commands(node: FakeNode, run: Run) -> None:
+    """Create, list and describe show the group."""
+    info = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=5, configured=True)
+    info.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", cursor=4)
+    node.answers("CreateGroup", admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True))
+    node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(), groups=[info]))
+    node.answers("DescribeGroup", admin_pb2.DescribeGroupResponse(status=admin_status(), group=info))
+    assert run("group", "create", "g", "--max-attempts", "5")[:2] == (0, "created: g (max attempts 5)\n")
+    assert node.requests["CreateGroup"][0].max_attempts == 5
+    assert [g["group"] for g in json.loads(run("group", "list", "--json")[1])["groups"]] == ["g"]
+    assert json.loads(run("group", "describe", "g", "--json")[1])["queues"][0]["cursor"] == 4
+    for command in (("group", "list"), ("group", "describe", "g")):
+        code, out, _ = run(*command)
+        assert code == 0 and "g" in out and "?" in out
+
+
+# -- send
+
+
+@pytest.mark.parametrize(
+    ("stdin", "bodies"),
+    [(b"a\nb\n", [b"a", b"b"]), (b"a\r\n\xff", [b"a\r", b"\xff"]), (b"\n", [b""]), (b"", [])],
+)
+def test_send_takes_a_message_a_line(node: FakeNode, run: Run, stdin: bytes, bodies: list[bytes]) -> None:
+    """Bytes without the newline, whatever they are; a last line without one counts."""
+    node.answers("SendMessage", sent)
+    code, out, _ = run("send", "--topic", "t", "--file", "-", "--json", stdin=stdin)
+    assert code == 0 and json.loads(out)["acknowledged"] == len(bodies)
+    assert sorted(request.messages[0].body for request in node.requests["SendMessage"]) == sorted(bodies)
+
+
+def test_send_summary(node: FakeNode, run: Run) -> None:
+    """The published keys; durability as the node says, unknown otherwise."""
+    node.answers("SendMessage", sent)
+    code, out, err = run(
+        "send", "--topic", "t", "--body", "b", "--tag", "a", "--key", "k", "--property", "p=1=2", "--message-group", "g", "--json"
+    )
+    assert (code, err) == (0, "") and list(json.loads(out)) == ["v", "sent", "acknowledged", "failed", "duration_ms", "durability"]
+    assert json.loads(out)["durability"] is None
+    (message,) = node.requests["SendMessage"][0].messages
+    assert dict(message.user_properties) == {"p": "1=2"} and message.system_properties.message_group == "g"
+    node.trailing = (("x-ledgermq-durability", "majority"),)
+    assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "majority"
+    assert run("send", "--topic", "t", "--body", "b")[1].startswith("sent 1, acknowledged 1, failed 0 in ")
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([messaging_pb2.SendMessageResponse(status=status(40014, "wrong\nkind"))], 4),
+        ([grpc.StatusCode.UNAVAILABLE], 3),
+        ([messaging_pb2.SendMessageResponse(status=status(50002, "no leader"))], 3),
+        ([sent, messaging_pb2.SendMessageResponse(status=status(40014, "wrong kind"))], 1),
+    ],
+)
+def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: int) -> None:
+    """Refused 4, unreachable 3, some of them 1; the summary is printed all the same."""
+    node.answers("SendMessage", *answers)
+    got, out, err = run("send", "--topic", "t", "--file", "-", "--json", "--timeout", "200ms", stdin=b"a\nb\n")
+    assert got == code and json.loads(out)["failed"] == 2 - (code == 1)
+    assert "of 2 were not acknowledged" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "--topic", "t"),
+        ("send", "--topic", "t", "--body", "b", "--file", "-"),
+        ("send", "--topic", "t", "--body", "b", "--property", "p"),
+        ("send", "--topic", "t", "--body", "b", "--property", "=v"),
+        ("send", "--topic", "t", "--file", "/nowhere/at/all"),
+        ("send", "--body", "b"),
+        ("send", "--topic", "t", "--body", "b", "--timeout", "10"),
+        ("send", "--topic", "t", "--body", "b", "--endpoints", "nonsense"),
+        ("consume", "--topic", "t", "--group", "g", "--max", "0"),
+        ("peek", "--topic", "t", "--from", "yesterday"),
+        ("topic", "create", "t", "--kind", "odd"),
+    ],
+)
+def test_usage_is_64_before_any_call(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
+    """Arguments that cannot be meant never reach the cluster."""
+    assert run(*arguments)[0] == 64 and not node.requests
+
+
+# -- consume
+
+
+def test_consume_prints_a_body_a_line_and_acknowledges(node: FakeNode, run: Run) -> None:
+    """Exactly the bytes, and every message is acknowledged once."""
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [delivered("ü".encode()), delivered(b"two", 1), verdict()], [verdict(40401)])
+    node.answers("AckMessage", acked)
+    assert run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms") == (0, "ü\ntwo\n", "")
+    (request,) = node.requests["AckMessage"]
+    assert [entry.receipt_handle for entry in request.entries] == ["handle-0", "handle-1"]
+
+
+def test_consume_max_json_no_ack_and_to(node: FakeNode, run: Run, tmp_path: Path) -> None:
+    """`--max` bounds the batch too, `--no-ack` acknowledges nothing, `--to` keeps stdout empty."""
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [delivered(b"\xff"), verdict()])
+    target = tmp_path / "out"
+    code, out, _ = run("consume", "--topic", "t", "--group", "g", "--max", "2", "--no-ack", "--json", "--to", str(target))
+    assert (code, out) == (0, "") and [request.batch_size for request in node.requests["ReceiveMessage"]] == [2, 1]
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [(line["v"], line["body_base64"]) for line in lines] == [(1, "/w==")] * 2 and not node.requests["AckMessage"]
+
+
+def test_consume_into_an_impossible_file_is_64(node: FakeNode, run: Run) -> None:
+    """Nothing is leased for a file that cannot be written."""
+    node.answers("QueryRoute", route())
+    assert run("consume", "--topic", "t", "--group", "g", "--to", "/nowhere/at/all")[0] == 64
+    assert not node.requests["ReceiveMessage"]
+
+
+def test_consume_ends_well_with_ctrl_c(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Following is ended by Ctrl-C: 0 and silence."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    node.answers("QueryRoute", route())
+    monkeypatch.setattr(commands, "consume_loop", interrupted)
+    assert run("consume", "--topic", "t", "--group", "g") == (0, "", "")
+
+
+# -- peek
+
+
+class Log:
+    """Two queues of 2,500 messages that are peeked at as a node does it: a page at a time."""
+
+    def __call__(self, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        answer = admin_pb2.PeekResponse(status=admin_status())
+        for queue in [request.queue] if request.HasField("queue") else [0, 1]:
+            for offset in range(request.offset, 2500):
+                if len(answer.messages) == min(request.max, 1000):
+                    return answer
+                answer.messages.add(topic=admin_pb2.Name(name="t"), queue=queue, offset=offset, body=b"b")
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--max", "3"), [(0, 0), (0, 1), (0, 2)]),
+        (("--queue", "1", "--from", "2498"), [(1, 2498), (1, 2499)]),
+        (("--queue", "0", "--max", "2300"), [(0, k) for k in range(2300)]),
+        (("--max", "4000"), [(0, k) for k in range(2500)] + [(1, k) for k in range(1500)]),
+        (("--from", "2400", "--max", "10000"), [(q, k) for q in (0, 1) for k in range(2400, 2500)]),
+    ],
+)
+def test_peek_reads_on_past_one_answer(node: FakeNode, run: Run, arguments: tuple[str, ...], expected: list[tuple[int, int]]) -> None:
+    """Every message once and in order, however many answers it takes."""
+    node.answers("Peek", Log())
+    node.answers("DescribeTopic", admin_pb2.DescribeTopicResponse(status=admin_status(), topic=topic_info()))
+    code, out, _ = run("peek", "--topic", "t", "--json", *arguments)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [(m["queue"], m["offset"]) for m in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "which", "value"),
+    [("earliest", "earliest", True), ("latest", "latest", True), ("7", "offset", 7), ("1700000000000ms", "store_ms", 1_700_000_000_000)],
+)
+def test_peek_from(node: FakeNode, run: Run, start: str, which: str, value: object) -> None:
+    """Where to begin reaches the node as it was meant."""
+    node.answers("Peek", admin_pb2.PeekResponse(status=admin_status()))
+    assert run("peek", "--topic", "t", "--from", start)[:2] == (0, "")
+    (request,) = node.requests["Peek"]
+    assert request.WhichOneof("from") == which and getattr(request, which) == value
+
+
+# -- the parts
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10.0), ("2m", 120.0), ("1.5h", 5400.0)])
+def test_durations(text: str, seconds: float) -> None:
+    """As the page writes them."""
+    assert commands.DURATION.convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["10", "s", "-1s", "1 s", "1d", ""])
+def test_no_durations(text: str) -> None:
+    """A number without a unit is not guessed at."""
+    with pytest.raises(click.UsageError, match="500ms, 10s, 2m or 1h"):
+        commands.DURATION.convert(text, None, None)
+
+
+@pytest.mark.parametrize("command", [commands.status, commands.topic, commands.group, commands.send, commands.consume, commands.peek])
+def test_every_help_has_examples(command: click.Command) -> None:
+    """Every command and subcommand shows how it is used."""
+    own = command.commands.values() if isinstance(command, click.Group) else []
+    for one in [command, *own]:
+        outcome = CliRunner().invoke(one, ["--help"])
+        assert outcome.exit_code == 0 and "Example" in outcome.output and "ledgermq " in outcome.output, one.name
+
+
+def test_progress_is_a_line_every_five_seconds_off_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quiet for shorter work, and nothing at all with -q."""
+    now = [0.0]
+    monkeypatch.setattr(commands.time, "monotonic", lambda: now[0])
+    for quiet, lines in ((False, ["sent: 2"]), (True, [])):
+        with click.Context(click.Command("x"), obj={"quiet": quiet}), commands.Meter("sent", None) as meter:
+            for second, done in ((1, 1), (5, 2), (6, 3)):
+                now[0] += second
+                meter.show(done)
+                now[0] -= second
+        assert capfd.readouterr().err.splitlines() == lines

@@ -1,0 +1,142 @@
+"""The JSON objects of the command line, key by key, and the tables for people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ledgermq.client import render
+from ledgermq.proto import admin_pb2, messaging_pb2
+
+MESSAGE_KEYS = [
+    "message_id",
+    "topic",
+    "queue",
+    "offset",
+    "tag",
+    "keys",
+    "message_group",
+    "properties",
+    "body",
+    "attempt",
+    "born_ms",
+    "store_ms",
+]
+
+
+def test_status_knows_and_does_not_know() -> None:
+    """Known values as they are, zero included; what the node left out is null."""
+    status = admin_pb2.ClusterStatusResponse(health="degraded", cluster_id="c")
+    status.nodes.add(node="n1", endpoint="h:1", up=True, version="0.1.0", disk_used_bytes=0)
+    status.nodes.add(node="n2")
+    group = status.groups.add(group="g1", leader="n1", term=3, commit_index=0)
+    group.replicas.add(node="n1", role="leader", end_index=5, durable_index=4, commit_index=3, lag_entries=0)
+    group.replicas.add(node="n2")
+    status.groups.add(group="g2")
+    status.topics.add(topic=admin_pb2.Name(namespace="ns", name="t"), kind="fifo", queues=8, messages=0)
+    status.topics.add(topic=admin_pb2.Name(name="u"), kind="normal", queues=1)
+    nothing = {"role": None, "end_index": None, "durable_index": None, "commit_index": None, "lag_entries": None}
+    first = {"node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
+    found = render.status_json(status)
+    assert found == {
+        "cluster_id": "c",
+        "health": "degraded",
+        "nodes": [
+            {"node": "n1", "endpoint": "h:1", "up": True, "version": "0.1.0", "disk_used_bytes": 0},
+            {"node": "n2", "endpoint": None, "up": False, "version": None, "disk_used_bytes": None},
+        ],
+        "groups": [
+            {"group": "g1", "leader": "n1", "term": 3, "commit_index": 0, "replicas": [first, {"node": "n2", **nothing}]},
+            {"group": "g2", "leader": None, "term": None, "commit_index": None, "replicas": []},
+        ],
+        "topics": [
+            {"namespace": "ns", "topic": "t", "kind": "fifo", "queues": 8, "messages": 0},
+            {"namespace": "", "topic": "u", "kind": "normal", "queues": 1, "messages": None},
+        ],
+    }
+    assert list(found) == ["cluster_id", "health", "nodes", "groups", "topics"]
+
+
+def test_a_line_is_one_versioned_object() -> None:
+    """`v` comes first, text stays readable, nothing breaks the line."""
+    line = render.json_line(body="ü\n", n=None)
+    assert line == '{"v":1,"body":"ü\\n","n":null}' and json.loads(line)["body"] == "ü\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", {"body": ""}),
+        ("ünï".encode(), {"body": "ünï"}),
+        (b"\xff\x00", {"body_base64": "/wA="}),
+        (b"\x00", {"body": "\x00"}),
+        ("\ud800".encode("utf-8", "surrogatepass"), {"body_base64": "7aCA"}),
+    ],
+)
+def test_bodies_are_text_or_base64(body: bytes, expected: dict[str, str]) -> None:
+    """Bytes that are not UTF-8 are never replaced or dropped."""
+    assert render.body_fields(body) == expected
+
+
+def test_a_peeked_message() -> None:
+    """The keys of the page in their order; a message only looked at has no attempt."""
+    message = admin_pb2.PeekedMessage(queue=2, offset=0, keys=["k"], properties={"p": "1"}, body=b"b", born_ms=5, store_ms=6)
+    message.topic.name = "t"
+    found = render.peeked_json(message)
+    assert list(found) == MESSAGE_KEYS
+    assert found == {
+        "message_id": None,
+        "topic": "t",
+        "queue": 2,
+        "offset": 0,
+        "tag": None,
+        "keys": ["k"],
+        "message_group": None,
+        "properties": {"p": "1"},
+        "body": "b",
+        "attempt": None,
+        "born_ms": 5,
+        "store_ms": 6,
+    }
+
+
+def test_a_received_message() -> None:
+    """The same keys; absent times are null, the attempt is the server's."""
+    message = messaging_pb2.Message(body=b"\xff", user_properties={"p": "1"})
+    message.topic.name = "t"
+    system = message.system_properties
+    system.message_id, system.queue_id, system.queue_offset, system.delivery_attempt = "ID", 3, 0, 2
+    system.tag, system.message_group = "a", "g"
+    system.keys.append("k")
+    system.store_timestamp.FromMilliseconds(1_700_000_000_123)
+    found = render.received_json(message)
+    assert list(found) == [key if key != "body" else "body_base64" for key in MESSAGE_KEYS]
+    assert (found["offset"], found["attempt"], found["tag"], found["message_group"]) == (0, 2, "a", "g")
+    assert (found["born_ms"], found["store_ms"]) == (None, 1_700_000_000_123)
+
+
+def test_a_topic_in_detail() -> None:
+    """Queues with their places; unknown offsets are null."""
+    topic = admin_pb2.TopicInfo(topic=admin_pb2.Name(name="t"), kind="normal", queues=1, permission="rw")
+    topic.queue_list.add(queue=0, broker_group="g1", group_queue=0, max_offset=0)
+    found = render.topic_detail_json(topic)
+    assert list(found) == ["namespace", "topic", "kind", "queues", "messages", "permission", "queue_list"]
+    assert found["queue_list"] == [{"queue": 0, "broker_group": "g1", "group_queue": 0, "min_offset": None, "max_offset": 0}]
+
+
+def test_a_consumer_group() -> None:
+    """Progress per queue; what is not known is null."""
+    group = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=17, configured=True)
+    group.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4)
+    found = render.group_json(group)
+    assert (found["group"], found["max_attempts"], found["fifo"], found["configured"], found["clients"]) == ("g", 17, False, True, None)
+    queue = {"topic": "t", "broker_group": "g1", "group_queue": 1, "cursor": 0, "leased": None, "lag": 4, "max_offset": None}
+    assert found["queues"] == [queue]
+
+
+def test_tables_are_not_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """A long name stays whole where there is no terminal; unknown is a question mark."""
+    render.print_table("things", ["name", "n"], [["x" * 300, 1], ["y", None]])
+    out = capsys.readouterr().out
+    assert "x" * 300 in out and "?" in out and "…" not in out
