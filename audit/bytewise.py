@@ -53,11 +53,11 @@ def relation(own: list[int], theirs: list[int]) -> str:
     """The rule that two histories break which part at their first entry."""
     if (own and own[0] == -1) or (theirs and theirs[0] == -1):
         return "replica.divergence"
-    if own[:1] and own[0] in theirs[1:] and theirs[:1] and theirs[0] in own[1:]:
+    if own[0] in theirs[1:] and theirs[0] in own[1:]:
         return "replica.reordered"
-    if len(theirs) > 1 and own[:1] == theirs[1:2]:
+    if len(theirs) > 1 and own[0] == theirs[1]:
         return "replica.missing"
-    if len(own) > 1 and own[1:2] == theirs[:1]:
+    if len(own) > 1 and own[1] == theirs[0]:
         return "replica.extra"
     return "replica.divergence"
 

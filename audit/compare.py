@@ -39,6 +39,8 @@ class GroupResult:
     notes: list[str] = field(default_factory=list)
     divergent: dict[str, int] = field(default_factory=dict)
     """Replica → first index at which it holds another entry than the majority."""
+    moved: set[str] = field(default_factory=set)
+    """Replicas that were written to while they were looked at."""
 
     @property
     def majority(self) -> int:
@@ -113,6 +115,8 @@ def _voters(result: GroupResult) -> None:
     result.missing = tuple(sorted(set(result.voters) - {one.name for one in result.replicas}))
     for name in result.missing:
         result.reasons.append(f"group {result.group}: replica {name} was not given; audit its directory together with the others")
+    for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
+        result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
 
 
 # --------------------------------------------------------------------------------------------------------------- agreement
@@ -153,7 +157,7 @@ def _agree(result: GroupResult) -> None:
             (one, report)
             for one in voters
             for report in one.filled
-            if report.base == base and one.name not in result.divergent and (report.first_index or 0) <= one.held
+            if report.base == base and one.name not in result.divergent and one.stale_from is None and (report.first_index or 0) <= one.held
         ]
         keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
         if len(present) < result.majority:
@@ -189,7 +193,14 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
 def _diverge(
     result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
 ) -> None:
-    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way."""
+    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way.
+
+    Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
+    """
+    own, others = _entry(one, index), _entry(other[0], index)
+    if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
+        one.stale_from = index
+        return
     result.divergent[one.name] = index
     rule = bytewise.relation(
         bytewise.contents(one.task(f"{report.base:020d}").path, table.offset, table.size, index - table.first),
@@ -429,7 +440,10 @@ def _lag(result: GroupResult) -> None:
         failed = any(finding.replica == one.name and finding.fails for finding in result.findings)
         if one.held >= result.compared or failed or one.name in result.missing:
             continue
-        lacking = f"{result.compared - one.held} entries before the compared index {result.compared}"
+        count = result.compared - one.held
+        lacking = f"{count} {'entry' if count == 1 else 'entries'} before the compared index {result.compared}"
+        if one.stale_from is not None:
+            lacking += f" and keeps {one.last_index - one.held} uncommitted of an older leader"
         if _only_elections(result, one):
             result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
         else:

@@ -5,6 +5,7 @@ Both engines run the same plain functions on the same tasks; they differ only in
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -151,6 +152,8 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
     owners: list[Replica] = []
     for one in replicas:
         for task in one.tasks(deep) if one.sizes[0] else []:
+            if os.path.exists(task.path) and not os.access(task.path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
             works.append(Work(one.directory, task))
             owners.append(one)
         works.append(Work(one.directory, one.task(f"{0:020d}"), derived=True))
@@ -168,6 +171,7 @@ def drop_what_moved(group: GroupResult) -> None:
     for one in group.replicas:
         if fingerprint(one) == one.fingerprint:
             continue
+        group.moved.add(one.name)
         marked = -1 if one.mark is None else one.mark.index
         keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
         group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(("index.", "queue.", "snapshot."))]
@@ -218,7 +222,7 @@ def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int) -> Aud
         result.reasons.insert(0, f"{places} finding{'s' if places > 1 else ''} on {names}")
     for group in groups:
         for one in group.replicas:
-            behind = group.compared is None or one.held < group.compared
+            behind = group.compared is None or one.held < group.compared or one.name in group.moved or one.name not in group.voters
             verdict = INCOMPLETE if behind and not any(one.name in note for note in group.notes) else PASS
             verdict = FAIL if (group.group, one.name) in failed else verdict
             result.replica_verdicts[one.directory, group.group, one.name] = verdict

@@ -77,6 +77,8 @@ class Replica:
     log_id: str | None = None
     sizes: tuple[int, int, int] = (0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     fingerprint: tuple[object, ...] = ()
+    stale_from: int | None = None
+    """From this index on it holds entries that the majority replaced before they were committed."""
 
     def shown(self, path: str) -> str:
         return f"{os.path.basename(self.root)}/{path}"
@@ -126,10 +128,19 @@ class Replica:
     def held(self) -> int:
         """The last index this replica can be said to hold: after an unclean stop nothing counts from the first damage above its mark on."""
         intact = max((report.last_intact_index for report in self.reports), default=-1)
+        if self.stale_from is not None:
+            intact = min(intact, self.stale_from - 1)
         if self.clean:
             return intact
         marked = -1 if self.mark is None else self.mark.index
         return min([intact, *(index - 1 for index in self.broken if index > marked)])
+
+    @property
+    def known_commit(self) -> int:
+        """The highest index that anything in its directory says was committed."""
+        applied = self.snapshot.get("applied_index") if self.snapshot is not None else None
+        filed = [run.filed_index for report in self.reports for run in report.queues if run.filed_index is not None]
+        return max([-1 if self.commit is None else self.commit, applied if isinstance(applied, int) else -1, *filed])
 
 
 def find_replicas(directory: str) -> list[Replica]:

@@ -165,3 +165,55 @@ def test_unclean_stop_without_the_last_derived_units_passes(tmp_path: Path) -> N
     assert result.verdict == "PASS" and {finding.klass for finding in result.findings} == {TORN_TAIL}
     (writer.root / "abort").unlink()
     assert run(tmp_path).verdict == "FAIL"
+
+
+def test_a_deposed_leader_that_was_not_started_again_is_incomplete(tmp_path: Path) -> None:
+    """Its uncommitted entries of an older term were replaced by the majority: ordinary, but it proves nothing about the rest."""
+    common = history(5, 40)
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in common:
+            writer.append(message)
+        committed = len(writer.entries) - 1
+        terms = (3, 3) if name == "n1" else (4, 4, 4)
+        for number, term in enumerate(terms):
+            writer.append(Message("flights", f"{term}-{number}".encode(), key="x", term=term, time=1_800_000_000_000))
+        writer.finish(committed=committed if name == "n1" else None, clean=name != "n1")
+    result = run(tmp_path)
+    assert (result.verdict, result.compared, [f.text for f in result.findings]) == ("INCOMPLETE", 45, [])
+    assert "keeps 2 uncommitted of an older leader" in result.reasons[0]
+
+
+def test_replaced_entries_that_were_known_committed_diverge(tmp_path: Path) -> None:
+    """The same histories, but the first replica had dispatched its entries: a committed entry was replaced."""
+    common = history(5, 40)
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in [*common, *(Message("flights", name[:1].encode(), term=3 + (name != "n1"), time=1_800_000_000_000) for _ in "ab")]:
+            writer.append(message)
+        writer.finish()
+    result = run(tmp_path)
+    assert result.verdict == "FAIL" and ("divergence", "n1") in {(f.klass, f.replica) for f in result.findings}
+
+
+def test_a_replica_that_is_no_voter_is_incomplete(tmp_path: Path) -> None:
+    """Directories of replicas that the membership record does not name are not compared, and that is said."""
+    write_cluster(tmp_path, history(2))
+    writer = Writer(tmp_path / "n4")
+    for message in history(2):
+        writer.append(message)
+    writer.finish()
+    result = run(tmp_path, "n1", "n2", "n3", "n4")
+    assert result.verdict == "INCOMPLETE" and "n4 is none of the voters" in result.reasons[0]
+    assert sorted(result.replica_verdicts.values()) == ["INCOMPLETE", "PASS", "PASS", "PASS"]
+
+
+def test_a_directory_that_changes_during_the_audit_is_incomplete(tmp_path: Path) -> None:
+    """A node at work makes the verdict INCOMPLETE, never FAIL."""
+    writers = write_cluster(tmp_path, history(2), clean=False)
+
+    def while_reading(done: int, total: int) -> None:
+        writers[0].write_space(writers[0].log / "data", bytes(writers[0].space), writers[0].data_bytes, ahead=True)
+
+    result = audit([str(tmp_path / name) for name in NODES], progress=while_reading)
+    assert result.verdict == "INCOMPLETE" and "n1 wrote while it was audited" in result.reasons[0]

@@ -149,6 +149,46 @@ def test_damage_at_different_places_of_all_replicas_is_decided(tmp_path: Path) -
     assert [(f.klass, f.replica, f.flaw.index, f.flaw.byte_from, f.flaw.byte_to) for f in result.findings] == places
 
 
+def vandalise(rng: random.Random, path: Path) -> bool:
+    """Change a file in one of many ways; False when its content stayed the same."""
+    data = path.read_bytes()
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.choice((1, 8, 48, 300, 4096)))
+    other = rng.randrange(len(data))
+    changed = rng.choice(
+        (
+            data[:start] + bytes(end - start) + data[end:],
+            data[:start] + rng.randbytes(end - start) + data[end:],
+            data[:start] + b"\xff" * (end - start) + data[end:],
+            data[:start] + data[other : other + end - start].ljust(end - start, b"\0") + data[end:],
+            data[:start],
+            data[end:] + data[:end],
+            data + data[start:end],
+            b"",
+        )
+    )
+    path.write_bytes(changed)
+    return changed != data
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("clean", [True, False])
+def test_vandalism_is_survived_and_found(tmp_path: Path, seed: int, clean: bool) -> None:
+    """Zeroed, foreign, swapped, cut, grown and emptied files never break the auditor, and after a clean stop never pass."""
+    base = tmp_path / "cluster"
+    write_cluster(base, history(20 + seed, 40), clean=clean)
+    rng = random.Random(seed)
+    files = sorted(path for path in base.rglob("*") if path.is_file() and path.name not in ("abort", "checkpoint"))
+    for _ in range(12):
+        path = rng.choice(files)
+        before = path.read_bytes()
+        changed = vandalise(rng, path)
+        result = run(base)
+        assert result.verdict == "FAIL" or not clean or not changed, (path, [f.text for f in result.findings])
+        path.write_bytes(before)
+    assert run(base).verdict == "PASS"
+
+
 # ------------------------------------------------------------------------------------------------------- lost and foreign
 
 
