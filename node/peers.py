@@ -155,6 +155,7 @@ class Link:
         self._calls: dict[int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]] = {}
         self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
         self._sequence = 0
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -216,13 +217,11 @@ class Link:
             self._statuses.pop(sequence, None)
 
     async def _keep_open(self) -> None:
-        failures = 0
         while True:
-            pause = RECONNECT_S[min(failures, len(RECONNECT_S) - 1)]
-            failures += 1
+            pause = RECONNECT_S[min(self._failures, len(RECONNECT_S) - 1)]
+            self._failures += 1
             try:
-                if await self._connect_once():
-                    failures = 0
+                await self._connect_once()
             except Refused as refusal:
                 if str(refusal) != self.refusal:
                     log.error("peer refused", peer=self.peer, address=self._address, reason=str(refusal))
@@ -236,8 +235,8 @@ class Link:
                 pass
             await asyncio.sleep(pause)
 
-    async def _connect_once(self) -> bool:
-        """One life of the stream. True if it was established."""
+    async def _connect_once(self) -> None:
+        """One life of the stream."""
         async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
             stream: Any = channel.stream_stream(METHOD)(wait_for_ready=False)
             try:
@@ -250,7 +249,6 @@ class Link:
                     self._set_down()
             finally:
                 stream.cancel()
-        return True
 
     async def _greet(self, stream: Any) -> None:
         challenge = _only(await _read(stream), "challenge")
@@ -292,6 +290,7 @@ class Link:
         self._outbox = Outbox(self.peer, self._limit_bytes)
         self.up = True
         self.refusal = None
+        self._failures = 0
         metrics.PEER_CONNECTS.labels(self.peer).inc()
         log.info("peer connected", peer=self.peer, address=self._address)
         self._handler.link_changed(self.peer, True)

@@ -279,6 +279,18 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert config_of(resumed, "n1").cluster.groups[0].data_file_bytes == 1 << 20
 
 
+def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
+    """A stop during the start ends everything with 0 and leaves nothing running."""
+    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    command = [sys.executable, "-m", "ledgermq", "up", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    real.wait_for(lambda: (tmp_path / "data" / "n3" / "node.log").exists(), 30, "the last node's process")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, ""), err
+    assert not list((tmp_path / "data").glob("*/g1/abort"))
+
+
 def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> None:
     """Exit 72 and the port; no process is left."""
     base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
