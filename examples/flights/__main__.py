@@ -220,7 +220,12 @@ def main() -> int:
         reason = "interrupted"
     except subprocess.TimeoutExpired as late:
         reason = f"a command took too long: {late}"
+    except Exception as bug:  # the outermost frame: the last line must say FAIL whatever went wrong
+        console.print_exception()
+        reason = f"bug in the demo: {type(bug).__name__}: {bug}"
     finally:
+        # Impatience while everything is being stopped must not leave something running.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         story.abandon()
     if reason:
         say(f"the data is kept in {work}")
