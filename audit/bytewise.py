@@ -51,7 +51,7 @@ def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
 
 def relation(own: list[int], theirs: list[int]) -> str:
     """The rule that two histories break which part at their first entry."""
-    if (own and own[0] == -1) or (theirs and theirs[0] == -1):
+    if not own or not theirs or own[0] == theirs[0] or -1 in (own[0], theirs[0]):
         return "replica.divergence"
     if own[0] in theirs[1:] and theirs[0] in own[1:]:
         return "replica.reordered"

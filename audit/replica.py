@@ -246,19 +246,21 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
         bounds = sorted((len(data), SLOT_FILE_BYTES))
         replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
     slots = read_slots(data, kind)
+    newest = current(slots)
     for slot in slots:
         start, used = slot.number * PAGE, slot.number * PAGE + slot_bytes(kind)
         if slot.state == "damaged":
             replica.flaw(f"{rule}.slot", name, f"slot {slot.number} is neither intact nor empty", start, used)
+        elif slot.state == "empty" and newest is not None and newest.sequence > 1:
+            replica.flaw(f"{rule}.slot", name, f"slot {slot.number} is empty, but value {newest.sequence} was not the first", start, used)
         rest = data[used : start + PAGE]
         if any(rest):
             places = [used + at for at, byte in enumerate(rest) if byte]
             replica.flaw(f"{rule}.fill", name, "bytes outside the slots are not zero", places[0], places[-1] + 1)
-    found = current(slots)
-    if found is None:
+    if newest is None:
         replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
         return None
-    return found.fields
+    return newest.fields
 
 
 def _store_checkpoint(replica: Replica) -> None:
@@ -414,8 +416,18 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
         stain = find_stain(fd, start, os.fstat(fd).st_size)
     finally:
         os.close(fd)
-    # A unit written just before a crash fills its place from the first byte that is not zero in any unit; a stray byte does not.
-    torn = stain is not None and stain.first - start < unit and tail.used - base - start >= unit - 8 and not replica.clean
+    torn = stain is not None and not replica.clean and _is_unit_beyond(replica, rule, base + start, path)
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
     replica.flaw(rule, f"{tail.folder}/{tail.last_file}", proof, first, last, torn=torn)
+
+
+def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:
+    """Whether a whole unit stands at `place` (absolute) that describes an entry behind the log's end: one the log lost with the power."""
+    with open(path, "rb") as file:
+        file.seek(place - int(os.path.basename(path)))
+        if rule == "index.tail":
+            raw = file.read(32)
+            return len(raw) == 32 and raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
+        raw = file.read(20)
+    return int.from_bytes(raw[:8], "big", signed=True) >= replica.end_pos and int.from_bytes(raw[8:12], "big", signed=True) >= 91
