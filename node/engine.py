@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Token
@@ -242,15 +242,28 @@ class Engine:
         self._inbox.put(_Packets(items))
 
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run `work(group object)` between two turns: for status pages and tests. It must be quick and must not change the group."""
+        """Run `work(group object)` between two turns: for status pages. It must be quick and must not change the group; what it raises
+        reaches whoever awaits it, not the engine."""
         loop = self._loop
         assert loop is not None
         future: asyncio.Future[T] = loop.create_future()
         target = self._groups[group]
 
+        def settle(value: T | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(cast(T, value))
+
         def on_engine() -> None:
-            value = work(target)
-            loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+            try:
+                value = work(target)
+            except Exception as error:  # a question that fails must not end the node
+                loop.call_soon_threadsafe(settle, None, error)
+            else:
+                loop.call_soon_threadsafe(settle, value, None)
 
         self._inbox.put(_Run(on_engine))
         return future

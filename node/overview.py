@@ -21,6 +21,7 @@ from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import ReplicaStatus, Role
 
+ENGINE_ANSWERS_WITHIN_S = 1.0
 PEER_ANSWERS_WITHIN_S = 1.5
 
 log = get_logger()
@@ -53,7 +54,7 @@ class Overview:
         self._links = links
 
     async def own(self) -> peer_pb2.NodeStatusReply:
-        """This node's own view."""
+        """This node's own view. Raises TimeoutError when its engine does not answer."""
         address = self._config.address
         used, free = await asyncio.to_thread(_disk_usage, self._config.data)
         node = admin_pb2.NodeInfo(
@@ -65,7 +66,8 @@ class Overview:
             disk_free_bytes=free,
         )
         reply = peer_pb2.NodeStatusReply(node=node)
-        statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
+        async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
+            statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
         reply.groups.extend(_own_group(status) for status in statuses)
         for group, view in self._engine.views.items():
             for stored, ends in view.queue_ends.items():

@@ -440,7 +440,11 @@ class _Session:
             self._running.pop(call.sequence, None)
 
     async def _status(self, sequence: int) -> None:
-        reply = await self._handler.status()
+        try:
+            reply = await self._handler.status()
+        except TimeoutError:
+            # The asking node counts silence as not up, which is what a stalled engine is.
+            return
         reply.sequence = sequence
         self._outbox.put(peer_pb2.PeerMessage(node_status_reply=reply), reply.ByteSize())
 

@@ -307,6 +307,9 @@ def test_run_sees_the_group_between_two_turns() -> None:
         bench = Bench(FakeGroup())
         assert await bench.engine.run("g1", lambda group: threading.current_thread().name) == "engine"
         assert (await bench.engine.status("g1")).role is Role.FOLLOWER
+        with pytest.raises(ZeroDivisionError):
+            await bench.engine.run("g1", lambda group: 1 // 0)
+        assert await bench.peek() == PEEKED, "a failing question does not end the engine"
         await bench.engine.stop()
 
     asyncio.run(main())
