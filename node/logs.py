@@ -1,13 +1,15 @@
 """Structured logs: one JSON object a line on stderr, nothing else.
 
 Every line has `ts` (UTC), `level`, `event` and named fields; an exception becomes the field `exception`, never lines of its own. Under
-`ledgermq up` the supervisor sends the stream to `node.log`.
+`ledgermq up` the supervisor sends the stream to `node.log`, which may lie on the very disk that is full: a line that cannot be written is
+lost, and nothing else happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import sys
+import os
 from typing import Any
 
 import structlog
@@ -15,6 +17,25 @@ from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+STDERR = 2
+
+
+def say(text: str) -> None:
+    """Write to stderr without a buffer, which would remember a failed write and fail again at the end of the process."""
+    with contextlib.suppress(OSError):
+        os.write(STDERR, text.encode(errors="backslashreplace"))
+
+
+class _Stderr:
+    """What the logger takes for a file."""
+
+    def write(self, text: str) -> None:
+        say(text)
+
+    def flush(self) -> None:
+        pass
 
 
 class _ThroughStructlog(logging.Handler):
@@ -44,7 +65,7 @@ def configure(level: str, node: str) -> None:
             structlog.processors.JSONRenderer(sort_keys=False, ensure_ascii=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_Stderr()),  # type: ignore[arg-type]  # write and flush are all it uses
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()

@@ -120,9 +120,12 @@ _KEPT: list[Any] = []
 
 def end_process(error: FatalError) -> Never:
     """One log line, one sentence, and the end, from whatever thread: nothing may be acknowledged after this."""
-    log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    os._exit(error.exit_code)
+    try:
+        log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
+        logs.say(f"error: {' '.join(str(error).split())}\n")
+    finally:
+        # Whatever came of the last words: a process that lives on could acknowledge something.
+        os._exit(error.exit_code)
 
 
 def _as_fatal(error: StorageError) -> FatalError:
