@@ -68,6 +68,7 @@ class Leader:
         self._releases: dict[tuple[QueueKey, int], int] = {}
         """Leases whose Receive is gone, to be made visible again: (queue, offset) → lease number."""
         self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
+        """Leases of the last Receives, without their messages: what is to be given back if an answer finds nobody."""
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over", "released"), 0
         )
@@ -246,7 +247,7 @@ class Leader:
         if self.polls.remove(awaited.token) is None:
             self._release(pair, awaited.leases)
             return []
-        self._answered[awaited.token] = (pair, awaited.leases)
+        self._answered[awaited.token] = (pair, tuple([replace(lease, record=b"") for lease in awaited.leases]))
         if len(self._answered) > _REMEMBERED_RECEIVES:
             self._answered.popitem(last=False)
         return [Done(awaited.token, Received(awaited.leases))]

@@ -588,6 +588,18 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
     assert len(b.group.leader._overlay) == 0 and len(b.group.leader._answered) <= 1024
 
 
+def test_answered_receives_are_remembered_without_their_messages() -> None:
+    """A thousand answers of up to 16 MiB each must not stay in memory, only what giving their leases back needs (I11)."""
+    b = make()
+    b.send(*["x" * 1000] * 8)
+    call = b.poll(wait_ns=0)
+    assert all(lease.record for lease in b.ask(call).leases)
+    ((_, leases),) = b.group.leader._answered.values()
+    assert len(leases) == 8 and not any(lease.record for lease in leases)
+    b.turn(CancelReceive(call.token))
+    assert len(b.receive()) == 8
+
+
 def test_cancelled_polls_leave_no_deadlines_behind() -> None:
     """A client that polls and cancels all the time does not fill the heap of deadlines."""
     b = make()
