@@ -11,8 +11,11 @@ What a call means is the business of the executor (`ledgermq.node.service`); byt
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
+
+from prometheus_client import Counter
 
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
@@ -144,7 +147,7 @@ class Forwarder:
                 if left <= 0:
                     return peer_pb2.ForwardResult(not_leader=True)
                 await _wait(changed, left)
-            metrics.EXECUTED_CALLS.labels(call.group).inc()
+            _executed(call.group).inc()
             responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
             return peer_pb2.ForwardResult(responses=responses)
         except CallRefused as refusal:
@@ -264,7 +267,18 @@ class Forwarder:
         return sorted(name for name in nodes if name in self._links)
 
     def _count(self, group: str, result: str) -> None:
-        metrics.FORWARDED_CALLS.labels(group, result).inc()
+        _forwarded(group, result).inc()
+
+
+@functools.cache
+def _forwarded(group: str, result: str) -> Counter:
+    """Looking a labelled counter up costs more than counting; there are as few as broker groups and results."""
+    return metrics.FORWARDED_CALLS.labels(group, result)
+
+
+@functools.cache
+def _executed(group: str) -> Counter:
+    return metrics.EXECUTED_CALLS.labels(group)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
