@@ -30,8 +30,8 @@ from ledgermq.audit.decode import (
 )
 from ledgermq.audit.rules import Flaw
 
-WINDOW_BYTES = 16 << 20
-UNITS_AT_ONCE = 1 << 17
+WINDOW_BYTES = 4 << 20
+UNITS_AT_ONCE = 1 << 15
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 Progress = Callable[[int], None]
