@@ -1,4 +1,8 @@
-"""Which clients this node knows: their Settings, and when they were heard of last.
+"""Which clients this node knows: their Settings, their session, and when they were heard of last.
+
+A session names a client as this process knows it (node/core/calls.py): its self-renewing leases live as long as signs of life of the
+session come. When it is in doubt whether the answer to a Receive reached the client, the client gets a new session: what the old one holds
+is renewed no more, so a message that was leased and then lost on its way comes again after the liveness limit.
 
 The registry is local and forgets: nothing depends on it but what a client asked for itself. After a restart every call works without it
 (§2.4). Signs of life go to the leaders through the forwarder, which batches them.
@@ -19,8 +23,10 @@ FORGET_AFTER = 3
 
 @dataclass(slots=True)
 class _Client:
-    settings: pb.Settings
     seen: float
+    settings: pb.Settings | None = None
+    doubts: int = 0
+    """How many Receives of the client ended in doubt."""
 
 
 class Clients:
@@ -37,21 +43,32 @@ class Clients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def heard(self, client_id: str) -> None:
-        """Any call of a client is a sign of life."""
-        self._forwarder.heard(session_of(client_id, self._node_boot))
+    def heard(self, client_id: str) -> str:
+        """Any call of a client is a sign of life. Returns its session."""
+        node_boot = self._node_boot
         client = self._clients.get(client_id)
         if client is not None:
             client.seen = self._now()
+            if client.doubts:
+                node_boot = f"{node_boot}.{client.doubts}"
+        session = session_of(client_id, node_boot)
+        self._forwarder.heard(session)
+        return session
 
     def remember(self, client_id: str, settings: pb.Settings) -> None:
         """These settings replace older ones."""
+        self._client(client_id).settings = settings
+
+    def doubt(self, client_id: str) -> None:
+        """Nobody knows whether an answer with messages reached this client."""
+        self._client(client_id).doubts += 1
+
+    def _client(self, client_id: str) -> _Client:
         client = self._clients.get(client_id)
         if client is None:
             self._forget_silent()
-            self._clients[client_id] = _Client(settings, self._now())
-        else:
-            client.settings = settings
+            client = self._clients[client_id] = _Client(self._now())
+        return client
 
     def settings(self, client_id: str) -> pb.Settings | None:
         """What the client last said about itself, as it said it."""
@@ -61,7 +78,8 @@ class Clients:
     def terminate(self, client_id: str) -> bool:
         """The client says goodbye; was it known? The leaders are told in any case: its leases may be older than this process."""
         self._forwarder.client_gone(client_id)
-        return self._clients.pop(client_id, None) is not None
+        client = self._clients.pop(client_id, None)
+        return client is not None and client.settings is not None
 
     def still_open(self, client_id: str) -> None:
         """An open Telemetry stream is a sign of life of a client that has not said goodbye."""

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import acknowledging, receiving, routes, sending, statuses, telemetry
 from ledgermq.node.service.acknowledging import Acknowledger
@@ -141,9 +142,7 @@ class MessagingService:
 
     def _enter(self, context: Context) -> Caller:
         """Who calls; any call is a sign of life."""
-        caller = caller_of(dict(context.invocation_metadata()), self._node_boot)
-        self.clients.heard(caller.client_id)
-        return caller
+        return caller_of(dict(context.invocation_metadata()), self.clients.heard)
 
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         """A call for a broker group led here, from a peer or from the forwarder: its response messages.
@@ -151,7 +150,8 @@ class MessagingService:
         Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
         """
         try:
-            return await self._executors[method](group, request, caller_of(metadata, metadata.get(NODE_BOOT, self._node_boot)), deadline)
+            caller = caller_of(metadata, lambda client_id: session_of(client_id, metadata.get(NODE_BOOT, self._node_boot)))
+            return await self._executors[method](group, request, caller, deadline)
         except CallRefused as refusal:
             if refusal.refused.reason == "not-leader":
                 raise
@@ -193,12 +193,19 @@ class MessagingService:
                 responses = await self._receiver.route(data, caller, deadline)
         except Exception as error:  # the client gets a status, never an exception
             responses = receiving.failure(statuses.status_of(statuses.as_error(error, self._config.node, receiving.METHOD)))
+        except asyncio.CancelledError:
+            if caller is not None:
+                self.clients.doubt(caller.client_id)
+            raise
+        if caller is not None and receiving.in_doubt(responses):
+            self.clients.doubt(caller.client_id)
         try:
             for response in responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")):
                 await context.write(response)
         except BaseException:
             # The caller is gone, whichever way the library says so; what it was to get is for others.
             if caller is not None:
+                self.clients.doubt(caller.client_id)
                 self._release(receiving.undelivered(responses), data, caller)
             raise
 

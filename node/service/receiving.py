@@ -171,3 +171,9 @@ def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
     """The messages of a stream that did not reach its caller."""
     read = (pb.ReceiveMessageResponse.FromString(data) for data in responses)
     return [response.message for response in read if response.WhichOneof("content") == "message"]
+
+
+def in_doubt(responses: Sequence[bytes]) -> bool:
+    """Could messages have been leased that are not in this answer? So after a lost leader or an unexpected error, nowhere else."""
+    code = pb.ReceiveMessageResponse.FromString(responses[0]).status.code if responses else pb.OK
+    return code >= pb.INTERNAL_ERROR and code != pb.HA_NOT_AVAILABLE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -52,12 +52,12 @@ class Caller:
         return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
-def caller_of(metadata: Mapping[str, str], node_boot: str) -> Caller:
-    """The caller of a call that `node_boot` took; only the client id is required (§3.1)."""
+def caller_of(metadata: Mapping[str, str], session: Callable[[str], str]) -> Caller:
+    """The caller; only the client id is required (§3.1). `session` gives the session of a client id."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
-    return Caller(client_id, session_of(client_id, node_boot), metadata.get(NAMESPACE, ""))
+    return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""))
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:

@@ -156,3 +156,51 @@ async def test_a_goodbye_through_another_node(server: Backend) -> None:
     server.pass_time(1)
     back = (await server.raw.receive(metadata=OTHER)).messages
     assert {m.system_properties.message_id for m in back} == {m.system_properties.message_id for m in held[:2]}
+
+
+@contract()
+async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> None:
+    """A lease was in the log when leadership was lost; its client never learnt of it, and lives on. The message comes again."""
+    replicator = server.engine.replicators["g1"]
+    for raw in (server.raw, server.raw2):
+        await server.raw.send(message())
+        replicator.commit_at_once = False
+        before = len(replicator.proposals)
+        pending = asyncio.ensure_future(raw.receive(invisible=None, polling=20))
+        await server.until(lambda before=before: len(replicator.proposals) > before)  # type: ignore[misc]
+        server.engine.follow("g1", None)
+        assert (await pending).status.code == pb.PROXY_TIMEOUT
+        replicator.commit_at_once = True
+        server.engine.lead("g1", replicator.term + 1)
+        server.forwarder.changed()
+        server.flush_signs()
+        for _ in range(2):
+            server.pass_time(32.49)
+            await raw.unary("Heartbeat", pb.HeartbeatRequest())
+            server.flush_signs()
+        assert (await raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+        server.pass_time(0.1)
+        (again,) = (await raw.receive(metadata=OTHER)).messages
+        assert again.system_properties.delivery_attempt == 2
+        assert await raw.ack(again) == pb.OK
+
+
+@contract()
+async def test_a_doubt_does_not_touch_later_leases(server: Backend) -> None:
+    """What the client gets after a doubtful Receive is renewed as ever, and its goodbye ends it."""
+    await server.raw.send(message())
+    call = server.raw.stream(receive_request(topic="F", polling=20))
+    reading = asyncio.ensure_future(server.raw.collect(call))
+    await server.until_polls(1)
+    call.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await server.until_polls(0)
+    (got,) = (await server.raw.receive(invisible=None)).messages
+    for _ in range(4):
+        server.pass_time(60)
+        await server.raw.unary("Heartbeat", pb.HeartbeatRequest())
+        server.flush_signs()
+    assert (await server.raw.receive(metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    await server.raw.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+    server.pass_time(1)
+    assert [m.body for m in (await server.raw.receive(metadata=OTHER)).messages] == [got.body]
