@@ -2,7 +2,8 @@
 
 Everything here runs on the engine's thread (or before it exists), except the slow part of keeping: snapshots and the two checkpoint files
 are synced and written by one background thread per group. A snapshot is taken of the state between two turns; what is dispatched while it
-is being written lies above it and is dispatched again after a crash.
+is being written lies above it and is dispatched again after a crash. It is written once the log up to it is durable here: after a power cut
+a snapshot never speaks of entries that the log beside it lacks.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class HostedGroup:
         self.group = group
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
+        self._exported: tuple[int, dict[str, Any], QueueSync | None] | None = None
+        """A snapshot that waits until the log up to its index is durable."""
         self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
         self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
         self._checkpointed = -1
@@ -90,26 +93,37 @@ class HostedGroup:
         self._keeper.shutdown()
         if self._keeping is not None:
             self._keeping.result()
-        self._write_snapshot(self._export(), self.store.queues.begin_sync())
+        self.store.log.flush_mark()
+        if self._exported is not None:
+            self._write_snapshot(*self._exported[1:])
+        if self.machine.settled:
+            self._write_snapshot(self._export(), self.store.queues.begin_sync())
         self._write_checkpoints(self._safe_commit(), self._stamps())
         self.store.close()
 
     def _keep(self, now_ns: int) -> None:
-        grown = self.machine.applied_end_pos - self._snapshot_pos
-        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
-        if due and self.machine.applied_index > self._snapshot_index:
+        if self._exported is None and self._snapshot_due(now_ns):
             began = time.perf_counter_ns()
             value = self._export()
             self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
             self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
             self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
-            self._keeping = self._keeper.submit(self._write_snapshot, value, self.store.queues.begin_sync())
+            self._exported = self._snapshot_index, value, self.store.queues.begin_sync()
+        if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
+            _, value, sync = self._exported
+            self._exported = None
+            self._keeping = self._keeper.submit(self._write_snapshot, value, sync)
         elif now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
             commit_index = self._safe_commit()
             if commit_index != self._checkpointed:
                 self._checkpointed = commit_index
                 self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _snapshot_due(self, now_ns: int) -> bool:
+        grown = self.machine.applied_end_pos - self._snapshot_pos
+        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
+        return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
 
     def _safe_commit(self) -> int:
         """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older

@@ -88,6 +88,8 @@ class Machine:
         self.chain_crc = 0
         self.store_ms = 0
         """Store time of the last applied entry."""
+        self.settled = True
+        """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
 
     # Reading
 
@@ -180,6 +182,7 @@ class Machine:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
             records = [(at, record) for at, record in records if at < later[0]]
+        self.settled = False
         effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), [])
         if records and isinstance(records[0][1], control.TopicRecord) and records[0][0] == 0:
             self._apply_topic(records.pop(0)[1], effects)
@@ -197,6 +200,7 @@ class Machine:
         self.applied_end_pos = entries.pos + len(entries.data)
         self.chain_crc = entries.last_chain
         self.store_ms = last_store_ms(entries)
+        self.settled = True
 
     def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from ledgermq.node.errors import ConfigError
 from ledgermq.node.hosting import HostedGroup, open_groups
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from ledgermq.storage.errors import LogFenced, StorageError
+from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.real_disk import RealDisk
 
 TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
@@ -152,6 +153,53 @@ def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.Mo
     driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
     driver.keep()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "nothing new to say"
+    driver.group.close()
+
+
+def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower applies what a majority stored; its own disk may be behind, and a power cut would leave a snapshot of a log not there."""
+    driver = filled(tmp_path)
+    path = tmp_path / "g1" / "state" / "snapshot"
+    behind = SimpleNamespace(durable_index=driver.group.machine.applied_index - 1, commit_index=driver.group.machine.applied_index)
+    monkeypatch.setattr(driver.group, "replicator", behind)
+    for _ in range(3):
+        driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+        driver.keep()
+        assert not path.exists()
+    behind.durable_index += 1
+    driver.turn()
+    driver.keep()
+    assert path.exists()
+    driver.group.close()
+
+
+def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a full disk keeps the messages of a range from one of its queues, no snapshot tells of the other queue (I8)."""
+    driver = Driver(single(tmp_path))
+    two = TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
+    assert driver.call(lambda token: Configure(token, [two])) == Configured()
+    queues = driver.group.store.queues
+    real = queues._append_queue
+
+    def full(key: tuple[str, int], *rest: Any) -> None:
+        if key == ("t", 1):
+            raise NoSpace("full")
+        real(key, *rest)
+
+    monkeypatch.setattr(queues, "_append_queue", full)
+    driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1)]))
+    assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (1, 0)
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.keep()
+    driver.turn()
+    assert driver.group.store.read_snapshot() is None
+    monkeypatch.undo()
+    driver.turn(elapsed_ns=S)
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn()
+    driver.keep()
+    found = driver.group.store.read_snapshot()
+    assert found is not None and found["queues"]["t"] == {"0": 1, "1": 1}
     driver.group.close()
 
 
