@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ledgermq.node.errors import EXIT_SYNC, FatalError
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import is_no_space
 
 NONCE_BYTES = 32
 _HELLO = b"ledgermq peer hello 1\x00"
@@ -37,6 +39,8 @@ class PeerBook:
     disk: Disk
     directories: Mapping[str, str]
     """Broker group → its `state` directory."""
+    on_fatal: Callable[[FatalError], None]
+    """Ends the node: a disk that fails to keep this file is not asked again (invariant I9)."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,15 +48,25 @@ class PeerBook:
         for group, directory in self.directories.items():
             self.known[group] = identity_files.read_peers(self.disk, directory)
 
-    def remember(self, group: str, node: str, incarnation: str) -> None:
-        """Durable when it returns."""
+    def remember(self, group: str, node: str, incarnation: str) -> bool:
+        """Durable when it returns True. False: another incarnation was first, maybe in this moment. Raises Refused on a full disk."""
         with self._lock:  # greetings run on threads of their own, because this writes
-            if self.known[group].get(node) == incarnation:
-                return
-            peers = {**self.known[group], node: incarnation}
+            known = self.known[group].get(node)
+            if known is None:
+                self._write(group, {**self.known[group], node: incarnation})
+            return known in (None, incarnation)
+
+    def _write(self, group: str, peers: dict[str, str]) -> None:
+        try:
             self.disk.mkdirs(self.directories[group])
             identity_files.write_peers(self.disk, self.directories[group], peers)
-            self.known[group] = peers
+        except OSError as error:
+            if is_no_space(error):
+                raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
+            what = f"the file that remembers the peers of broker group {group} cannot be written ({error})"
+            self.on_fatal(FatalError(EXIT_SYNC, what, "check the disk, then start the node again"))
+            raise
+        self.known[group] = peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,8 @@ class Greeter:
         for theirs, ours in shared:
             self._check_group(message.node, theirs, ours)
         for theirs, _ in shared:
-            self.book.remember(theirs.group, message.node, theirs.incarnation)
+            if not self.book.remember(theirs.group, message.node, theirs.incarnation):
+                raise self._replaced(message.node, theirs)
 
     def _check_group(self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity) -> None:
         where = f"broker group {ours.group}: node {node}"
@@ -136,10 +151,13 @@ class Greeter:
             raise Refused("size", f"{where} has log files of {theirs.data_file_bytes} bytes, not {ours.data_file_bytes}; create it anew")
         if theirs.replica != node:
             raise Refused("replica", f"{where} runs on the data directory of {theirs.replica}; give it its own directory")
-        known = self.book.known[ours.group].get(node)
-        if known is not None and known != theirs.incarnation:
-            text = f"{where}: data directory replaced (incarnation {theirs.incarnation}, known {known}); restore the former directory"
-            raise Refused("incarnation", text)
+        if self.book.known[ours.group].get(node, theirs.incarnation) != theirs.incarnation:
+            raise self._replaced(node, theirs)
+
+    def _replaced(self, node: str, theirs: peer_pb2.GroupIdentity) -> Refused:
+        known = self.book.known[theirs.group][node]
+        what = f"broker group {theirs.group}: node {node}: data directory replaced (incarnation {theirs.incarnation}, known {known})"
+        return Refused("incarnation", f"{what}; restore the former directory")
 
 
 def _mac(secret: bytes, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> bytes:

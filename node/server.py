@@ -233,7 +233,7 @@ class Node:
         side = _PeerSide()
         others = {name: target(address.host, address.peer_port) for name, address in config.nodes.items() if name != config.node}
         identities = {name: item.identity for name, item in hosted.items()}
-        book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()})
+        book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         book.load()
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, frozenset(others), identities, book)
         self.peers = Peers(others, greeter, side, config.limits.peer_queue_bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +18,7 @@ import pytest
 
 from ledgermq.node import peers as transport
 from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.errors import FatalError
 from ledgermq.node.greeting import Greeter, PeerBook, Refused
 from ledgermq.node.peers import Lost, NotSent, Outbox, Peers
 from ledgermq.proto import peer_pb2
@@ -82,9 +85,23 @@ class Recorder:
                 await self.changed.wait()
 
 
+def _fail(error: FatalError) -> None:
+    raise error
+
+
+class FailingDisk(RealDisk):
+    """Replaces no file."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        raise OSError(self.number, os.strerror(self.number), path)
+
+
 def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
     path = directory / name / "state"
-    book = PeerBook(RealDisk(), {"g1": str(path)})
+    book = PeerBook(RealDisk(), {"g1": str(path)}, _fail)
     book.load()
     others = frozenset(NAMES) - {name}
     return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, others, {"g1": identity(name)}, book), **changes)
@@ -192,6 +209,26 @@ def test_replaced_data_directory_is_refused(tmp_path: Path) -> None:
             assert not there.packets_seen
 
     asyncio.run(main())
+
+
+def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path: Path) -> None:
+    """Both found nobody known; the second must not replace what the first was told."""
+    book = greeter(tmp_path, "n2").book
+    assert book.remember("g1", "n1", "one") and not book.remember("g1", "n1", "two") and book.remember("g1", "n1", "one")
+    assert read_peers(RealDisk(), book.directories["g1"]) == {"n1": "one"}
+
+
+def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(tmp_path: Path) -> None:
+    """A full disk is a refusal that says so; a failed sync is the end of the node (I9). Neither counts as known."""
+    fatal: list[FatalError] = []
+    full = PeerBook(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
+    with pytest.raises(Refused, match="free disk space"):
+        full.remember("g1", "n1", "one")
+    assert not fatal and full.known == {"g1": {}}
+    broken = PeerBook(FailingDisk(errno.EIO), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
+    with pytest.raises(OSError):
+        broken.remember("g1", "n1", "one")
+    assert [error.exit_code for error in fatal] == [73] and broken.known == {"g1": {}}
 
 
 def test_proof_cannot_be_reflected_or_replayed(tmp_path: Path) -> None:
