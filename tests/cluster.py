@@ -1,7 +1,7 @@
 """Real clusters for slow tests: N `serve` processes on free loopback ports.
 
-`running(tmp_path)` yields a ready cluster and ends every process afterwards, whatever the test did. A node that the test did not kill itself
-must stop cleanly: exit status 0, no abort file left.
+`running(tmp_path)` yields a ready cluster and ends every process afterwards, whatever the test did. A node that the test did not kill
+itself must stop cleanly: exit status 0, no abort file left.
 """
 
 from __future__ import annotations
