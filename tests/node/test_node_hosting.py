@@ -132,6 +132,23 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
     again.group.close()
 
 
+def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
+    """A power cut may keep a queue's page and lose the entry it names: such a unit must not survive the start."""
+    driver = filled(tmp_path, 20)
+    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.keep()
+    driver.produce(5)
+    driver.crash()
+    path = next((tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir())
+    assert any(path.read_bytes()[20 * 20 : 25 * 20])
+    again = open_groups(single(tmp_path), RealDisk())["g1"].group
+    assert again.machine.end("t", 0) == 20
+    content = path.read_bytes()
+    assert any(content[: 20 * 20]) and not any(content[20 * 20 :])
+    again._keeper.shutdown()
+    again.store.abandon()
+
+
 def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute, or so many applied bytes; nothing applied since means nothing to write."""
     monkeypatch.setattr(hosting, "SNAPSHOT_EVERY_BYTES", 20_000)

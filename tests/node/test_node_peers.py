@@ -243,8 +243,8 @@ def test_proof_cannot_be_reflected_or_replayed(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="secret"):
         two.check_hello(b"c" * 32, tampered)
     reply = two.reply(b"c" * 32)
-    mirrored = peer_pb2.Hello(mac=reply.mac, cluster_id=reply.cluster_id, node=reply.node, boot_id=reply.boot_id, version=reply.version)
-    mirrored.groups.extend(reply.groups)
+    # Byte for byte what the other side said: only the label in the proof tells the directions apart.
+    mirrored = peer_pb2.Hello.FromString(reply.SerializeToString())
     with pytest.raises(Refused, match="secret"):
         one.check_hello(b"c" * 32, mirrored)
 
