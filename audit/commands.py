@@ -35,7 +35,7 @@ class ProgressLine:
             return
         self._next = now + (BAR_EVERY_S if self._terminal else LINE_EVERY_S)
         share = done / total if total else 1.0
-        text = f"audit: {share:4.0%} of {total / (1 << 20):,.0f} MiB"
+        text = f"audit: {share:4.0%} of {total / (1 << 20):,.1f} MiB"
         if self._terminal:
             filled = round(share * BAR_CELLS)
             text = f"\r[{'#' * filled}{'.' * (BAR_CELLS - filled)}] {text} "

@@ -36,6 +36,10 @@ appender.stderr.layout.pattern = spark: %m%n
 """
 
 
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""The work is done in Python; of Java an audit mostly sees the start, which these make shorter."""
+
+
 class NoJava(Exception):
     """Spark cannot be started here. Carries what the command line tells."""
 
@@ -64,15 +68,15 @@ def java_home() -> str:
 
 
 def cache_directory() -> Path:
-    """A directory of this user's for small generated files: the cache directory where it can be written, else the temporary one."""
-    wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ledgermq")
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if os.access(wanted, os.W_OK):
-            return wanted
-    except (OSError, RuntimeError):
-        # No home, or one that cannot be written, as in a container: the temporary directory serves as well.
-        pass
+    """A directory of this user's for small generated files: in the user's cache where there is one, else in the temporary directory.
+
+    A cache is never made in a home that has none: in a container the home may be a data volume.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isdir(home) and os.access(home, os.W_OK):
+        wanted = Path(home, "ledgermq")
+        wanted.mkdir(exist_ok=True)
+        return wanted
     fallback = Path(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
@@ -113,7 +117,8 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging_file} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{logging_file}",
+        "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.python.worker.reuse": "true",
     }

