@@ -1,7 +1,7 @@
 """`python -m bench [NAME…]`: run benchmarks, print medians, write bench/results/NAME.json.
 
 `--list` names them, `--runs N` overrides how often each is repeated, `--directory DIR` is where data goes: durable figures refuse a
-directory in memory.
+directory in memory. `--summary` gathers the last results in one small file, which docs/performance.md refers to.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(MODULES)}")
     parser.add_argument("--list", action="store_true", help="what there is")
+    parser.add_argument("--summary", action="store_true", help="gather the medians of the last results in bench/results/summary.json")
     parser.add_argument("--runs", type=int, help="how often each is repeated (default: its own)")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
     options = parser.parse_args()
@@ -63,6 +64,9 @@ def main() -> None:
     if options.list:
         for name, module in modules.items():
             print(f"{name:15} {(module.__doc__ or '').splitlines()[0]}")
+        return
+    if options.summary:
+        print(report.summarise(MODULES))
         return
     chosen = [modules[name] for name in options.names or MODULES]
     kind = report.file_system(options.directory)

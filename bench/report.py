@@ -83,6 +83,17 @@ def save(name: str, report: dict[str, Any]) -> Path:
     return path
 
 
+def summarise(names: Sequence[str]) -> Path:
+    """The medians of the last results of every benchmark in one file."""
+    summary = {}
+    for name in names:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            result = json.loads(path.read_text())
+            summary[name] = {key: result[key] for key in ("taken", "machine", "runs", "medians")}
+    return save("summary", {"v": 1, "benchmarks": summary})
+
+
 def say(text: str) -> None:
     """Progress goes to stderr, so that stdout holds results only."""
     print(text, file=sys.stderr, flush=True)

@@ -48,10 +48,13 @@ def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
     result = cl.load("send", cl.address(cluster, node), TOPIC, *more)
     after = cl.all_cpu_s(cluster)
     syncs_after, turns_after = (cl.metric_sums(cluster, leads, name) for name in METRICS)
-    roles = {leads: "leader", node: "entry"} if node != leads else {leads: "leader"}
-    used = {roles.get(name, f"other_{i}"): after[name] - cpu[name] for i, name in enumerate(cluster.nodes)}
+    used = {name: after[name] - cpu[name] for name in cluster.nodes}
+    others = [seconds for name, seconds in used.items() if name not in (leads, node)]
+    by_role = {"leader": used[leads], "each_other_node": sum(others) / len(others)}
+    if node != leads:
+        by_role["called_node"] = used[node]
     stored = result.pop("total")
-    result["node_cpu_us_a_message"] = {role: round(seconds / stored * 1e6) for role, seconds in sorted(used.items())}
+    result["node_cpu_us_a_message"] = {role: round(seconds / stored * 1e6) for role, seconds in by_role.items()}
     result["client_cpu_us_a_message"] = round(result.pop("client_cpu_s") / stored * 1e6)
     commits = syncs_after[0] - syncs[0]
     result["group_commits"] = int(commits)
