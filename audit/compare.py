@@ -75,9 +75,9 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
 def _identities(result: GroupResult) -> None:
     """Directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's incarnation."""
     known = [one for one in result.replicas if one.identity is not None]
-    for key in ("cluster_id", "log_id", "data_file_bytes", "created_ms"):
+    for key in ("cluster_id", "log_id", "data_file_bytes"):
         values = Counter(str(one.identity[key]) for one in known if one.identity)
-        if len(values) > 1 and key != "created_ms":
+        if len(values) > 1:
             usual = values.most_common(1)[0][0]
             for one in known:
                 if one.identity and str(one.identity[key]) != usual:
@@ -133,19 +133,17 @@ class Table:
 
 
 def read_table(one: Replica, report: LogReport) -> Table:
-    """Look at one log file again, entry by entry."""
-    pieces = list(Scan(one.task(f"{report.base:020d}")).columns())
-    index = np.concatenate([piece.index for piece in pieces])
-    keep = (index >= report.first_index) & (index <= min(one.held, int(index.max())))
-    first = int(index[0])
-    length = max(int(index[keep].max()) - first + 1, 0) if keep.any() else 0
+    """Look at one log file again, entry by entry; only what the replica holds counts."""
+    first = report.first_index or 0
+    length = max(min(one.held, report.last_index or 0) - first + 1, 0)
     chain, offset, size = (np.full(length, -1, np.int64) for _ in range(3))
-    places = index[keep] - first
-    chain[places] = np.where(np.concatenate([piece.intact for piece in pieces]), np.concatenate([piece.chain for piece in pieces]), -1)[
-        keep
-    ]
-    offset[places] = np.concatenate([piece.offset for piece in pieces])[keep]
-    size[places] = np.concatenate([piece.size for piece in pieces])[keep]
+    for piece in Scan(one.task(f"{report.base:020d}")).columns():
+        places = piece.index - first
+        keep = (places >= 0) & (places < length)
+        places = places[keep]
+        chain[places] = np.where(piece.intact, piece.chain, -1)[keep]
+        offset[places] = piece.offset[keep]
+        size[places] = piece.size[keep]
     return Table(first, chain, offset, size)
 
 
