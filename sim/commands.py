@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ledgermq.sim.bugs import Bug
-from ledgermq.sim.faults import FAULTS, schedule
+from ledgermq.sim.faults import FAULTS, KNOWN, schedule
 from ledgermq.sim.world import Outcome, World
 
 DEFAULT_STEPS = 2000
@@ -41,8 +41,8 @@ class FaultList(click.ParamType[tuple[str, ...]]):
             return value
         names = tuple(part for part in str(value).split(",") if part)
         for name in names:
-            if name not in FAULTS:
-                self.fail(f"there is no fault {name!r}; known: {', '.join(FAULTS)}", param, ctx)
+            if name not in KNOWN:
+                self.fail(f"there is no fault {name!r}; known: {', '.join(KNOWN)}", param, ctx)
         return names
 
 
@@ -51,7 +51,7 @@ class FaultList(click.ParamType[tuple[str, ...]]):
 @click.option("--seeds", type=SeedRange(), help="Several seeds; stops at the first that fails.")
 @click.option("--steps", type=click.IntRange(1), default=DEFAULT_STEPS, show_default=True, help="Events before everything heals.")
 @click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True)
-@click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(FAULTS)}.")
+@click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: tuple[str, ...] | None, as_json: bool) -> None:
     """Run the whole cluster on virtual time, on disks that forget and a network that loses, and check every invariant after every step.

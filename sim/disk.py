@@ -21,6 +21,10 @@ from ledgermq.storage.disk import PAGE_BYTES, Buffer
 SECTOR_BYTES = 512
 
 
+class Killed(Exception):
+    """The process that used the disk ended in the middle of what it was doing."""
+
+
 class Chance(Protocol):
     """The part of `random.Random` the disk uses."""
 
@@ -118,7 +122,7 @@ class ForgetfulDisk:
     """A file system in memory; see `ledgermq.storage.disk.Disk`.
 
     `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync takes effect and may raise OSError to
-    make it fail; `trace(path)` after it took effect.
+    make it fail; `trace(path)` after it took effect. `on_access` is called before every access and may raise Killed.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -127,6 +131,7 @@ class ForgetfulDisk:
         self.used_bytes = 0
         self.on_sync: Callable[[str], None] | None = None
         self.trace: Callable[[str], None] | None = None
+        self.on_access: Callable[[], None] | None = None
         self._generation_open = True
 
     # -- the port -----------------------------------------------------------------------------------------------------------------
@@ -269,6 +274,8 @@ class ForgetfulDisk:
     def check_alive(self) -> None:
         if not self._generation_open:
             raise OSError(errno.EIO, "this disk was taken away")
+        if self.on_access is not None:
+            self.on_access()
 
     def detach(self) -> None:
         """From now on every access fails: what a crashed node's leftover objects must see."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.core.replica import RaftReplica
@@ -17,8 +19,9 @@ from ledgermq.raft.config import Chance, RaftConfig
 from ledgermq.sim.bugs import Bug, disk_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import StorageError
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.identity import mint
 
@@ -88,6 +91,14 @@ class Life:
         return left
 
 
+def _left_of(life: Life, index: int) -> int | None:
+    """The chain CRC of an entry that the medium holds; None for one that is not there, or was being cut when the life ended."""
+    try:
+        return life.chain_at(index) if life.stored_on_medium(index) else None
+    except StorageError:
+        return None
+
+
 class Remains:
     """What a dead node's medium is known to hold: the chain CRCs of its last entries that a power cut would leave."""
 
@@ -123,6 +134,9 @@ class Medium:
         self.disk: ForgetfulDisk = disk_type(bug)()
         self.sync_failed = False
         """Whether a sync of this life was made to fail."""
+        self.busy = False
+        """The node's own code is running, not a checker's."""
+        self._accesses_left: int | None = None
         self._bug = bug
         self._life: Life | None = None
         self._remains = Remains({})
@@ -148,6 +162,7 @@ class Medium:
     def live(self, now_ns: int, chance: Chance, boot_id: int) -> Life:
         """Recover and start."""
         self.sync_failed = False
+        self.disk.on_access = self._on_access
         log = log_type(self._bug).open(self.disk, self.directory, self._identity, clean=False)
         if log.fenced is not None:
             raise Violation("I10", f"{self.name} finds its log damaged at start: {log.fenced}")
@@ -167,14 +182,37 @@ class Medium:
         assert life is not None
         last = life.end_index
         indexes = range(max(0, last - KEPT), last + 1)
-        self._remains = Remains({index: life.chain_at(index) for index in indexes if life.stored_on_medium(index)})
+        self._remains = Remains({index: chain for index in indexes if (chain := _left_of(life, index)) is not None})
         if chance is not None:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()
 
-    def abandon(self) -> None:
-        """A life that did not get through its recovery."""
+    def abandon(self, chance: DiskChance | None = None) -> None:
+        """A life that did not get through its recovery; with a source of chance the power goes, too."""
+        if chance is not None:
+            self.disk.power_cut(chance)
         self.disk = self.disk.successor()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Around everything the node's own code does."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+
+    def kill_after(self, accesses: int) -> None:
+        """After so many accesses of its disk the node ends in the middle of what it does, between two lines."""
+        self._accesses_left = accesses
+
+    def _on_access(self) -> None:
+        if self._accesses_left is None or not self.busy:
+            return
+        self._accesses_left -= 1
+        if self._accesses_left < 0:
+            self._accesses_left = None
+            raise Killed
 
     def fail_next_sync(self) -> None:
         """The next sync of anything reports EIO, and what it should have stored is lost (design §3)."""
@@ -189,3 +227,13 @@ class Medium:
     def repair(self) -> None:
         """No more faults from this medium."""
         self.disk.on_sync = None
+        self.disk.capacity_bytes = None
+        self._accesses_left = None
+
+    def fill(self) -> None:
+        """The disk has no room for anything more."""
+        self.disk.capacity_bytes = self.disk.used_bytes
+
+    def free(self) -> None:
+        """Space came back."""
+        self.disk.capacity_bytes = None

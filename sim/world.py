@@ -17,10 +17,11 @@ from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, Syn
 from ledgermq.proto.types import Role
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, Violation
+from ledgermq.sim.disk import Killed
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import Life, Medium
 from ledgermq.sim.workload import Workload
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.errors import NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
@@ -131,11 +132,17 @@ class World:
         station.paused_until = self.now
         self.note(f"start {name}")
         try:
-            station.life = station.medium.live(self.now, random.Random(self.chance.random()), station.lives)
-        except (OSError, StorageError):
-            if not station.medium.sync_failed:
+            with station.medium.working():
+                station.life = station.medium.live(self.now, random.Random(self.chance.random()), station.lives)
+        except Killed:
+            self.note(f"killed in recovery {name}")
+            station.medium.abandon(self.chance if self.chance.random() < 0.5 else None)
+            self.after(SECOND, lambda: self.start(name))
+            return
+        except (OSError, StorageError) as error:
+            if not (station.medium.sync_failed or isinstance(error, NoSpace)):
                 raise
-            # A sync failed during recovery: the process exits (code 73) and its supervisor starts it again.
+            # A sync failed (code 73) or the disk is full (74): the process exits and its supervisor starts it again.
             station.medium.abandon()
             self.after(SECOND, lambda: self.start(name))
             return
@@ -165,7 +172,12 @@ class World:
         """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
         if self.stations[name].life is not life:
             return
-        error = run_ticket(ticket) if early is True else early
+        try:
+            with self.stations[name].medium.working():
+                error = run_ticket(ticket) if early is True else early
+        except Killed:
+            self._killed(name)
+            return
         assert not isinstance(error, bool)
         life.finished.append((ticket, error))
         self._turn(name)
@@ -184,15 +196,26 @@ class World:
             return
         waiting, station.waiting = station.waiting, []
         try:
-            for ticket, error in life.take_finished():
-                life.replica.synced(self.now, ticket, error)
-            for sender, packet in waiting:
-                life.replica.step(self.now, sender, packet)
-            life.replica.tick(self.now)
-            self._take(station, life)
-            self._propose(station, life)
+            with station.medium.working():
+                self._work(station, life, waiting)
+        except Killed:
+            self._killed(name)
         except Fenced as fenced:
             self._fenced(name, fenced)
+
+    def _work(self, station: Station, life: Life, waiting: list[tuple[str, PeerPacket]]) -> None:
+        for ticket, error in life.take_finished():
+            life.replica.synced(self.now, ticket, error)
+        for sender, packet in waiting:
+            life.replica.step(self.now, sender, packet)
+        life.replica.tick(self.now)
+        self._take(station, life)
+        self._propose(station, life)
+
+    def _killed(self, name: str) -> None:
+        """The process ended between two lines of its own code; the power may have gone with it."""
+        self.crash(name, power=self.chance.random() < 0.5)
+        self.after(self.chance.randrange(20 * MS, SECOND), lambda: self.start(name))
 
     def _take(self, station: Station, life: Life) -> None:
         output = life.replica.take(self.now)

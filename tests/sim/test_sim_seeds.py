@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.commands import sim
-from ledgermq.sim.faults import FAULTS, schedule
+from ledgermq.sim.faults import KNOWN, schedule
 from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
@@ -42,12 +42,19 @@ def test_a_seed_is_repeatable() -> None:
     assert World(8).run(STEPS, schedule()).digest != first.digest
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", KNOWN)
 def test_each_fault_alone_is_survived(fault: str) -> None:
     """A run devoted to one kind of fault commits something and ends well."""
     outcomes = [World(seed).run(STEPS, schedule((fault,))) for seed in range(10)]
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
     assert sum(outcome.commits for outcome in outcomes) > 100
+
+
+def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
+    """Rolls, cuts, slots, marks and recoveries are interrupted in their middle, with and without the power, and on full disks."""
+    for seed in range(60):
+        outcome = World(seed).run(STEPS, schedule(("kill-inside", "full-disk", "power-cut", "depose", "failed-sync")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
 
 def test_five_nodes() -> None:
