@@ -15,7 +15,7 @@ import numpy as np
 
 from ledgermq.audit import bytewise
 from ledgermq.audit.decode import HEADER_BYTES, I64
-from ledgermq.audit.derived import header_at
+from ledgermq.audit.evidence import check_mark, check_snapshot, dispatched_too_far, entry, is_int, same_snapshots
 from ledgermq.audit.replica import Replica, check_log, check_queues
 from ledgermq.audit.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.scan import LogReport, Scan
@@ -58,10 +58,11 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     _agree(result)
     _commits(result)
     for one in replicas:
-        _check_mark(one)
-        _check_snapshot(one)
-    _same_snapshots(result)
-    _dispatched_too_far(result)
+        check_mark(one)
+        check_snapshot(one)
+    same_snapshots(replicas)
+    if result.compared is not None and not result.missing and not any(one.broken for one in replicas):
+        dispatched_too_far(replicas, result.compared)
     for one in replicas:
         result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
     _lag(result)
@@ -195,7 +196,7 @@ def _diverge(
 
     Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
     """
-    own, others = _entry(one, index), _entry(other[0], index)
+    own, others = entry(one, index), entry(other[0], index)
     if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
         one.stale_from = index
         return
@@ -213,7 +214,7 @@ def _diverge(
 def _commits(result: GroupResult) -> None:
     """Raise the compared index to the highest recorded commit; if no majority reaches it, committed entries are lost."""
     recorded = [one.commit for one in result.replicas if one.commit is not None]
-    recorded += [int(one.snapshot["applied_index"]) for one in result.replicas if one.snapshot and _is_int(one.snapshot, "applied_index")]
+    recorded += [int(one.snapshot["applied_index"]) for one in result.replicas if one.snapshot and is_int(one.snapshot, "applied_index")]
     result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
     if result.recorded is None or result.missing or len(result.voters) < 1:
         return
@@ -230,128 +231,6 @@ def _commits(result: GroupResult) -> None:
             one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, end, end, proof))
     if result.compared is not None:
         result.compared = result.recorded
-
-
-def _is_int(value: dict[str, object], key: str) -> bool:
-    return isinstance(value.get(key), int)
-
-
-# ------------------------------------------------------------------------------------------------ marks, snapshots, dispatch
-
-
-def _entry(one: Replica, index: int) -> tuple[int, int, int] | None:
-    """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
-    if index in one.broken or not one.sizes[0]:
-        return None
-    report = next((r for r in one.filled if (r.first_index or 0) <= index <= (r.last_index or -1)), None)
-    if report is None:
-        return None
-    found = header_at(one.task(f"{report.base:020d}"), index)
-    if found is not None and report.base <= found[0] < report.base + one.sizes[0]:
-        pos, fields = found
-        return fields[3], pos + fields[1], fields[6]
-    for piece in Scan(one.task(f"{report.base:020d}")).columns():
-        rows = np.flatnonzero(piece.index == index)
-        if len(rows):
-            at = int(rows[0])
-            return int(piece.term[at]), report.base + int(piece.offset[at] + piece.size[at]), int(piece.chain[at])
-    return None
-
-
-def _check_mark(one: Replica) -> None:
-    mark, path = one.mark, f"{one.log_folder}/syncedmark"
-    if mark is None:
-        return
-    if one.log_id is not None and mark.log_id != one.log_id:
-        one.flaw("mark.log", path, f"the mark belongs to log {mark.log_id}, the replica to {one.log_id}")
-    if mark.index > one.last_index:
-        filled = one.filled
-        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
-        start = filled[-1].end if filled else 0
-        length = one.sizes[0] or start
-        end = min(max(mark.end_pos - (filled[-1].base if filled else 0), start), length)
-        proof = f"entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
-        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
-    elif mark.index >= 0:
-        found = _entry(one, mark.index)
-        if found is not None and found != (mark.term, mark.end_pos, mark.chain):
-            proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
-            one.flaw("mark.log", path, proof, index=mark.index)
-
-
-def _point(value: tuple[int, int, int]) -> str:
-    return f"term {value[0]}, end {value[1]}, chain {value[2]:08x}"
-
-
-def _check_snapshot(one: Replica) -> None:
-    value, path = one.snapshot, "state/snapshot"
-    if value is None:
-        return
-    keys = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
-    if not all(_is_int(value, key) for key in keys):
-        one.flaw("snapshot.log", path, f"one of {', '.join(keys)} is not there")
-        return
-    index, term, end_pos, chain = (int(value[key]) for key in keys)
-    if one.log_id is not None and value.get("log_id") != one.log_id:
-        one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
-    if index > one.last_index:
-        proof = f"index {index} is applied, the log ends with {one.last_index}"
-        one.flaw("snapshot.log", path, proof, torn=True)
-    elif index >= 0:
-        found = _entry(one, index)
-        if found is not None and found != (term, end_pos, chain):
-            one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
-        elif not one.broken:
-            _check_next_offsets(one, index, value.get("queues"))
-
-
-def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
-    """The snapshot's next offset of every queue counts its messages up to the applied index."""
-    told = {
-        (topic, int(queue)): offset
-        for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
-        for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
-    }
-    wanted: dict[tuple[str, int], int] = {}
-    for report in one.filled:
-        if report.last_index is not None and report.last_index <= applied:
-            wanted.update({(run.topic, run.queue): run.last + 1 for run in report.queues})
-        elif report.first_index is not None and report.first_index <= applied:
-            for piece in Scan(one.task(f"{report.base:020d}")).columns():
-                for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
-                    topic = piece.topics[int(piece.topic_of[at])].decode("utf-8", "replace")
-                    wanted[topic, int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
-    for key in sorted({*told, *wanted}):
-        if told.get(key, 0) != wanted.get(key, 0):
-            proof = f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says {wanted.get(key, 0)}"
-            one.flaw("snapshot.queues", "state/snapshot", proof, index=applied)
-
-
-def _same_snapshots(result: GroupResult) -> None:
-    by_index: dict[int, list[Replica]] = {}
-    for one in result.replicas:
-        if one.snapshot is not None and _is_int(one.snapshot, "applied_index"):
-            by_index.setdefault(int(one.snapshot["applied_index"]), []).append(one)
-    for index, ones in by_index.items():
-        texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)
-        for one in ones:
-            if len(texts) > 1 and json.dumps(one.snapshot, sort_keys=True) != texts.most_common(1)[0][0]:
-                one.flaw("snapshot.same", "state/snapshot", "another replica's snapshot at this index tells another state", index=index)
-
-
-def _dispatched_too_far(result: GroupResult) -> None:
-    """No replica dispatches what is not committed. Only with every voter at hand can it be said that something is not."""
-    if result.missing or result.compared is None or any(one.broken for one in result.replicas):
-        return
-    for one in result.replicas:
-        for report in one.reports:
-            for run in report.queues:
-                if run.filed_index is not None and run.filed_offset is not None and run.filed_index > result.compared:
-                    place = run.filed_offset * 20
-                    base = place - place % one.sizes[2]
-                    proof = f"entry {run.filed_index} is dispatched, a majority agrees up to {result.compared}"
-                    path = f"consumequeue/{run.topic}/{run.queue}/{base:020d}"
-                    one.flaw("queue.uncommitted", path, proof, place - base, place - base + 20, run.filed_index)
 
 
 # ----------------------------------------------------------------------------------------------------------------- verdicts

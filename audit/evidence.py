@@ -1,0 +1,134 @@
+"""What a replica's small files and consume queues claim about its log, held against the log: synced mark, snapshot, dispatch.
+
+Flaws are added to the replica; what they mean is for `compare` to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ledgermq.audit.derived import header_at
+from ledgermq.audit.replica import Replica
+from ledgermq.audit.rules import Flaw
+from ledgermq.audit.scan import Scan
+
+
+def is_int(value: dict[str, object], key: str) -> bool:
+    return isinstance(value.get(key), int)
+
+
+def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
+    """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
+    if index in one.broken or not one.sizes[0]:
+        return None
+    report = next((r for r in one.filled if (r.first_index or 0) <= index <= (r.last_index or -1)), None)
+    if report is None:
+        return None
+    found = header_at(one.task(f"{report.base:020d}"), index)
+    if found is not None and report.base <= found[0] < report.base + one.sizes[0]:
+        pos, fields = found
+        return fields[3], pos + fields[1], fields[6]
+    for piece in Scan(one.task(f"{report.base:020d}")).columns():
+        rows = np.flatnonzero(piece.index == index)
+        if len(rows):
+            at = int(rows[0])
+            return int(piece.term[at]), report.base + int(piece.offset[at] + piece.size[at]), int(piece.chain[at])
+    return None
+
+
+def check_mark(one: Replica) -> None:
+    mark, path = one.mark, f"{one.log_folder}/syncedmark"
+    if mark is None:
+        return
+    if one.log_id is not None and mark.log_id != one.log_id:
+        one.flaw("mark.log", path, f"the mark belongs to log {mark.log_id}, the replica to {one.log_id}")
+    if mark.index > one.last_index:
+        filled = one.filled
+        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
+        start = filled[-1].end if filled else 0
+        length = one.sizes[0] or start
+        end = min(max(mark.end_pos - (filled[-1].base if filled else 0), start), length)
+        proof = f"entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
+        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
+    elif mark.index >= 0:
+        found = entry(one, mark.index)
+        if found is not None and found != (mark.term, mark.end_pos, mark.chain):
+            proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
+            one.flaw("mark.log", path, proof, index=mark.index)
+
+
+def _point(value: tuple[int, int, int]) -> str:
+    return f"term {value[0]}, end {value[1]}, chain {value[2]:08x}"
+
+
+def check_snapshot(one: Replica) -> None:
+    value, path = one.snapshot, "state/snapshot"
+    if value is None:
+        return
+    keys = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
+    if not all(is_int(value, key) for key in keys):
+        one.flaw("snapshot.log", path, f"one of {', '.join(keys)} is not there")
+        return
+    index, term, end_pos, chain = (int(value[key]) for key in keys)
+    if one.log_id is not None and value.get("log_id") != one.log_id:
+        one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
+    if index > one.last_index:
+        proof = f"index {index} is applied, the log ends with {one.last_index}"
+        one.flaw("snapshot.log", path, proof, torn=True)
+    elif index >= 0:
+        found = entry(one, index)
+        if found is not None and found != (term, end_pos, chain):
+            one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
+        elif not one.broken:
+            _check_next_offsets(one, index, value.get("queues"))
+
+
+def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
+    """The snapshot's next offset of every queue counts its messages up to the applied index."""
+    told = {
+        (topic, int(queue)): offset
+        for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
+        for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
+    }
+    wanted: dict[tuple[str, int], int] = {}
+    for report in one.filled:
+        if report.last_index is not None and report.last_index <= applied:
+            wanted.update({(run.topic, run.queue): run.last + 1 for run in report.queues})
+        elif report.first_index is not None and report.first_index <= applied:
+            for piece in Scan(one.task(f"{report.base:020d}")).columns():
+                for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
+                    topic = piece.topics[int(piece.topic_of[at])].decode("utf-8", "replace")
+                    wanted[topic, int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
+    for key in sorted({*told, *wanted}):
+        if told.get(key, 0) != wanted.get(key, 0):
+            proof = f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says {wanted.get(key, 0)}"
+            one.flaw("snapshot.queues", "state/snapshot", proof, index=applied)
+
+
+def same_snapshots(replicas: Sequence[Replica]) -> None:
+    by_index: dict[int, list[Replica]] = {}
+    for one in replicas:
+        if one.snapshot is not None and is_int(one.snapshot, "applied_index"):
+            by_index.setdefault(int(one.snapshot["applied_index"]), []).append(one)
+    for index, ones in by_index.items():
+        texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)
+        for one in ones:
+            if len(texts) > 1 and json.dumps(one.snapshot, sort_keys=True) != texts.most_common(1)[0][0]:
+                one.flaw("snapshot.same", "state/snapshot", "another replica's snapshot at this index tells another state", index=index)
+
+
+def dispatched_too_far(replicas: Sequence[Replica], compared: int) -> None:
+    """No replica dispatches what is not committed. The caller has every voter at hand: else it could not be said that something is not."""
+    for one in replicas:
+        for report in one.reports:
+            for run in report.queues:
+                if run.filed_index is not None and run.filed_offset is not None and run.filed_index > compared:
+                    place = run.filed_offset * 20
+                    base = place - place % one.sizes[2]
+                    proof = f"entry {run.filed_index} is dispatched, a majority agrees up to {compared}"
+                    path = f"consumequeue/{run.topic}/{run.queue}/{base:020d}"
+                    one.flaw("queue.uncommitted", path, proof, place - base, place - base + 20, run.filed_index)
