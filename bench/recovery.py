@@ -70,8 +70,10 @@ def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
     rows = {}
     messages = fill(directory / "log", LOG_MIB, file_mib, BODY_BYTES)
     mark = (directory / "log/syncedmark").read_bytes()
-    for _ in range(STARTS):
+    for number in range(STARTS):
         for name, times in results.items():
+            if name == "index_gone_s" and number:
+                continue  # the slow one, which no budget is about, once
             clean = name == "clean_s"
             if not clean:
                 (directory / "log/syncedmark").write_bytes(mark)
