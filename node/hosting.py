@@ -22,7 +22,7 @@ from ledgermq.node.core.calls import Call
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.machine import SNAPSHOT_VERSION, Machine
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
@@ -229,7 +229,7 @@ def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
 def _restore(store: GroupStore, machine: Machine) -> None:
     """Derived state from the snapshot, or from nothing when there is none that agrees with the log."""
     snapshot = store.read_snapshot()
-    if snapshot is not None:
+    if snapshot is not None and snapshot.get("v") == SNAPSHOT_VERSION:
         offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in snapshot["queues"].items()}
         try:
             store.queues.start(offsets, store.log.end_index - snapshot["applied_index"])

@@ -21,6 +21,7 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.snapshot import read_snapshot, write_snapshot
 
 TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
 S = 1_000_000_000
@@ -238,6 +239,19 @@ def test_lost_consume_queue_is_rebuilt_from_the_log(tmp_path: Path) -> None:
     driver.group.close()
     for path in (tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir():
         path.unlink()
+    again = Driver(single(tmp_path))
+    assert again.count() == 50
+    again.group.close()
+
+
+def test_snapshot_of_another_version_is_not_interpreted(tmp_path: Path) -> None:
+    """Its keys may mean something else: the log tells everything again."""
+    driver = filled(tmp_path)
+    driver.group.close()
+    state = str(tmp_path / "g1" / "state")
+    found = read_snapshot(RealDisk(), state)
+    assert found is not None
+    write_snapshot(RealDisk(), state, {**found, "v": 2, "queues": {"t": {"0": 7}}, "topics": {}})
     again = Driver(single(tmp_path))
     assert again.count() == 50
     again.group.close()
