@@ -21,6 +21,9 @@ from ledgermq.proto.types import I32, I64
 
 SCAN_UNITS = 4096
 """Units one Receive looks at per queue and turn; the rest is looked at in the next turn."""
+IN_FLIGHT_MAX = 65_536
+"""A consumer group holds at most about this many messages of a queue leased and not acknowledged: every one costs memory on every replica
+(invariant I11). Beyond it only messages visible again are handed out."""
 _FIRST_UNITS = 64
 
 
@@ -158,6 +161,10 @@ class _Job:
         pending = self._overlay.cursor(key)
         cursor = start = self._delivery.cursor(key) if pending is None else pending
         end = self._messages.end(key[1], queue)
+        if start < end and self._in_flight(key, start) >= IN_FLIGHT_MAX:
+            # Looked at again in the next turn: an acknowledgement may have made room.
+            self.pick.more = True
+            return
         stop = min(end, start + SCAN_UNITS)
         chunk = _FIRST_UNITS
         while cursor < stop and not self.full():
@@ -167,6 +174,11 @@ class _Job:
         if cursor > start:
             self.pick.cursors[queue] = cursor
             self.pick.more |= cursor < end and not self.full()
+
+    def _in_flight(self, key: QueueKey, cursor: int) -> int:
+        """Rows of a queue, and at most so many more once what is in the log is applied."""
+        known = self._delivery.queues.get(key)
+        return 0 if known is None else len(known.rows) + cursor - known.cursor
 
     def _scan(self, queue: int, first: int, count: int) -> int:
         """Look at `count` messages from `first` on; returns the first one not looked at."""

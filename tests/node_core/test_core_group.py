@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ledgermq.node.core import picker
 from ledgermq.node.core.calls import (
     Ack,
     CancelReceive,
@@ -586,6 +587,22 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
     clock = b.group.leader.clock
     assert b.machine.delivery.in_flight == 0 and not clock._timers and not clock._clients and len(clock._heap) <= 1100
     assert len(b.group.leader._overlay) == 0 and len(b.group.leader._answered) <= 1024
+
+
+def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages in flight are bounded per queue (I11); an acknowledgement makes room for a Receive that waits."""
+    monkeypatch.setattr(picker, "IN_FLIGHT_MAX", 10)
+    b = make()
+    b.send(*["x"] * 30)
+    leases = [*b.receive(n=5), *b.receive(n=5)]
+    assert len(leases) == 10 and b.receive(n=5) == ()
+    waiting = b.poll(n=5)
+    b.turn(waiting)
+    assert waiting.token not in b.done
+    assert b.ack(*leases[:3]) == (True,) * 3
+    b.turn()
+    assert b.done[waiting.token].leases[0].queue_offset == 10
+    assert b.machine.delivery.in_flight <= 10 + 5
 
 
 def test_answered_receives_are_remembered_without_their_messages() -> None:
