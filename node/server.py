@@ -213,7 +213,7 @@ class _PeerSide:
 class _GenericOnly:
     """A server as generated code sees it, without the library's table of registered methods.
 
-    For every call of any service, grpc.aio 1.85 waits anew on one future for each method in that table: the sixteen methods of the two
+    For every call of any service, grpc.aio 1.85 waits anew on one future for each method in that table: the fourteen methods of the two
     small services here cost every send a third of the event loop's time. Generic handlers serve the same methods without it.
     """
 
