@@ -39,7 +39,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(memory_kib / (1 << 20)),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "file_system": file_system(directory),
         "load_average_before": [round(load, 2) for load in os.getloadavg()],
