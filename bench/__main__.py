@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import report
 
-MODULES = ("encode", "storage_append", "recovery", "send", "official", "receive", "failover", "memory", "idle")
+MODULES = ("encode", "storage_append", "recovery", "send", "official", "receive", "failover", "memory", "idle", "audit_scan")
 
 
 def load() -> dict[str, ModuleType]:
