@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -158,7 +158,7 @@ def find_replicas(directory: str) -> list[Replica]:
 
 def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
     replica = Replica(directory, root, group, "", "")
-    replica.identity = _json(replica, Path(root, "identity.json"), "identity.json", "identity.json", "identity.missing", IDENTITY_KEYS)
+    replica.identity = _json(replica, Path(root, "identity.json"), "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
     if replica.identity is not None:
         replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
         data, index, queue = (int(replica.identity[key]) for key in SIZE_KEYS)
@@ -187,13 +187,14 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
     return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None for stat in stats)
 
 
-def _json(replica: Replica, path: Path, rule: str, shown: str, missing: str | None, keys: set[str] | None) -> dict[str, Any] | None:
+def _json(replica: Replica, path: Path, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
+    """`keys`: the sets of keys it may have; none for any."""
     if not path.exists():
         if missing is not None:
             replica.flaw(missing, shown, "the file is missing")
         return None
     value = read_sealed_json(path)
-    if value is None or (keys is not None and set(value) != keys):
+    if value is None or (keys and set(value) not in keys):
         replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, path.stat().st_size)
         return None
     return value
@@ -203,7 +204,7 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
     """node.json concerns all groups of the directory; its flaws are told once, with the first."""
     first = replicas[0]
     before = len(first.flaws)
-    node = _json(first, Path(directory, "node.json"), "identity.json", "node.json", "identity.missing", NODE_KEYS)
+    node = _json(first, Path(directory, "node.json"), "identity.json", "node.json", "identity.missing", [NODE_KEYS])
     first.flaws[before:] = [Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof) for flaw in first.flaws[before:]]
     for replica in replicas:
         replica.node = node
@@ -229,8 +230,8 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, path.stat().st_size)
         else:
             replica.end_hint, replica.commit = hints
-    replica.snapshot = _json(replica, Path(replica.root, "state/snapshot"), "snapshot.json", "state/snapshot", None, None)
-    peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, {"peers"})
+    replica.snapshot = _json(replica, Path(replica.root, "state/snapshot"), "snapshot.json", "state/snapshot", None)
+    peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, [{"peers", "met_by"}, {"peers"}])
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
     _store_checkpoint(replica)

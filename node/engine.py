@@ -63,6 +63,8 @@ class GroupLike(Protocol):
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput: ...
 
+    def admit(self) -> None: ...
+
     def status(self) -> ReplicaStatus: ...
 
     def close(self) -> None:
@@ -92,6 +94,11 @@ class _Synced:
 @dataclass(frozen=True, slots=True)
 class _Run:
     work: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Admit:
+    group: str
 
 
 class _Stop:
@@ -241,6 +248,10 @@ class Engine:
         """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
         self._inbox.put(_Packets(items))
 
+    def admit(self, group: str) -> None:
+        """The replica's directory is known to all other voters: it takes part from a turn on that follows at once."""
+        self._inbox.put(_Admit(group))
+
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run `work(group object)` between two turns: for status pages. It must be quick and must not change the group; what it raises
         reaches whoever awaits it, not the engine."""
@@ -358,7 +369,7 @@ class Engine:
             pass
         return True
 
-    def _sort_in(self, item: _Look | _Packets | _Synced | _Run, inputs: dict[str, _Inputs]) -> None:
+    def _sort_in(self, item: _Look | _Packets | _Synced | _Admit | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:
@@ -366,6 +377,9 @@ class Engine:
         elif isinstance(item, _Synced):
             self._syncers[item.group].under_way -= 1
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
+        elif isinstance(item, _Admit):
+            self._groups[item.group].admit()
+            inputs.setdefault(item.group, _Inputs())
         elif isinstance(item, _Run):
             item.work()
 

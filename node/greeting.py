@@ -34,7 +34,10 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class PeerBook:
-    """Incarnations of the peers of each broker group, remembered durably (format §9, state/peers.json)."""
+    """Per broker group, durably (format §9, state/peers.json): the incarnations of the peers, and which peers have recorded ours.
+
+    That we know a peer does not say that it knows us: a peer that refuses our new directory has proved to us who it is all the same.
+    """
 
     disk: Disk
     directories: Mapping[str, str]
@@ -42,24 +45,29 @@ class PeerBook:
     on_fatal: Callable[[FatalError], None]
     """Ends the node: a disk that fails to keep this file is not asked again (invariant I9)."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
+    met_by: dict[str, frozenset[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self) -> None:
         for group, directory in self.directories.items():
             self.known[group] = identity_files.read_peers(self.disk, directory)
+            self.met_by[group] = identity_files.read_met_by(self.disk, directory)
 
-    def remember(self, group: str, node: str, incarnation: str) -> bool:
+    def remember(self, group: str, node: str, incarnation: str, *, knows_us: bool = False) -> bool:
         """Durable when it returns True. False: another incarnation was first, maybe in this moment. Raises Refused on a full disk."""
         with self._lock:  # greetings run on threads of their own, because this writes
             known = self.known[group].get(node)
-            if known is None:
-                self._write(group, {**self.known[group], node: incarnation})
-            return known in (None, incarnation)
+            if known not in (None, incarnation):
+                return False
+            met_by = self.met_by.get(group, frozenset())
+            if known is None or (knows_us and node not in met_by):
+                self._write(group, {**self.known[group], node: incarnation}, met_by | {node} if knows_us else met_by)
+            return True
 
-    def _write(self, group: str, peers: dict[str, str]) -> None:
+    def _write(self, group: str, peers: dict[str, str], met_by: frozenset[str]) -> None:
         try:
             self.disk.mkdirs(self.directories[group])
-            identity_files.write_peers(self.disk, self.directories[group], peers)
+            identity_files.write_peers(self.disk, self.directories[group], peers, met_by)
         except OSError as error:
             if is_no_space(error):
                 raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
@@ -67,6 +75,7 @@ class PeerBook:
             self.on_fatal(FatalError(EXIT_SYNC, what, "check the disk, then start the node again"))
             raise
         self.known[group] = peers
+        self.met_by[group] = met_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +110,14 @@ class Greeter:
         self._check_mac(_HELLO, challenge, message)
         if len(message.nonce) < NONCE_BYTES:
             raise Refused("nonce", "the greeting's nonce is too short; use the same version of LedgerMQ on all nodes")
-        self._check(message)
+        self._check(message, knows_us=False)
 
     def check_reply(self, nonce: bytes, message: peer_pb2.HelloReply, expected: str) -> None:
-        """The same for the accepting side, which must be the node that was dialled."""
+        """The same for the accepting side, which must be the node that was dialled. It replies only after it has recorded who we are."""
         self._check_mac(_REPLY, nonce, message)
         if message.node != expected:
             raise Refused("node", f"the address of node {expected} leads to node {message.node}; correct `nodes` in the configuration")
-        self._check(message)
+        self._check(message, knows_us=True)
 
     def _groups(self) -> Iterable[peer_pb2.GroupIdentity]:
         for group, own in sorted(self.identities.items()):
@@ -127,7 +136,7 @@ class Greeter:
         if not hmac.compare_digest(_mac(self.secret, label, nonce, bare), message.mac):
             raise Refused("secret", "the cluster secret differs; give every node the same secret")
 
-    def _check(self, message: peer_pb2.Hello | peer_pb2.HelloReply) -> None:
+    def _check(self, message: peer_pb2.Hello | peer_pb2.HelloReply, *, knows_us: bool) -> None:
         if message.cluster_id != self.cluster_id:
             raise Refused(
                 "cluster", f"node {message.node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check cluster.id"
@@ -138,7 +147,7 @@ class Greeter:
         for theirs, ours in shared:
             self._check_group(message.node, theirs, ours)
         for theirs, _ in shared:
-            if not self.book.remember(theirs.group, message.node, theirs.incarnation):
+            if not self.book.remember(theirs.group, message.node, theirs.incarnation, knows_us=knows_us):
                 raise self._replaced(message.node, theirs)
 
     def _check_group(self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity) -> None:

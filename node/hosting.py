@@ -85,6 +85,9 @@ class HostedGroup:
             self._keep(now_ns)
         return output
 
+    def admit(self) -> None:
+        self.replicator.admit()
+
     def status(self) -> ReplicaStatus:
         return self.group.status()
 
@@ -167,6 +170,8 @@ class Hosted:
     group: HostedGroup
     identity: Identity
     state_directory: str
+    others: frozenset[str]
+    """The group's other voters: only when each of them has met this directory does the replica take part."""
 
 
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
@@ -199,6 +204,8 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
     _restore(store, machine)
     now_ns = time.monotonic_ns()
+    others = frozenset(group.replicas) - {config.node}
+    admitted = others <= store.read_met_by()
     replica = RaftReplica(
         group.name,
         RaftConfig(config.node, tuple(group.replicas), random.SystemRandom().getrandbits(62) + 1, timing=_timing(config)),
@@ -208,6 +215,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         now_ns,
         store_host=host_bytes(config.address.host, config.address.client_port),
         commit_index=_known_commit(store, machine),
+        admitted=admitted,
     )
     hosted = HostedGroup(store, machine, Group(group.name, config.node, replica, machine, _settings(config, store.identity)), now_ns)
     log.info(
@@ -217,9 +225,10 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         end_index=store.log.end_index,
         commit_index=replica.commit_index,
         applied_index=machine.applied_index,
+        admitted=admitted,
         seconds=round(time.monotonic() - began, 3),
     )
-    return Hosted(hosted, store.identity, store.state_directory)
+    return Hosted(hosted, store.identity, store.state_directory, others)
 
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:

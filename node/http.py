@@ -40,9 +40,13 @@ class EngineLike(Protocol):
 class Health:
     """Answers the questions of watchers; also used by the gRPC health service."""
 
-    def __init__(self, engine: EngineLike, unknown_groups: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, engine: EngineLike, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
+    ) -> None:
+        """`obstacles` says what may keep a broker group from having a leader, as far as this node can know."""
         self._engine = engine
         self._unknown_groups = unknown_groups
+        self._obstacles = obstacles
         self.draining = False
 
     async def statuses(self) -> dict[str, ReplicaStatus]:
@@ -66,6 +70,7 @@ class Health:
         view = self._engine.views.get(group)
         if view is None or status.leader is None:
             yield f"broker group {group} has no known leader"
+            yield from self._obstacles(group)
         elif status.role is Role.LEADER and not view.serving:
             yield f"broker group {group}: this node leads but does not serve yet"
         elif status.applied_index < status.commit_index:

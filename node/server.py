@@ -190,6 +190,7 @@ class _PeerSide:
         self.engine: Engine
         self.forwarder: Forwarder
         self.overview: Overview
+        self.link_up: Callable[[], None]
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         self.engine.packets(items)
@@ -207,6 +208,8 @@ class _PeerSide:
         self.forwarder.gone_from_peer(client_id)
 
     def link_changed(self, peer: str, up: bool) -> None:
+        if up:
+            self.link_up()
         self.forwarder.changed()
 
 
@@ -235,6 +238,7 @@ class Node:
         identities = {name: item.identity for name, item in hosted.items()}
         book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         book.load()
+        self._book, self._hosted = book, hosted
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, frozenset(others), identities, book)
         self.peers = Peers(others, greeter, side, config.limits.peer_queue_bytes)
         self.engine = Engine(
@@ -252,13 +256,13 @@ class Node:
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
-        self.health = Health(self.engine, self._unknown_groups)
+        self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes))
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
         self._views: dict[str, GroupView] = {}
-        side.engine, side.forwarder, side.overview = self.engine, self.forwarder, self.overview
+        side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
 
     async def start(self) -> None:
         """Open everything; raises FatalError."""
@@ -354,6 +358,22 @@ class Node:
     def _unknown_groups(self) -> list[str]:
         known = self.controller.state.broker_groups
         return [group.name for group in self.config.hosted_groups if group.name not in known]
+
+    def _not_met_by(self, group: str) -> list[str]:
+        return sorted(self._hosted[group].others - self._book.met_by[group])
+
+    def _admit(self) -> None:
+        """A peer has just accepted this node: where it was the last voter missing, the replica takes part from now on."""
+        for group in self._hosted:
+            if not self._not_met_by(group):
+                self.engine.admit(group)
+
+    def _obstacles(self, group: str) -> list[str]:
+        missing = self._not_met_by(group)
+        what = f"broker group {group}: this replica takes no part before each other replica has met its data directory"
+        waits = [f"{what}; missing: {', '.join(missing)}"] if missing else []
+        links = (self.peers.links[peer] for peer in sorted(self._hosted[group].others))
+        return waits + [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}

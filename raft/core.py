@@ -6,6 +6,7 @@ order `Effects` fixes. Rules that safety hangs on have a method of their own, na
 Roles: a follower whose election timeout passes asks for pre-votes (still in its term), then for votes in the next term; a majority makes
 it leader. A leader that a majority has not answered for one maximum election timeout steps down. A voter that hears its leader refuses
 everyone else. A leader never leads the same term twice: each campaign takes a new term, durable before the first request leaves.
+A replica that is not admitted is as good as absent: it says nothing and hears nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +33,20 @@ class Core:
     """
 
     def __init__(
-        self, config: RaftConfig, log: LogView, hard_state: HardState, chance: Chance, now_ns: int, commit_index: int = NO_INDEX
+        self,
+        config: RaftConfig,
+        log: LogView,
+        hard_state: HardState,
+        chance: Chance,
+        now_ns: int,
+        commit_index: int = NO_INDEX,
+        *,
+        admitted: bool = True,
     ) -> None:
-        """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot."""
+        """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
+        `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed."""
         self.config = config
+        self.admitted = admitted
         self.log = log
         self.term = hard_state.term
         self.voted_for = hard_state.vote
@@ -73,8 +84,12 @@ class Core:
         if self.role is Role.LEADER:
             if now_ns - self._quorum_contact_ns(now_ns) >= self.config.timing.election_max_ns:
                 self._become_follower(self.term, None, now_ns)
-        elif self.role is not Role.LEARNER and now_ns >= self._election_due_ns:
+        elif self.admitted and self.role is not Role.LEARNER and now_ns >= self._election_due_ns:
             self._campaign(now_ns, pre=True)
+
+    def admit(self) -> None:
+        """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
+        self.admitted = True
 
     def chain_question(self, message: Append) -> int | None:
         """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with
@@ -89,6 +104,8 @@ class Core:
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True) -> None:
         """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before."""
         if self._fence is not None or message.to != self.config.node or message.sender not in self.config.peers:
+            return
+        if self._could_be_forgotten():
             return
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ns)
@@ -161,9 +178,13 @@ class Core:
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
             return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns)
-        return NEVER_NS if self.role is Role.LEARNER else self._election_due_ns
+        return NEVER_NS if self.role is Role.LEARNER or not self.admitted else self._election_due_ns
 
     # Rules that safety hangs on, one method each
+
+    def _could_be_forgotten(self) -> bool:
+        """A vote or a copy counts only if its loss would be noticed: before all voters know this directory, it gives neither."""
+        return not self.admitted
 
     def _may_commit(self, index: int) -> bool:
         """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
@@ -430,6 +451,7 @@ class Core:
         assert (self.role is Role.LEADER) == (self.leader == self.config.node), self
         assert self.role is not Role.LEADER or self.voted_for == self.config.node, self
         assert self.role is Role.LEADER or not self.peers, self
+        assert self.admitted or (self.leader is None and self.role is not Role.CANDIDATE), self
         for peer in self.peers.values():
             peer.check(end)
 

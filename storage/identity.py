@@ -7,7 +7,7 @@ wrong place. Random and clock values are passed in.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,8 +131,17 @@ def read_peers(disk: Disk, state_directory: str) -> dict[str, str]:
     return {str(node): str(incarnation) for node, incarnation in peers.items()}
 
 
-def write_peers(disk: Disk, state_directory: str, peers: Mapping[str, str]) -> None:
-    sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", {"peers": dict(peers)})
+def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
+    """The peers that have recorded this directory's incarnation; empty when none did yet."""
+    path = f"{state_directory}/{PEERS_FILE}"
+    met_by = sealed_json.read(disk, path).get("met_by", []) if disk.exists(path) else []
+    if not isinstance(met_by, list):
+        raise Damaged(f"{path} has no list of the peers that met this replica: it was damaged or edited by hand")
+    return frozenset(str(node) for node in met_by)
+
+
+def write_peers(disk: Disk, state_directory: str, peers: Mapping[str, str], met_by: Iterable[str]) -> None:
+    sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", {"peers": dict(peers), "met_by": sorted(met_by)})
 
 
 def _read(disk: Disk, path: str) -> dict[str, Any] | None:

@@ -122,11 +122,8 @@ class GroupStore:
         checkpoints.write_log_checkpoint(self.disk, self.log_directory, checkpoints.LogCheckpoint(self.log.end_index, committed_index))
         checkpoints.write_store_checkpoint(self.disk, self.root, stamps)
 
-    def read_peers(self) -> dict[str, str]:
-        return identity.read_peers(self.disk, self.state_directory)
-
-    def write_peers(self, peers: Mapping[str, str]) -> None:
-        identity.write_peers(self.disk, self.state_directory, peers)
+    def read_met_by(self) -> frozenset[str]:
+        return identity.read_met_by(self.disk, self.state_directory)
 
     def close(self) -> None:
         """A good stop: everything durable, the mark at the end, then no abort file. Raises LogFenced, OSError, and then stays unclean."""

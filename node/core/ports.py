@@ -84,6 +84,10 @@ class Replicator(Protocol):
 
     def tick(self, now_ns: int) -> None: ...
 
+    def admit(self) -> None:
+        """Every other voter knows this directory by now: take part from the next `tick` on. May be repeated."""
+        ...
+
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
         """Take in one packet. Malformed or stale packets are dropped and counted."""
         ...

@@ -48,10 +48,11 @@ class RaftReplica:
         *,
         store_host: bytes,
         commit_index: int = MEMBERSHIP_INDEX,
+        admitted: bool = True,
     ) -> None:
         """`log` is recovered and bootstrapped; everything in it is durable. `commit_index` was committed and durable here when it was
-        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark). Raises Fenced when recovery found
-        damage, ValueError when the group was never bootstrapped."""
+        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this
+        directory it is not `admitted`. Raises Fenced when recovery found damage, ValueError when the group was never bootstrapped."""
         if log.fenced is not None:
             raise Fenced(str(log.fenced)) from log.fenced
         if log.end_index < MEMBERSHIP_INDEX:
@@ -60,9 +61,9 @@ class RaftReplica:
         self.config = config
         self.log = log
         self.fenced: str | None = None
-        self.core = self.core_type(
-            config, LogView(log.term_runs(), log.end_index), hard_state.value, chance, now_ns, max(commit_index, MEMBERSHIP_INDEX)
-        )
+        view = LogView(log.term_runs(), log.end_index)
+        known_commit = max(commit_index, MEMBERSHIP_INDEX)
+        self.core = self.core_type(config, view, hard_state.value, chance, now_ns, known_commit, admitted=admitted)
         self._hard_state = hard_state
         self._store_host = store_host
         self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
@@ -116,7 +117,7 @@ class RaftReplica:
             applied_index=NO_INDEX,
             peers=self.core.peer_progress(),
             fenced=self.fenced,
-            extra=dict(self._counts),
+            extra={**self._counts, "admitted": int(self.core.admitted)},
         )
 
     def read(self, first_index: int, max_bytes: int) -> Range:
@@ -127,6 +128,9 @@ class RaftReplica:
     def tick(self, now_ns: int) -> None:
         self._refuse_when_fenced()
         self.core.tick(now_ns)
+
+    def admit(self) -> None:
+        self.core.admit()
 
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
         self._refuse_when_fenced()

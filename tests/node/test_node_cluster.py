@@ -242,14 +242,69 @@ def test_wiped_node_is_refused_by_its_peers_and_does_not_vote(tmp_path: Path) ->
         leader = real.leader(cluster)
         victim = next(node for node in cluster.nodes if node != leader)
         cluster.kill(victim)
-        for path in sorted(cluster.data(victim).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        wipe(cluster, victim)
         cluster.start(victim)
         refusal = "data directory replaced"
         real.wait_for(lambda: any(refusal in line for line in real.log_lines(cluster, victim)), 30, "the refusal")
         assert not cluster.ready(victim)
         assert real.status(cluster, leader).health == "degraded"
         assert send(cluster, leader, "t", "two") == 20000
+
+
+def wipe(cluster: LocalCluster, node: str) -> None:
+    """Remove everything of a node that does not run."""
+    for path in sorted(cluster.data(node).rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def reasons(cluster: LocalCluster, node: str) -> list[str]:
+    """Why a node is not ready; empty while it does not answer yet."""
+    try:
+        return list(json.loads(real.http(cluster, node, "/readyz")[1])["reasons"])
+    except OSError:
+        return []
+
+
+def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) -> None:
+    """Two of three directories are gone: the two fresh ones know each other, but not without n1, which refuses them; all three say why."""
+    cluster = real.prepare(tmp_path)
+    cluster.start_all()
+    try:
+        cluster.wait_ready()
+        real.create_topic(cluster, "t")
+        assert send(cluster, "n1", "t", "one") == 20000
+        real.wait_for(lambda: bodies(cluster, "n1", "t") == {"one"}, 20, "the message at n1")
+        for node in cluster.nodes:
+            cluster.kill(node)
+        data = next(cluster.data("n1").glob("g1/dledger-n1/data/*"))
+        before = data.read_bytes()
+        for node in ("n2", "n3"):
+            wipe(cluster, node)
+        heard = len(real.log_lines(cluster, "n1"))
+        cluster.start_all()
+
+        def refused_twice(node: str) -> bool:
+            """The second attempt comes later than any election would have."""
+            told = f"node {node}: data directory replaced"
+            lines = real.log_lines(cluster, "n1")[heard:]
+            return sum("peer greeting refused" in line and told in line for line in lines) >= 2
+
+        for node in ("n2", "n3"):
+            real.wait_for(lambda node=node: refused_twice(node), 60, f"two refusals of {node} by n1")  # type: ignore[misc]
+            real.wait_for(lambda node=node: any("missing: n1" in r for r in reasons(cluster, node)), 30, f"the reason of {node}")  # type: ignore[misc]
+            why = f"broker group g1: node {node}: data directory replaced"
+            assert any(f"peer n1: node n1 refuses this node: {why}" in r for r in reasons(cluster, node))
+            assert any(f"peer {node}: {why}" in r for r in reasons(cluster, "n1"))
+        for node in cluster.nodes:
+            (group,) = real.status(cluster, node).groups
+            assert not group.HasField("leader")
+        assert data.read_bytes() == before
+        ends = {replica.node: replica.end_index for replica in real.status(cluster, "n1").groups[0].replicas if replica.HasField("role")}
+        assert ends.keys() == {"n1"} and ends["n1"] > 0
+        text = real.http(cluster, "n2", "/metrics")[1]
+        assert 'ledgermq_group_admitted{group="g1"} 0.0' in text and 'ledgermq_term{group="g1"} 0.0' in text
+    finally:
+        real.end_all(cluster)
 
 
 def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:

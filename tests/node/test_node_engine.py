@@ -60,6 +60,11 @@ class FakeGroup:
         self.react(self, output)
         return output
 
+    admitted_before_turn: int | None = None
+
+    def admit(self) -> None:
+        self.admitted_before_turn = self.turns + 1
+
     def status(self) -> ReplicaStatus:
         return ReplicaStatus("g", "n1", Role.FOLLOWER, 0, None, 0, -1, -1, -1, -1)
 
@@ -103,6 +108,30 @@ def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> N
         assert bench.engine.open_calls == 0
         await bench.engine.stop()
         assert group.closed
+
+    asyncio.run(main())
+
+
+def test_admission_is_followed_by_a_turn_at_once() -> None:
+    """A group that waits for nothing learns of its admission and gets a turn, so that an overdue election begins; others sleep on."""
+
+    async def main() -> None:
+        turned = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.admitted_before_turn is not None:
+                loop.call_soon_threadsafe(turned.set)
+
+        group, other = FakeGroup(react), FakeGroup()
+        bench = Bench(group, other)
+        await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
+        before = other.turns
+        bench.engine.admit("g1")
+        async with asyncio.timeout(20):
+            await turned.wait()
+        assert group.admitted_before_turn == group.turns and other.admitted_before_turn is None and other.turns == before
+        await bench.engine.stop()
 
     asyncio.run(main())
 

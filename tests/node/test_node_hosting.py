@@ -20,6 +20,7 @@ from ledgermq.node.hosting import HostedGroup, open_groups
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
+from ledgermq.storage.identity import write_peers
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.snapshot import read_snapshot, write_snapshot
 
@@ -265,6 +266,27 @@ def test_sizes_and_members_are_fixed_when_a_group_is_created(tmp_path: Path) -> 
         open_groups(single(tmp_path, group={"data_file_bytes": "2MiB"}), RealDisk())
     with pytest.raises(ConfigError, match="made for the replicas n1"):
         open_groups(single(tmp_path, group={"replicas": ["n1", "n2"]}), RealDisk())
+
+
+def test_replica_takes_part_once_every_other_voter_has_met_its_directory(tmp_path: Path) -> None:
+    """Decided from state/peers.json at each start; before, no turn leaves a packet, however late it is; admission makes it campaign."""
+    trio = single(tmp_path, group={"replicas": ["n1", "n2", "n3"]})
+    state = str(tmp_path / "g1" / "state")
+    for met_by in (None, {"n2"}, {"n2", "n3"}):
+        if met_by is not None:
+            write_peers(RealDisk(), state, {"n2": "b", "n3": "c"}, met_by)
+        hosted = open_groups(trio, RealDisk())["g1"]
+        assert hosted.others == {"n2", "n3"}
+        late = time.monotonic_ns() + 100 * S
+        waiting = hosted.group.turn(late, 0, [], [], []).packets
+        assert hosted.group.status().extra["admitted"] == int(met_by == {"n2", "n3"})
+        if met_by == {"n2", "n3"}:
+            assert {to for to, _ in waiting} == {"n2", "n3"}
+        else:
+            assert not waiting
+            hosted.group.admit()
+            assert {to for to, _ in hosted.group.turn(late, 0, [], [], []).packets} == {"n2", "n3"}
+        hosted.group.close()
 
 
 def test_foreign_group_directory_is_refused(tmp_path: Path) -> None:

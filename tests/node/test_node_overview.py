@@ -114,6 +114,17 @@ def test_readiness_says_what_is_missing(engine: FakeEngine, unknown: list[str], 
     assert (said in reasons[0] and len(reasons) == 1) if said else not reasons
 
 
+def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
+    """What stands in the way of a leader is told only while there is none: a refused peer does not make a serving group unready."""
+
+    def obstacles(group: str) -> list[str]:
+        return [f"{group} waits for n2"]
+
+    down = Health(FakeEngine(replace(STATUS, leader=None)), list, obstacles)
+    assert asyncio.run(down.why_not_ready())[1:] == ["g1 waits for n2"]
+    assert asyncio.run(Health(FakeEngine(STATUS), list, obstacles).why_not_ready()) == []
+
+
 def test_stalled_engine_and_a_draining_node_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not answer in time makes the node unready instead of hanging the question."""
     monkeypatch.setattr("ledgermq.node.http.ANSWER_WITHIN_S", 0.01)

@@ -23,7 +23,7 @@ from ledgermq.node.greeting import Greeter, PeerBook, Refused
 from ledgermq.node.peers import Lost, NotSent, Outbox, Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
-from ledgermq.storage.identity import mint, read_peers
+from ledgermq.storage.identity import mint, read_met_by, read_peers
 from ledgermq.storage.real_disk import RealDisk
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
@@ -145,6 +145,8 @@ def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
             assert there.signs_seen == ["a", "b"] and there.gone_seen == ["c"]
             assert known[0] == {"n1": identity("n1").incarnation}, "remembered before the first packet"
             assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2": identity("n2").incarnation}
+            assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, "it let us in, so it has recorded us"
+            assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), "that n1 records n2 is not known there yet"
             assert (await link.status()).node.node == "here"
 
     asyncio.run(main())
@@ -211,11 +213,31 @@ def test_replaced_data_directory_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_fresh_directory_has_not_been_met_by_a_peer_that_refuses_it_whoever_dials(tmp_path: Path) -> None:
+    """The peer proves who it is to the fresh directory before it refuses: it is known then, but it does not know us."""
+    one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
+    two.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32))
+    one.check_reply(b"n" * 32, two.reply(b"n" * 32), "n2")
+    assert one.book.met_by == {"g1": {"n2"}}
+    fresh = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
+    fresh.check_hello(b"c" * 32, two.hello(b"c" * 32, b"n" * 32))
+    with pytest.raises(Refused, match="data directory replaced"):
+        two.check_reply(b"n" * 32, fresh.reply(b"n" * 32), "n1")
+    with pytest.raises(Refused, match="data directory replaced"):
+        two.check_hello(b"c" * 32, fresh.hello(b"c" * 32, b"n" * 32))
+    assert fresh.book.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.book.met_by == {"g1": frozenset()}
+
+
 def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path: Path) -> None:
     """Both found nobody known; the second must not replace what the first was told."""
     book = greeter(tmp_path, "n2").book
     assert book.remember("g1", "n1", "one") and not book.remember("g1", "n1", "two") and book.remember("g1", "n1", "one")
+    assert not book.remember("g1", "n1", "two", knows_us=True) and book.met_by["g1"] == frozenset()
     assert read_peers(RealDisk(), book.directories["g1"]) == {"n1": "one"}
+    assert book.remember("g1", "n1", "one", knows_us=True) and book.remember("g1", "n1", "one")
+    again = PeerBook(RealDisk(), book.directories, _fail)
+    again.load()
+    assert (again.known, again.met_by) == ({"g1": {"n1": "one"}}, {"g1": {"n1"}}), "once met is met for ever"
 
 
 def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ class FakeReplicator:
     def tick(self, now_ns: int) -> None:
         pass
 
+    def admit(self) -> None:
+        pass
+
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
         pass
 

@@ -370,6 +370,35 @@ def test_a_learner_never_campaigns_and_never_counts() -> None:
     assert [p.to for p in boss.take(LATER).pushes] == ["l"]
 
 
+def test_a_replica_that_could_be_forgotten_is_as_good_as_absent_until_it_is_admitted() -> None:
+    """No campaign, no vote, no copy, nothing to persist; from its admission on it elects, votes and follows like any other."""
+
+    def fresh() -> Core:
+        return Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(), Random(1), 0, 0, admitted=False)
+
+    asked = [VoteRequest("b", "a", 1, pre, 5, 1) for pre in (True, False)]
+    raft = fresh()
+    raft.tick(10 * LATER)
+    for message in (*asked, append(0, 0, 1, term=1)):
+        raft.step(message, LATER)
+    effects = raft.take(10 * LATER)
+    assert (effects.messages, effects.writes.hard_state, effects.writes.append) == ((), None, None)
+    assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (Role.FOLLOWER, 0, None, None, 0)
+    assert raft.wake_at_ns(LATER) > 1 << 60
+    raft.admit()
+    raft.tick(10 * LATER)
+    assert [(m.to, m.pre) for m in said(raft) if isinstance(m, VoteRequest)] == [("b", True), ("c", True)]
+    voter = fresh()
+    voter.admit()
+    for message in asked:
+        voter.step(message, LATER)
+    assert said(voter) == [VoteReply("a", "b", 1, True, True), VoteReply("a", "b", 1, False, True)]
+    follower = fresh()
+    follower.admit()
+    follow(follower, append(0, 0, 1, term=1))
+    assert (follower.leader, follower.log.end_index) == ("b", 1)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -248,10 +248,15 @@ def test_node_identity(tmp_path: Path) -> None:
 
 
 def test_peers(tmp_path: Path) -> None:
-    """Incarnations of peers are kept, and none is an empty table."""
-    assert identity.read_peers(DISK, str(tmp_path)) == {}
-    identity.write_peers(DISK, str(tmp_path), {"n2": "b", "n3": "c"})
-    assert identity.read_peers(DISK, str(tmp_path)) == {"n2": "b", "n3": "c"}
+    """Incarnations of peers are kept, and who of them recorded ours; no file is nobody, nor is a file without that list."""
+    assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({}, frozenset())
+    identity.write_peers(DISK, str(tmp_path), {"n2": "b", "n3": "c"}, {"n3"})
+    assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({"n2": "b", "n3": "c"}, {"n3"})
+    sealed_json.write(DISK, str(tmp_path / "peers.json"), {"peers": {"n2": "b"}})
+    assert identity.read_met_by(DISK, str(tmp_path)) == frozenset()
+    sealed_json.write(DISK, str(tmp_path / "peers.json"), {"peers": {}, "met_by": "n2"})
+    with pytest.raises(Damaged, match="peers that met this replica"):
+        identity.read_met_by(DISK, str(tmp_path))
 
 
 def test_snapshot_round_trip_and_damage(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.storage import store
+from ledgermq.storage import identity, store
 from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.real_disk import RealDisk
@@ -55,13 +55,13 @@ def test_stop_and_start(tmp_path: Path) -> None:
     append(opened.log, 20, term=3)
     opened.hard_state.save(HardState(3, "n1"))
     opened.write_checkpoints(18, StoreCheckpoint(1, 2, 3))
-    opened.write_peers({"n2": "x"})
+    identity.write_peers(DISK, opened.state_directory, {"n2": "x"}, {"n2"})
     opened.close()
     opened = GroupStore.open(DISK, root, replace(ME, incarnation="00000000-0000-0000-0000-000000000000", data_file_bytes=1 << 30))
     assert opened.identity == ME
     assert (opened.was_clean, opened.log.report.row) == (True, "clean")
     assert (opened.log.end_index, opened.hard_state.value) == (19, HardState(3, "n1"))
-    assert (opened.read_checkpoint(), opened.read_peers()) == (LogCheckpoint(19, 18), {"n2": "x"})
+    assert (opened.read_checkpoint(), opened.read_met_by()) == (LogCheckpoint(19, 18), {"n2"})
     append(opened.log, 5, term=3)
     opened.abandon()
     opened = GroupStore.open(DISK, root, ME)
