@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import queue
 import threading
 import time
@@ -139,6 +140,8 @@ class _Syncer:
                 ticket.run()
             except OSError as failure:
                 error = failure
+            except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
+                error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
             duration.observe(time.perf_counter() - began)
             self._inbox.put(_Synced(self._group, ticket, error))
 

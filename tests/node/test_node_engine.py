@@ -195,11 +195,11 @@ def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> No
     asyncio.run(main())
 
 
-def test_failed_sync_reaches_the_group_as_its_error_and_fencing_ends_the_engine_with_73() -> None:
+@pytest.mark.parametrize("failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")])
+def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(failure: Exception) -> None:
     """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is answered afterwards."""
 
     async def main() -> None:
-        failure = OSError(5, "Input/output error")
 
         def sync() -> None:
             raise failure
@@ -208,7 +208,8 @@ def test_failed_sync_reaches_the_group_as_its_error_and_fencing_ends_the_engine_
             if group.turns == 1:
                 output.sync = SyncTicket(1, sync)
             if group.synced:
-                assert group.synced[0][1] is failure
+                error = group.synced[0][1]
+                assert isinstance(error, OSError) and str(failure) in str(error)
                 raise Fenced("the log could not be synced")
 
         bench = Bench(FakeGroup(react))
