@@ -130,6 +130,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         try:
             super().__init__(address, others, conf, transportClass=QuorumTransport)
         except BaseException:
+            # Whatever ended the start: the journal's file must be free for the next one.
             self.journal._destroy()
             raise
 
