@@ -37,8 +37,8 @@ class Timing:
 class RaftConfig:
     """One member's view of its group.
 
-    `voters` and `learners` repeat the group's first entry (docs/format.md §11), which never changes in this version. `boot_id` is unique to this start
-    of the replica: to a leader a new one is the news that what it knows of this peer may have become too high.
+    `voters` and `learners` repeat the group's first entry (docs/format.md §11), which never changes in this version. `boot_id` is unique to
+    this start of the replica: to a leader a new one is the news that what it knows of this peer may have become too high.
     """
 
     node: str
