@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import gc
 import os
 import signal
@@ -49,7 +48,7 @@ from ledgermq.proto import admin_pb2_grpc, peer_pb2
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import StorageError, is_no_space
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 
 MESSAGING = "apache.rocketmq.v2.MessagingService"
 HEALTH_EVERY_S = 0.5
@@ -139,31 +138,25 @@ class DataDirectory:
     def __init__(self, config: NodeConfig) -> None:
         self.path = config.data.absolute()
         self._config = config
-        self._descriptor: int | None = None
+        self._lock: DirectoryLock | None = None
 
     def take(self, disk: RealDisk) -> None:
         """Raises FatalError or a StorageError when it cannot be ours."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
+            self._lock = DirectoryLock(str(self.path))
             probe = self.path / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
             self._identify(disk)
+        except BlockingIOError as error:
+            what = f"the data directory {self.path} is used by another process"
+            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
         except OSError as error:
             what = f"the data directory {self.path} cannot be used ({error.strerror or error})"
             if is_no_space(error):
                 raise FatalError(EXIT_SPACE, what, "free disk space, then start again") from error
             raise FatalError(EXIT_DATA, what, "make it a directory this user can write, or set data to another one") from error
-
-    def _lock(self, descriptor: int) -> None:
-        """The lock is on the directory itself: it ends with the process, and leaves no file behind."""
-        self._descriptor = descriptor
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            what = f"the data directory {self.path} is used by another process"
-            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
 
     def _identify(self, disk: RealDisk) -> None:
         """Compare node.json, or write it into an empty directory."""
@@ -179,8 +172,8 @@ class DataDirectory:
         identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        if self._lock is not None:
+            self._lock.close()
 
 
 class _PeerSide:

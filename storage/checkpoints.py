@@ -38,13 +38,6 @@ def write_store_checkpoint(disk: Disk, root: str, value: StoreCheckpoint) -> Non
     disk.replace_file(f"{root}/{STORE_CHECKPOINT_FILE}", stamps.ljust(STORE_CHECKPOINT_BYTES, b"\0"))
 
 
-def read_store_checkpoint(disk: Disk, root: str) -> StoreCheckpoint:
-    """Zeros when the file is missing or has another length: it is a hint."""
-    path = f"{root}/{STORE_CHECKPOINT_FILE}"
-    data = disk.read_file(path) if disk.exists(path) else b""
-    return StoreCheckpoint(*_STAMPS.unpack_from(data)) if len(data) == STORE_CHECKPOINT_BYTES else StoreCheckpoint()
-
-
 def write_log_checkpoint(disk: Disk, log_directory: str, value: LogCheckpoint) -> None:
     text = f"endIndex={value.end_index}\ncommittedIndex={value.committed_index}\n"
     disk.replace_file(f"{log_directory}/checkpoint", text.encode("ascii"))

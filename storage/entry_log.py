@@ -140,10 +140,6 @@ class EntryLog:
         """The mark on disk lags behind `durable_index`: at idle, `begin_sync(idle=True)` brings it up."""
         return self._mark.value != self._durable_mark
 
-    @property
-    def durable_term(self) -> int:
-        return self.term_at(self.durable_index)
-
     def term_runs(self) -> list[Run]:
         """(first index, term) of every run of entries of one term, ascending."""
         return list(self._runs)

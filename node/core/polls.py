@@ -105,10 +105,6 @@ class Polls:
     def of_client(self, client_id: str) -> list[Poll]:
         return [poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id]
 
-    def of_topic(self, topic: str) -> list[Poll]:
-        """Who waits for this topic, leases under way left out."""
-        return [poll for pair in self._pairs_of.get(topic, {}) for poll in self._waiting[pair].values()]
-
     def clear(self) -> list[Poll]:
         """Hand out all Receives and forget them: this node leads no longer."""
         polls = list(self._polls.values())

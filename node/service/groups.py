@@ -33,12 +33,6 @@ class Groups:
         view = self.engine.views.get(broker_group)
         return view is not None and view.serving
 
-    def in_force(self, broker_group: str, stored_topic: str) -> int:
-        """How many queues the topic has in this broker group by its log; 0 when it is not in force there."""
-        view = self.engine.views.get(broker_group)
-        config = None if view is None else view.topics.get(stored_topic)
-        return 0 if config is None else config.queues
-
     async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
         """The result of a call. Raises CallRefused, or LedgerError when the topic did not come into force in time."""
         while True:

@@ -192,6 +192,27 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     driver.group.close()
 
 
+def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot says how far each consume queue reaches; written first, a power cut would leave it without the units."""
+    driver = filled(tmp_path)
+    steps: list[str] = []
+    monkeypatch.setattr(hosting, "write_snapshot", lambda *_: steps.append("snapshot"))
+    driver.group._write_snapshot({}, SimpleNamespace(run=lambda: steps.append("queues")))  # type: ignore[arg-type]
+    assert steps == ["queues", "snapshot"]
+    driver.crash()
+
+
+def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A majority may be ahead of this node's disk: after a power cut an older tail could lie where the note says committed."""
+    driver = filled(tmp_path)
+    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(durable_index=3, commit_index=7))
+    driver.turn(elapsed_ns=hosting.CHECKPOINT_EVERY_NS)
+    driver.keep()
+    noted = driver.group.store.read_checkpoint()
+    assert noted is not None and noted.committed_index == 3
+    driver.crash()
+
+
 def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a full disk keeps the messages of a range from one of its queues, no snapshot tells of the other queue (I8)."""
     driver = Driver(single(tmp_path))

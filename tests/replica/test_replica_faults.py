@@ -10,13 +10,16 @@ import pytest
 
 from ledgermq.node.core.ports import Fenced, LogFull, PeerPacket
 from ledgermq.node.core.replica import RaftReplica, tail_of
+from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.replica_wire import decode, encode, encode_append
 from ledgermq.proto.layout import verify_range
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append, AppendReply, Extent, VoteRequest
 from ledgermq.sim.disk import ForgetfulDisk
-from tests.replica.replica_cluster import CREATED_MS, Node, Trio, messages
+from ledgermq.storage.identity import mint
+from ledgermq.storage.store import GroupStore
+from tests.replica.replica_cluster import CLUSTER, CREATED_MS, GROUP, NAMES, Node, Trio, messages
 
 
 class Disks(dict[str, ForgetfulDisk]):
@@ -341,3 +344,17 @@ def test_an_empty_or_damaged_log_does_not_start(disks: Disks) -> None:
 def rebuild(node: Node) -> RaftReplica:
     old = node.replica
     return RaftReplica(old.group, old.config, old.log, old._hard_state, Random(1), 0, store_host=bytes(8))
+
+
+def test_a_bootstrap_survives_a_power_cut_at_once() -> None:
+    """The membership entry is on the medium when bootstrap returns: it counts as committed before anybody else is asked."""
+    incarnation = "00000000-0000-4000-8000-000000000001"
+    identity = mint(CLUSTER, GROUP, "n1", incarnation, CREATED_MS, data_file_bytes=16 << 10, index_file_bytes=32 * 64)
+    for seed in range(10):
+        disk = ForgetfulDisk()
+        disk.mkdirs("/n1")
+        GroupStore.create(disk, "/n1", identity)
+        bootstrap(GroupStore.open(disk, "/n1", identity).log, NAMES, CREATED_MS)
+        disk.power_cut(Random(seed))
+        reopened = GroupStore.open(disk.successor(), "/n1", identity)
+        assert membership(reopened.log).voters == NAMES

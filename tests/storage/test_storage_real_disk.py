@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,19 @@ def test_directory_lock_keeps_a_second_owner_out(tmp_path: Path) -> None:
         DirectoryLock(str(tmp_path))
     first.close()
     DirectoryLock(str(tmp_path)).close()
+
+
+def test_replacing_a_file_is_synced_before_and_after_its_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content, then name, then directory: a power cut between any two leaves the old file or the new one, whole."""
+    steps: list[str] = []
+    rename = os.rename
+
+    def renamed(old: str, new: str) -> None:
+        steps.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "content"))
+    monkeypatch.setattr(os, "rename", renamed)
+    RealDisk().replace_file(str(tmp_path / "a"), b"new")
+    assert steps == ["content", "rename", "directory"]
+    assert (tmp_path / "a").read_bytes() == b"new"
