@@ -21,6 +21,7 @@ from ledgermq.proto.types import HardState, UnsealedBatch
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
 NAME, RUNS, DURABLE = "audit_scan", 3, False
@@ -88,7 +89,8 @@ class StoredReplica:
             self.store.abandon()
             return
         self.store.log.flush_mark()
-        self.store.write_snapshot(self.machine.export(self.store.identity.log_id))
+        self.store.queues.sync()
+        write_snapshot(self.store.disk, self.store.state_directory, self.machine.export(self.store.identity.log_id))
         stamps = StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.machine.store_ms)
         self.store.write_checkpoints(self.machine.applied_index, stamps)
         self.store.close()

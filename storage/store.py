@@ -6,7 +6,6 @@ The way into this package. Ties identity, hard state, entry log and consume queu
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.proto.types import Identity
@@ -103,11 +102,6 @@ class GroupStore:
         if not isinstance(index, int) or not log.begin_index - 1 <= index <= log.end_index:
             return None
         return value if (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc")) else None
-
-    def write_snapshot(self, value: Mapping[str, Any]) -> None:
-        """Sync the consume queues, then replace the snapshot. Raises OSError."""
-        self.queues.sync()
-        snapshot.write_snapshot(self.disk, self.state_directory, {**value, "log_id": self.identity.log_id})
 
     def discard_derived(self) -> None:
         """Forget snapshot and consume queues: they are rebuilt from the log."""

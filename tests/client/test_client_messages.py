@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
+from ledgermq.client import sending
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.receiving import Receiver
@@ -110,14 +112,19 @@ def test_sending_gives_up_in_time() -> None:
     assert (summary.acknowledged, summary.failed) == (0, 1) and isinstance(summary.first_error, Unreachable)
 
 
-def test_a_failure_found_late_is_still_repeated() -> None:
+def test_a_failure_found_late_is_still_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the source stalls for longer than the time-out, a call that failed meanwhile gets its repetitions all the same."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", UNAVAILABLE, sent)
 
+        late = 0.0
+        clock = SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + late)
+        monkeypatch.setattr(sending, "time", clock)
+
         def source() -> Iterator[Outgoing]:
+            nonlocal late
             yield from outgoing(1)
-            time.sleep(0.3)
+            late = 60.0
 
         with Connection(endpoints(nodes), timeout_s=0.2) as connection:
             assert Sender(connection).send_all(source()).acknowledged == 1

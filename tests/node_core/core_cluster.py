@@ -21,6 +21,7 @@ from ledgermq.raft.config import MS, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.errors import DerivedLost
 from ledgermq.storage.identity import mint
+from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
@@ -75,7 +76,8 @@ class Node:
         return False
 
     def save(self) -> None:
-        self.store.write_snapshot(self.machine.export(self.identity.log_id))
+        self.store.queues.sync()
+        write_snapshot(self.disk, self.store.state_directory, self.machine.export(self.identity.log_id))
 
     def crash(self, chance: Random, *, power: bool) -> None:
         self.alive = False

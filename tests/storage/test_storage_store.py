@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
+from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.storage import identity, store
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage import identity, snapshot, store
 from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.real_disk import RealDisk
@@ -173,17 +177,39 @@ def test_snapshot_counts_only_if_the_log_agrees(tmp_path: Path) -> None:
     opened = GroupStore.open(DISK, root, ME)
     assert opened.read_snapshot() is None
     append(opened.log, 10, term=2)
-    good = {"applied_index": 6, "applied_term": 2, "chain_crc": opened.log.chain_at(6), "queues": {}}
-    opened.write_snapshot(good)
+
+    def write(value: dict[str, Any]) -> None:
+        snapshot.write_snapshot(DISK, opened.state_directory, {**value, "log_id": ME.log_id})
+
+    good: dict[str, Any] = {"applied_index": 6, "applied_term": 2, "chain_crc": opened.log.chain_at(6), "queues": {}}
+    write(good)
     assert opened.read_snapshot() == {**good, "log_id": ME.log_id}
     for wrong in ({"applied_index": 7}, {"applied_term": 1}, {"chain_crc": 5}, {"applied_index": 10}, {"applied_index": None}):
-        opened.write_snapshot({**good, **wrong})
+        write({**good, **wrong})
         assert opened.read_snapshot() is None
-    opened.write_snapshot({**good, "applied_index": -1, "applied_term": -1, "chain_crc": opened.log.chain_at(-1)})
+    write({**good, "applied_index": -1, "applied_term": -1, "chain_crc": opened.log.chain_at(-1)})
     assert opened.read_snapshot() is not None
     opened.discard_derived()
     assert opened.read_snapshot() is None
     opened.close()
+
+
+def test_a_good_stop_leaves_the_queues_on_the_medium() -> None:
+    """What was dispatched is synced before the abort file goes: the next start believes a directory without one."""
+    for seed in range(10):
+        disk = ForgetfulDisk()
+        disk.mkdirs("/g1")
+        GroupStore.create(disk, "/g1", ME)
+        opened = GroupStore.open(disk, "/g1", ME)
+        opened.queues.start({}, 0)
+        append(opened.log, 5)
+        sync(opened.log)
+        opened.queues.append(record_columns(opened.log.read(0, 1 << 20)))
+        opened.close()
+        disk.power_cut(Random(seed))
+        names = [name for name in disk.files() if "/consumequeue/" in name]
+        assert len(names) == 1
+        assert disk.read_file(names[0])[: 5 * 20][-20:] != bytes(20)
 
 
 def test_a_fenced_store_stops_uncleanly(tmp_path: Path) -> None:
