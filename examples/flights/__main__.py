@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from examples.flights.cluster import LEDGERMQ, DemoFailure, Nodes, Traffic
+from examples.flights.cluster import LEDGERMQ, DemoFailure, Nodes, Traffic, undisturbed
 from examples.flights.traffic import FIFO_MESSAGES, FIFO_TOPIC, NORMAL_TOPIC
 from examples.flights.verdict import Ledger, order_violations
 
@@ -108,7 +108,9 @@ class Story:
         """Produce and consume; kill the leader at one third, restart it at two thirds, wait until all is consumed."""
         say(f"publishing {self.messages} flights with the official client, consuming at the same time")
         self.total = self.messages + min(FIFO_MESSAGES, self.messages)
-        self._traffic = [Traffic(role, self.nodes.endpoints, self.messages, self.work, self.record) for role in ("consume", "produce")]
+        for role in ("consume", "produce"):
+            with undisturbed():
+                self._traffic.append(Traffic(role, self.nodes.endpoints, self.messages, self.work, self.record))
         with Screen(self.total) as screen:
             self.wait_for(lambda: len(self.ledger.acknowledged) >= self.total // 3, screen)
             leader, group = self.nodes.leader()

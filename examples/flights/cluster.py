@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,23 @@ LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 
 class DemoFailure(Exception):
     """The demo cannot go on; the text becomes the reason in its last line."""
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Holds an interrupt back until the block is done: a process must be on the list of those to end before anything can be raised.
+
+    A blocked signal mask would do the same here, but the started process would inherit it.
+    """
+    arrived: list[int] = []
+    former = {number: signal.signal(number, lambda got, _: arrived.append(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def free_base_port() -> int:
@@ -50,13 +67,10 @@ class Nodes:
 
     def start(self, ready: Callable[[], None]) -> None:
         """Returns when `up` says that every node is ready and every group has a leader."""
-        up = subprocess.Popen(
-            [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,
-        )
-        self._processes.append(up)
+        command = [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)]
+        with undisturbed():
+            up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
+            self._processes.append(up)
         assert up.stdout is not None
         for line in up.stdout:
             if line.startswith(b"ready: endpoints="):
@@ -88,7 +102,8 @@ class Nodes:
     def restart(self, node: str) -> None:
         own = ["--set", f"node={node}", "--set", f"data={self.data / node}"]
         command = [*LEDGERMQ, "serve", "--config", str(self.data / "cluster.yaml"), *own]
-        self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
+        with undisturbed():
+            self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
 
     def stop(self) -> list[int]:
         """SIGTERM to everything started here, the last resort after 30 s; returns the exit statuses."""
