@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -20,6 +19,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from ledgermq.node.errors import ConfigError, FatalError
+from ledgermq.proto import units
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
@@ -28,29 +28,26 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
-_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)$")
-_SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
 
 def parse_duration_ms(value: object) -> object:
     """Milliseconds from `500ms`, `10s`, `2m`, `1h`; a plain number is taken as it is."""
     if isinstance(value, str):
-        match = _DURATION.match(value.strip())
-        if match is None and not value.strip().isdigit():
-            raise ValueError("expected a duration such as 500ms, 10s, 2m or 1h, or a number of milliseconds")
-        return int(value) if match is None else round(float(match[1]) * _DURATION_MS[match[2]])
+        if value.strip().isdigit():
+            return int(value)
+        if (milliseconds := units.duration_ms(value)) is None:
+            raise ValueError(f"expected a duration such as {units.DURATION_FORM}, or a number of milliseconds")
+        return milliseconds
     return value
 
 
 def parse_size_bytes(value: object) -> object:
     """Bytes from `64KiB`, `64MiB`, `1GiB`; a plain number is taken as it is."""
     if isinstance(value, str):
-        match = _SIZE.match(value.strip())
-        if match is None and not value.strip().isdigit():
-            raise ValueError("expected a size such as 64KiB, 64MiB or 1GiB, or a number of bytes")
-        return int(value) if match is None else round(float(match[1]) * _SIZE_BYTES[match[2]])
+        if value.strip().isdigit():
+            return int(value)
+        if (size := units.size_bytes(value)) is None:
+            raise ValueError(f"expected a size such as {units.SIZE_FORM}, or a number of bytes")
+        return size
     return value
 
 

@@ -87,6 +87,10 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield f"{node.module}.{alias.name}", node.lineno
 
 
+def is_commands(path: Path) -> bool:
+    return path.name == "commands.py" or path.name.endswith("_commands.py")
+
+
 def within(name: str, prefixes: set[str]) -> bool:
     return any(name == p or name.startswith(p + ".") for p in prefixes)
 
@@ -103,7 +107,7 @@ def test_import_arrows(name: str, path: Path, tree: ast.Module) -> None:
         head = target.split(".")[0]
         assert head not in PACKAGES, f"{where}: import ledgermq.{target}, not {target}"
         assert head not in banned, f"{where}: {name} may not import {head}"
-        assert head != CLI_LIBRARY or path.name == "commands.py", f"{where}: {CLI_LIBRARY} belongs to commands.py"
+        assert head != CLI_LIBRARY or is_commands(path), f"{where}: {CLI_LIBRARY} belongs to commands.py or *_commands.py"
         if head in BANNED_IMPORTS and not within(name, PICKLE_GUARDS):
             raise AssertionError(f"{where}: {head} is banned: {BANNED_IMPORTS[head]}")
         if head == "ledgermq" and target.count("."):

@@ -1,0 +1,270 @@
+"""The commands that look after a cluster: status, topic, group.
+
+Only argument parsing and exit statuses live here; what they do is in the client package. stdout carries the result alone.
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin import Admin
+from ledgermq.client.commands import DURATION, cluster_command, confirmed, json_option, namespace_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import BadArgument, Unreachable
+from ledgermq.proto import admin_pb2
+
+KINDS = ["normal", "fifo"]
+PERMISSIONS = ["rw", "r", "w", "none"]
+
+# -- status -----------------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@cluster_command
+@click.option("--wait", "wait_s", type=DURATION, default="0s", help="Wait up to this long for the wanted state.")
+@click.option("--strict", is_flag=True, help="Also want every node up and every replica caught up.")
+@json_option
+def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -> None:
+    """Nodes, broker groups, replicas and topics.
+
+    \b
+    Examples:
+      ledgermq status
+      ledgermq status --wait 30s --strict --json
+
+    Exit status: 0 every group has a leader and a quorum, 1 some has not (--strict: or a node is down or a replica lags),
+    3 nobody answers.
+    """
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            answer = Admin(connection).cluster_status()
+        except Unreachable:
+            if time.monotonic() >= end:
+                raise
+            continue
+        good = healthy(answer, strict)
+        if good or time.monotonic() >= end:
+            break
+        time.sleep(0.2)
+    if as_json:
+        render.print_json(**render.status_json(answer))
+    else:
+        render.status_text(answer)
+    if not good:
+        raise SystemExit(1)
+
+
+def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
+    """Every group led; with `strict` also every node up and every replica level with its leader's commit index."""
+    if answer.health == "down" or not answer.groups or any(not group.HasField("leader") for group in answer.groups):
+        return False
+    if not strict:
+        return True
+    replicas = [replica for group in answer.groups for replica in group.replicas]
+    lagging = [r for r in replicas if not r.HasField("lag_entries") or r.lag_entries > 0]
+    return answer.health == "ok" and all(node.up for node in answer.nodes) and not lagging
+
+
+# -- topic and group --------------------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, update and delete topics.
+
+    \b
+    Examples:
+      ledgermq topic create orders --queues 16
+      ledgermq topic create orders-by-user --kind fifo
+      ledgermq topic list
+    """
+
+
+@topic.command("create")
+@click.argument("name")
+@click.option("--kind", type=click.Choice(KINDS), default="normal", show_default=True)
+@click.option("--queues", type=click.IntRange(1, 4096), default=8, show_default=True, help="Message queues over all broker groups.")
+@click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True)
+@namespace_option
+@cluster_command
+@json_option
+def topic_create(connection: Connection, name: str, kind: str, queues: int, permission: str, namespace: str, as_json: bool) -> None:
+    """Create a topic. The same settings again are fine; other settings are refused.
+
+    \b
+    Example: ledgermq topic create orders --kind fifo --queues 16
+    """
+    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace)
+    if as_json:
+        render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
+    else:
+        print(f"{'created' if answer.created else 'exists already, with these settings'}: {name} ({kind}, {queues} queues, {permission})")
+
+
+@topic.command("update")
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues.")
+@click.option("--permission", type=click.Choice(PERMISSIONS))
+@namespace_option
+@cluster_command
+@json_option
+def topic_update(connection: Connection, name: str, queues: int | None, permission: str | None, namespace: str, as_json: bool) -> None:
+    """Change a topic's permission or raise its number of queues.
+
+    \b
+    Example: ledgermq topic update orders --permission r
+    """
+    if queues is None and permission is None:
+        raise BadArgument("there is nothing to change", "give --queues or --permission")
+    answer = Admin(connection).update_topic(name, queues, permission, namespace)
+    if as_json:
+        render.print_json(**render.topic_detail_json(answer.topic))
+    else:
+        render.print_topics([answer.topic])
+
+
+@topic.command("list")
+@cluster_command
+@json_option
+def topic_list(connection: Connection, as_json: bool) -> None:
+    """All topics.
+
+    \b
+    Example: ledgermq topic list --json
+    """
+    answer = Admin(connection).list_topics()
+    if as_json:
+        render.print_json(topics=[render.topic_json(t) for t in answer.topics])
+    else:
+        render.print_topics(answer.topics)
+
+
+@topic.command("describe")
+@click.argument("name")
+@namespace_option
+@cluster_command
+@json_option
+def topic_describe(connection: Connection, name: str, namespace: str, as_json: bool) -> None:
+    """One topic with its queues.
+
+    \b
+    Example: ledgermq topic describe orders
+    """
+    found = Admin(connection).describe_topic(name, namespace).topic
+    if as_json:
+        render.print_json(**render.topic_detail_json(found))
+        return
+    render.print_topics([found])
+    rows = [
+        [q.queue, q.broker_group, q.group_queue, render.known(q, "min_offset"), render.known(q, "max_offset")] for q in found.queue_list
+    ]
+    render.print_table("queues", ["queue", "broker group", "id there", "first offset", "next offset"], rows)
+
+
+@topic.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namespace_option
+@cluster_command
+def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -> None:
+    """Delete a topic and stop serving its messages.
+
+    \b
+    Example: ledgermq topic delete orders --yes
+    """
+    confirmed(f"deleting the topic {name}", yes)
+    Admin(connection).delete_topic(name, namespace)
+    print(f"deleted: {name}")
+
+
+@click.group()
+def group() -> None:
+    """Create, list, describe and delete consumer groups.
+
+    \b
+    Examples:
+      ledgermq group create billing --max-attempts 5
+      ledgermq group describe billing
+    """
+
+
+@group.command("create")
+@click.argument("name")
+@click.option("--max-attempts", type=click.IntRange(1, 1000), default=17, show_default=True, help="Deliveries before dead-lettering.")
+@namespace_option
+@cluster_command
+@json_option
+def group_create(connection: Connection, name: str, max_attempts: int, namespace: str, as_json: bool) -> None:
+    """Create a consumer group. A group that was never created exists with the defaults once a consumer uses it.
+
+    \b
+    Example: ledgermq group create billing
+    """
+    answer = Admin(connection).create_group(name, max_attempts, namespace)
+    if as_json:
+        render.print_json(created=answer.created, **render.group_json(answer.group))
+    else:
+        print(f"{'created' if answer.created else 'exists already, with these settings'}: {name} (max attempts {max_attempts})")
+
+
+@group.command("list")
+@cluster_command
+@json_option
+def group_list(connection: Connection, as_json: bool) -> None:
+    """All consumer groups.
+
+    \b
+    Example: ledgermq group list
+    """
+    answer = Admin(connection).list_groups()
+    if as_json:
+        render.print_json(groups=[render.group_json(g) for g in answer.groups])
+        return
+    rows = [
+        [g.group.namespace or "-", g.group.name, g.max_attempts, "yes" if g.configured else "no", render.known(g, "clients")]
+        for g in answer.groups
+    ]
+    render.print_table("consumer groups", ["namespace", "group", "max attempts", "configured", "clients"], rows)
+
+
+@group.command("describe")
+@click.argument("name")
+@namespace_option
+@cluster_command
+@json_option
+def group_describe(connection: Connection, name: str, namespace: str, as_json: bool) -> None:
+    """One consumer group and how far it is in each queue.
+
+    \b
+    Example: ledgermq group describe billing --json
+    """
+    found = Admin(connection).describe_group(name, namespace).group
+    if as_json:
+        render.print_json(**render.group_json(found))
+        return
+    print(f"{name}: max attempts {found.max_attempts}, clients {render.known(found, 'clients') if found.HasField('clients') else '?'}")
+    rows = [
+        [q.topic.name, q.broker_group, q.group_queue, *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset"))]
+        for q in found.queues
+    ]
+    render.print_table("queues", ["topic", "broker group", "queue", "cursor", "leased", "lag", "next offset"], rows)
+
+
+@group.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namespace_option
+@cluster_command
+def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -> None:
+    """Delete a consumer group and its progress.
+
+    \b
+    Example: ledgermq group delete billing --yes
+    """
+    confirmed(f"deleting the consumer group {name}", yes)
+    Admin(connection).delete_group(name, namespace)
+    print(f"deleted: {name}")

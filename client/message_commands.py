@@ -1,0 +1,216 @@
+"""The commands about messages: send, consume, peek.
+
+Only argument parsing, progress and exit statuses live here; what they do is in the client package. stdout carries the result alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import IO, cast
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin import Admin, name_of
+from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Refused
+from ledgermq.client.receiving import BATCH, Receiver
+from ledgermq.client.sending import Outgoing, Sender
+from ledgermq.proto import admin_pb2
+
+PEEK_PAGE = 1000
+
+
+def lines_of(source: IO[bytes]) -> Iterator[bytes]:
+    """One message a line: its bytes without the newline."""
+    for line in source:
+        yield line.removesuffix(b"\n")
+
+
+def opened(path: str, mode: str) -> IO[bytes]:
+    """The file, or stdin or stdout for `-`."""
+    try:
+        return cast(IO[bytes], click.open_file(path, mode))
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
+
+
+def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    properties = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadArgument(f"--property {pair!r} has no value", "give KEY=VALUE")
+        properties[key] = value
+    return properties
+
+
+@click.command()
+@click.option("--topic", "topic_name", required=True)
+@click.option("--body", help="One message with this text.")
+@click.option("--file", "path", help="One message a line; - for stdin.")
+@click.option("--tag")
+@click.option("--key", "keys", multiple=True, help="May be repeated.")
+@click.option("--property", "properties", multiple=True, metavar="K=V", help="May be repeated.")
+@click.option("--message-group", help="For fifo topics: messages of one group keep their order.")
+@namespace_option
+@cluster_command
+@json_option
+def send(
+    connection: Connection,
+    topic_name: str,
+    body: str | None,
+    path: str | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    message_group: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Send messages and wait until each is durable on a majority.
+
+    \b
+    Examples:
+      ledgermq send --topic orders --body hello --tag new --key o-1
+      ledgermq send --topic orders --file lines.txt
+      seq 1000 | ledgermq send --topic orders --file - --json
+
+    Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all.
+    """
+    if (body is None) == (path is None):
+        raise BadArgument("a message needs a body", "give either --body or --file")
+    common = {"tag": tag, "keys": keys, "properties": parse_properties(properties), "message_group": message_group, "namespace": namespace}
+    bodies = iter([body.encode()]) if path is None else lines_of(opened(path, "rb"))  # type: ignore[union-attr]
+    with Meter("acknowledged", None) as meter:
+        # Several sends in flight may overtake each other when one is repeated; a message group must not.
+        sender = Sender(connection, window=1) if message_group else Sender(connection)
+        summary = sender.send_all((Outgoing(topic_name, b, **common) for b in bodies), meter.show)  # type: ignore[arg-type]
+    fields = {name: getattr(summary, name) for name in ("sent", "acknowledged", "failed", "duration_ms", "durability")}
+    if as_json:
+        render.print_json(**fields)
+    else:
+        print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
+    if summary.failed:
+        assert summary.first_error is not None
+        what = f"{summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}"
+        print(f"error: {' '.join(what.split())}", file=sys.stderr)
+        refused = isinstance(summary.first_error, Refused) and not summary.first_error.retryable
+        raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)
+
+
+@click.command()
+@click.option("--topic", "topic_name", required=True)
+@click.option("--group", "group_name", required=True)
+@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||.")
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
+@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
+@click.option("--to", "path", type=click.Path(dir_okay=False), help="Write to this file instead of stdout.")
+@namespace_option
+@cluster_command
+@json_option
+def consume(
+    connection: Connection,
+    topic_name: str,
+    group_name: str,
+    expression: str,
+    limit: int | None,
+    until_empty_s: float | None,
+    no_ack: bool,
+    path: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Receive and acknowledge messages: a body per line, or a JSON object per line. Follows until Ctrl-C unless bounded.
+
+    \b
+    Examples:
+      ledgermq consume --topic orders --group billing --until-empty 2s
+      ledgermq consume --topic orders --group billing --filter 'new || paid' --json
+    """
+    receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
+    # Ctrl-C is how following a topic ends: nothing went wrong.
+    with suppress(KeyboardInterrupt):
+        receiver.route()
+        with opened(path or "-", "wb") as out, Meter("consumed", limit) as meter:
+            consume_loop(receiver, out, limit, until_empty_s, no_ack, as_json, meter)
+
+
+def consume_loop(
+    receiver: Receiver, out: IO[bytes], limit: int | None, until_empty_s: float | None, no_ack: bool, as_json: bool, meter: Meter
+) -> None:
+    done = 0
+    while limit is None or done < limit:
+        batch = BATCH if limit is None else min(BATCH, limit - done)
+        messages = receiver.receive(20.0 if until_empty_s is None else until_empty_s, batch)
+        if not messages and until_empty_s is not None:
+            return
+        for message in messages:
+            if as_json:
+                out.write(render.json_line(**render.received_json(message)).encode() + b"\n")
+            else:
+                out.write(message.body + b"\n")
+        out.flush()
+        if messages and not no_ack:
+            receiver.acknowledge(messages)
+        done += len(messages)
+        meter.show(done)
+
+
+@click.command()
+@click.option("--topic", "topic_name", required=True)
+@click.option("--queue", type=click.IntRange(0), help="One queue; all by default.")
+@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest, an offset, or a time as 1700000000000ms.")
+@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
+@namespace_option
+@cluster_command
+@json_option
+def peek(connection: Connection, topic_name: str, queue: int | None, start: str, limit: int, namespace: str, as_json: bool) -> None:
+    """Look at committed messages without a consumer group and without leasing them.
+
+    \b
+    Examples:
+      ledgermq peek --topic orders --max 5
+      ledgermq peek --topic orders --queue 3 --from 1200 --json
+    """
+    request = admin_pb2.PeekRequest(topic=name_of(topic_name, namespace), queue=queue, max=limit)
+    match = re.fullmatch(r"(\d+)(ms)?", start)
+    if start in ("earliest", "latest"):
+        setattr(request, start, True)
+    elif match is None:
+        raise BadArgument(f"--from {start!r} is no place to begin", "give earliest, latest, an offset, or a time as 1700000000000ms")
+    else:
+        setattr(request, "store_ms" if match[2] else "offset", int(match[1]))
+    for message in peek_pages(Admin(connection), request, limit):
+        if as_json:
+            render.print_json(**render.peeked_json(message))
+        else:
+            print(f"{message.queue}:{message.offset} {render.known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
+
+
+def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
+    """Up to `limit` messages. What one answer can hold is asked over all queues at once; more, and a single queue, page by page."""
+    if not request.HasField("queue") and limit > PEEK_PAGE and request.WhichOneof("from") != "latest":
+        left = limit
+        for queue in admin.describe_topic(request.topic.name, request.topic.namespace).topic.queue_list:
+            one = admin_pb2.PeekRequest()
+            one.CopyFrom(request)
+            one.queue = queue.queue
+            for message in peek_pages(admin, one, left) if left else ():
+                left -= 1
+                yield message
+        return
+    left = limit
+    while left > 0:
+        request.max = min(left, PEEK_PAGE)
+        page = admin.peek(request).messages
+        yield from page
+        left -= len(page)
+        if not page or not request.HasField("queue") or request.WhichOneof("from") == "latest":
+            return
+        request.offset = page[-1].offset + 1

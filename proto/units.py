@@ -1,0 +1,27 @@
+"""Durations and sizes as people write them: `500ms`, `10s`, `2m`; `64KiB`, `64MiB`. The one grammar of configuration and command line.
+
+Only text to number lives here. Whether a bare number counts, and in which unit, is for whoever asks: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+
+DURATION_FORM = "500ms, 10s, 2m or 1h"
+SIZE_FORM = "64KiB, 64MiB or 1GiB"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)", re.ASCII)
+_SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def duration_ms(text: str) -> int | None:
+    """Milliseconds of a duration with its unit; None when the text is none."""
+    match = _DURATION.fullmatch(text.strip())
+    return None if match is None else round(float(match[1]) * _DURATION_MS[match[2]])
+
+
+def size_bytes(text: str) -> int | None:
+    """Bytes of a size with its unit; None when the text is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else round(float(match[1]) * _SIZE_BYTES[match[2]])
