@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ledgermq.proto.layout import java_hash
-from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, stored_name
+from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 
 VERSION = 1
@@ -203,9 +203,110 @@ class ChangeRecord:
         return cls(tuple(rows))
 
 
-ControlRecord = Membership | TermStart | TopicRecord | GroupRecord | LeaseRecord | AckRecord | ChangeRecord
+@dataclass(frozen=True, slots=True)
+class ResetRecord:
+    """A consumer group reads these queues of a topic from other offsets on: (queue, its new cursor). Rows in flight there vanish."""
+
+    TAG: ClassVar[str] = "reset"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    group: str
+    topic: str
+    queues: tuple[tuple[int, int], ...]
+
+    def encode(self) -> bytes:
+        return _body({"g": self.group, "t": self.topic, "q": self.queues})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> ResetRecord:
+        return cls(fields["g"], fields["t"], tuple([(queue, offset) for queue, offset in fields["q"]]))
+
+
+@dataclass(frozen=True, slots=True)
+class SealRecord:
+    """A majority found the same content in a file of the log that takes no more entries."""
+
+    TAG: ClassVar[str] = "seal"
+    TOPIC: ClassVar[str] = STORAGE_TOPIC
+
+    base: int
+    """The position the file is named by."""
+    first_index: int
+    last_index: int
+    end_pos: int
+    """Behind the last entry; from here to the end of the file lies filler."""
+    sha256: str
+    """Hexadecimal SHA-256 over the SHA-256 digests of the file's chunks of 1 MiB, filler included."""
+    replicas: tuple[str, ...]
+    """Who reported this value."""
+
+    def fields(self) -> dict[str, Any]:
+        """As in the body, and in the snapshot."""
+        return {
+            "base": self.base,
+            "first": self.first_index,
+            "last": self.last_index,
+            "end": self.end_pos,
+            "sha256": self.sha256,
+            "replicas": list(self.replicas),
+        }
+
+    def encode(self) -> bytes:
+        return _body(self.fields())
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> SealRecord:
+        return cls(fields["base"], fields["first"], fields["last"], fields["end"], fields["sha256"], tuple(fields["replicas"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TrimRecord:
+    """The log begins with `begin_index` from now on; the files before it go."""
+
+    TAG: ClassVar[str] = "trim"
+    TOPIC: ClassVar[str] = STORAGE_TOPIC
+
+    begin_index: int
+    begin_pos: int
+    """Of a file, and of the entry `begin_index`, which is its first."""
+    begin_term: int
+    """Term and chain CRC of the entry before `begin_index`."""
+    begin_chain: int
+    from_index: int
+    """Where the log began before."""
+    files: tuple[tuple[int, str | None], ...]
+    """(base, digest of its seal record) of every file that goes."""
+    reason: str
+    """time, size, disk or operator"""
+
+    def fields(self) -> dict[str, Any]:
+        """As in the body, and in the snapshot."""
+        return {
+            "begin": self.begin_index,
+            "pos": self.begin_pos,
+            "term": self.begin_term,
+            "chain": self.begin_chain,
+            "from": self.from_index,
+            "files": [list(file) for file in self.files],
+            "reason": self.reason,
+        }
+
+    def encode(self) -> bytes:
+        return _body(self.fields())
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TrimRecord:
+        files = tuple([(base, sha256) for base, sha256 in fields["files"]])
+        begin = fields["begin"], fields["pos"], fields["term"], fields["chain"]
+        return cls(*begin, fields["from"], files, fields["reason"])
+
+
+ControlRecord = (
+    Membership | TermStart | TopicRecord | GroupRecord | LeaseRecord | AckRecord | ChangeRecord | ResetRecord | SealRecord | TrimRecord
+)
 KINDS: dict[str, type[ControlRecord]] = {
-    kind.TAG: kind for kind in (Membership, TermStart, TopicRecord, GroupRecord, LeaseRecord, AckRecord, ChangeRecord)
+    kind.TAG: kind
+    for kind in (Membership, TermStart, TopicRecord, GroupRecord, LeaseRecord, AckRecord, ChangeRecord, ResetRecord, SealRecord, TrimRecord)
 }
 _PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}
 

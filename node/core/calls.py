@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
 
 Token = int
@@ -174,6 +175,45 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """Let a consumer group read these queues of a topic from other offsets on: (queue, offset) each, clamped to what the queue holds.
+    Handles of what was in flight there stop counting. Answer: `ResetDone` once it is applied."""
+
+    token: Token
+    group: str
+    topic: str
+    queues: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    """`queues`: the cursors as they are now."""
+
+    queues: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Put the digest that a majority found for a file into the log. Answer: `Kept`."""
+
+    token: Token
+    record: SealRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Let the log begin later. The caller has judged what may go (`retention.py`). Answer: `Kept`."""
+
+    token: Token
+    record: TrimRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The record is applied, or what it says was so already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     """Committed messages of one queue without a lease: from `offset` (clamped to what exists), at most `max_messages`. Any replica
     answers. Answer: `Peeked`."""
@@ -192,8 +232,8 @@ class Peeked:
     end_offset: int
 
 
-Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Peek
-Result = Produced | Received | Acked | Changed | Configured | Peeked
+Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Reset | Seal | Trim | Peek
+Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
 
-Here lives the replicated half only: `apply_lease`, `apply_ack` and `apply_change` are pure functions of (state, record, index), the
-same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what is expired, who is next
-and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
+Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change` and `apply_reset` are pure functions of (state, record,
+index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what is expired, who
+is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
 
 State per (consumer group, stored topic, queue): a cursor, the next queue offset never leased, and one row for every offset below it
 that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or not yet leased, has no row.
@@ -16,6 +16,8 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     lease `x`, passed over      -                      done                        -
     ack of lease m              -                      done if m = n, else -       -
     change of lease m           -                      leased (i, a) if m = n      -
+    reset to it or below        new                    new                         new
+    reset to above it           done                   done                        done
 
 `-` changes nothing. A lease record moves the cursor behind the highest offset it names; offsets it jumps over are done. Expiry is no
 row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement that was
@@ -147,6 +149,18 @@ class Delivery:
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
                 self.queues[key].rows[offset] = Row(index, row.attempt, client, duration_ms)
+        return touched
+
+    def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
+        """Apply a `reset` record: (queue, new cursor) each. Whatever is in flight there is forgotten, below the cursor and above."""
+        touched: Touched = []
+        for queue_id, cursor in queues:
+            key = (group, topic, queue_id)
+            queue = self._queue(key)
+            touched += [(key, offset) for offset in queue.rows]
+            self.in_flight -= len(queue.rows)
+            queue.rows.clear()
+            queue.cursor = cursor
         return touched
 
     def forget_group(self, group: str) -> Touched:

@@ -70,8 +70,9 @@ class Leader:
         self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
         """Leases of the last Receives, without their messages: what is to be given back if an answer finds nobody."""
         self.counters: dict[str, int] = dict.fromkeys(
-            ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over", "released"), 0
+            ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
+        self.counters |= dict.fromkeys(("released", "reset"), 0)
 
     # Leadership
 

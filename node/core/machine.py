@@ -7,7 +7,7 @@ range is applied. A range that met a full disk is simply applied again: dispatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 from ledgermq.node.core.calls import Configure, Peek, Peeked, Refused
 from ledgermq.node.core.delivery import Delivery, Touched
 from ledgermq.node.core.ranges import cut
+from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.proto import control
 from ledgermq.proto.layout import Columns, decode_record, java_hash, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, stored_name
@@ -56,7 +57,7 @@ class Effects:
     entries: Range
     """The part that was applied."""
     topics: dict[str, None]
-    """Client topics with new messages or another configuration."""
+    """Client topics with new messages, another configuration or a consumer group that was reset."""
     touched: Touched
     """Rows of the delivery state that may have changed."""
 
@@ -82,6 +83,8 @@ class Machine:
         self.groups: dict[str, GroupConfig] = {}
         """Consumer groups with a record. Never changed, only replaced."""
         self.delivery = Delivery(self.begin)
+        self.retained = Retained()
+        """Begin, seals and trims of the log."""
         self.applied_index = -1
         self.applied_term = -1
         self.applied_end_pos = 0
@@ -92,6 +95,31 @@ class Machine:
         """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
 
     # Reading
+
+    @property
+    def begin_index(self) -> int:
+        """The first entry of the log, as the records say."""
+        return self.retained.begin_index
+
+    @property
+    def begin_pos(self) -> int:
+        """Where the file of the first entry begins."""
+        return self.retained.begin_pos
+
+    @property
+    def seals(self) -> Mapping[int, control.SealRecord]:
+        """Base → seal of the files that are still part of the log."""
+        return self.retained.seals
+
+    @property
+    def trims(self) -> tuple[Trimmed, ...]:
+        """The last trims, oldest first."""
+        return self.retained.trims
+
+    @property
+    def trim_digest(self) -> str:
+        """Rolling digest over every trim record there ever was."""
+        return self.retained.trim_digest
 
     def begin(self, topic: str, queue: int) -> int:
         """The first queue offset of the topic's incarnation in force."""
@@ -190,7 +218,7 @@ class Machine:
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for at, record in records:
-            self._apply_control(entries.first_index + at, record, effects)
+            self._apply_control(entries.first_index + at, _store_ms(entries, at), record, effects)
         self._advance(entries)
         return effects
 
@@ -202,7 +230,7 @@ class Machine:
         self.store_ms = last_store_ms(entries)
         self.settled = True
 
-    def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
+    def _apply_control(self, index: int, store_ms: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery
         if isinstance(record, control.LeaseRecord):
             touched = delivery.apply_lease(
@@ -212,8 +240,18 @@ class Machine:
             touched = delivery.apply_ack(record.acks)
         elif isinstance(record, control.ChangeRecord):
             touched = delivery.apply_change(index, record.changes)
+        elif isinstance(record, control.ResetRecord):
+            touched = delivery.apply_reset(record.group, record.topic, record.queues)
+            # Whoever waits for messages of this topic may find some again.
+            effects.topics[record.topic] = None
         elif isinstance(record, control.GroupRecord):
             touched = self._apply_group(record)
+        elif isinstance(record, control.SealRecord):
+            self.retained.apply_seal(record)
+            return
+        elif isinstance(record, control.TrimRecord):
+            self.retained.apply_trim(index, store_ms, record)
+            return
         else:
             # Terms and membership are the replicator's; a topic record was applied before.
             assert isinstance(record, control.TermStart | control.Membership), record
@@ -271,6 +309,7 @@ class Machine:
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
             "groups": {stored: _export_group(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
+            "retained": self.retained.export(),
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
@@ -283,6 +322,7 @@ class Machine:
         }
         self._ends = {}
         self.delivery.restore(exported["delivery"])
+        self.retained.restore(exported["retained"])
         self.applied_index = exported["applied_index"]
         self.applied_term = exported["applied_term"]
         self.applied_end_pos = exported["applied_end_pos"]
@@ -292,7 +332,11 @@ class Machine:
 
 def last_store_ms(entries: Range) -> int:
     """Store time of the last entry of a range."""
-    return int.from_bytes(entries.data[int(entries.starts[-1]) :][_STORE_MS], "big", signed=True)
+    return _store_ms(entries, -1)
+
+
+def _store_ms(entries: Range, at: int) -> int:
+    return int.from_bytes(entries.data[int(entries.starts[at]) :][_STORE_MS], "big", signed=True)
 
 
 def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, control.ControlRecord]]:

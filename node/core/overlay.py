@@ -112,6 +112,10 @@ class Overlay:
                     del self._names[name]
 
 
+RETAINED = "retained"
+"""The name under which a pending seal or trim is marked: they are decided one after the other."""
+
+
 def topic_name(stored: str) -> str:
     """The name under which a topic's pending configuration is marked."""
     return "topic:" + stored
@@ -120,6 +124,16 @@ def topic_name(stored: str) -> str:
 def group_name(stored: str) -> str:
     """The name under which a consumer group's pending configuration is marked."""
     return "group:" + stored
+
+
+def reset_name(key: QueueKey) -> str:
+    """The name under which a pending reset of one queue is marked."""
+    return f"reset-queue:{key[0]}:{key[1]}:{key[2]}"
+
+
+def reset_pair_name(group: str, topic: str) -> str:
+    """The name under which a pending reset of any queue of a topic is marked."""
+    return f"reset:{group}:{topic}"
 
 
 def _restore(into: dict[K, V], key: K, before: V | None) -> None:

@@ -8,11 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ledgermq.node.core.calls import Ack, Acked, Call, Change, Changed, Configure, Configured, Done, Handle, Lease, Produce
+from ledgermq.node.core.calls import (
+    Ack,
+    Acked,
+    Call,
+    Change,
+    Changed,
+    Configure,
+    Configured,
+    Done,
+    Handle,
+    Kept,
+    Lease,
+    Produce,
+    Reset,
+    ResetDone,
+    Seal,
+    Trim,
+)
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.overlay import Overlay, group_name, topic_name
+from ledgermq.node.core.overlay import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.core.picker import Pick, Picker
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Pair, Poll, Polls
@@ -49,6 +66,10 @@ class Planner:
                 self._change(plan, call)
             elif isinstance(call, Configure):
                 self._configure(plan, call)
+            elif isinstance(call, Reset):
+                self._reset(plan, call)
+            elif isinstance(call, Seal | Trim):
+                self._retain(plan, call)
         for (key, offset), lease in releases.items():
             self._give_back(plan, key, offset, lease)
         for pair in polls.dirty():
@@ -88,6 +109,8 @@ class Planner:
         """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
         key = (handle.group, handle.topic, handle.queue)
         pending = self._overlay.pending(key, handle.queue_offset)
+        if pending is None:
+            pending = self._overlay.configuring(reset_name(key))
         row = self._machine.delivery.row(key, handle.queue_offset)
         good = (
             pending is None
@@ -164,6 +187,42 @@ class Planner:
         else:
             plan.awaited.append((index, call.token, Configured()))
 
+    def _reset(self, plan: Plan, call: Reset) -> None:
+        """Until the reset is applied nothing of the pair is leased and no handle of its queues counts: what was leased before vanishes,
+        and what is leased afterwards begins at the new cursor."""
+        config = self._machine.topics.get(call.topic)
+        if config is None or not all(0 <= queue < config.queues for queue, _ in call.queues):
+            plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
+            return
+        names = [topic_name(call.topic), group_name(call.group), reset_pair_name(call.group, call.topic)]
+        if any(self._overlay.configuring(name) is not None for name in names):
+            plan.deferred.append(call)
+            return
+        index = plan.next_index
+        queues = tuple([(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues])
+        plan.drafts.append(control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms))
+        for queue, _ in queues:
+            self._overlay.mark_name(index, reset_name((call.group, call.topic, queue)))
+        self._overlay.mark_name(index, reset_pair_name(call.group, call.topic))
+        plan.awaited.append((index, call.token, ResetDone(queues)))
+        plan.count("reset", len(queues))
+
+    def _retain(self, plan: Plan, call: Seal | Trim) -> None:
+        """A seal or a trim that says nothing new proposes nothing; one behind another that is not applied yet waits for it."""
+        retained = self._machine.retained
+        if self._overlay.configuring(RETAINED) is not None:
+            plan.deferred.append(call)
+        elif retained.sealing(call.record) if isinstance(call, Seal) else retained.trimming(call.record):
+            index = plan.next_index
+            plan.drafts.append(control.draft(call.record, plan.now_ms))
+            self._overlay.mark_name(index, RETAINED)
+            plan.awaited.append((index, call.token, Kept()))
+        else:
+            plan.done.append(Done(call.token, Kept()))
+
+    def _clamped(self, topic: str, queue: int, offset: int) -> int:
+        return min(max(offset, self._machine.begin(topic, queue)), self._machine.end(topic, queue))
+
     def _serve(self, plan: Plan, pair: Pair, polls: Polls) -> None:
         """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
         group, topic = pair
@@ -171,7 +230,7 @@ class Planner:
         if config is None:
             plan.unserved += polls.waiting(pair)
             return
-        if self._overlay.configuring(topic_name(topic)) is not None or self._overlay.configuring(group_name(group)) is not None:
+        if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
             return
         for poll in polls.waiting(pair):
             pick = self._picker.pick(poll.call, config.queues)

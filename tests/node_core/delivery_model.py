@@ -29,6 +29,10 @@ class LoggedState:
     """Every lease number a message ever had"""
     done: set[Message] = field(default_factory=set)
     passed: set[Message] = field(default_factory=set)
+    skipped: set[Message] = field(default_factory=set)
+    """Below the cursor a reset left, and neither done nor passed over before."""
+    resets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    """(group, topic, queue) → index and cursor of the last reset"""
     next_index: int = 0
 
     def read(self, entries: Range) -> None:
@@ -57,12 +61,29 @@ class LoggedState:
                     self.leases[message] = (index, self.leases[message][1])
                     self.history[message].append(index)
 
+            elif isinstance(found, control.ResetRecord):
+                for queue, cursor in found.queues:
+                    self._reset(index, (found.group, found.topic, queue), cursor)
+
+    def _reset(self, index: int, queue: tuple[str, str, int], cursor: int) -> None:
+        self.resets[queue] = index, cursor
+        for offset in [offset for topic, of, offset in self.bodies if (topic, of) == queue[1:]]:
+            message = (*queue, offset)
+            self.leases.pop(message, None)
+            if offset >= cursor:
+                self.done.discard(message)
+                self.passed.discard(message)
+                self.skipped.discard(message)
+            elif message not in self.done and message not in self.passed:
+                self.skipped.add(message)
+
     def _lease(self, index: int, record: control.LeaseRecord) -> None:
         for queue, offsets, attempts in record.leased:
             for offset, attempt in zip(offsets, attempts, strict=True):
                 message = (record.group, record.topic, queue, offset)
                 assert (record.topic, queue, offset) in self.bodies, "leased before it was committed"
                 assert message not in self.done and message not in self.passed, "leased after it was done"
+                assert message not in self.skipped, "leased below a reset"
                 assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), "attempts rise by one per delivery"
                 self.leases[message] = (index, attempt)
                 self.history.setdefault(message, []).append(index)
@@ -142,6 +163,11 @@ class Clients:
         for held in self.held.values():
             if held.client == client and held.until_ns is None:
                 held.until_ns = min(self.ends_ns(held), now_ns + 1_000_000_000)
+
+    def reset(self, queue: tuple[str, str, int], cursor: int) -> None:
+        """Handles of this queue stop counting, and what lies from the cursor on may come again, acknowledged or not."""
+        self.held = {message: held for message, held in self.held.items() if message[:3] != queue}
+        self.acked = {message for message in self.acked if message[:3] != queue or message[3] < cursor}
 
     def new_leader(self, now_ns: int) -> None:
         """Every lease counts from now on."""

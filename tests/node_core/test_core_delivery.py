@@ -54,6 +54,8 @@ TABLE = [
     ("change 1", "leased", Row(9, 1, "e", 7)),
     ("change 2", "leased", LEASED),
     ("change 1", "done", "done"),
+    *[("reset 5", before, "new") for before in ("new", "leased", "done")],
+    *[("reset 6", before, "done") for before in ("new", "leased", "done")],
 ]
 
 
@@ -70,6 +72,8 @@ def test_transition_table(event: str, before: str, after: str | Row) -> None:
         assert delivery.apply_lease(9, "g", "t", "d", None, [(0, [5], [4])], [], []) == [(KEY, 5)]
     elif kind == "ack":
         assert delivery.apply_ack([("g", "t", 0, [5], [int(number)])]) == [(KEY, 5)]
+    elif kind == "reset":
+        assert delivery.apply_reset("g", "t", [(0, int(number))]) == ([(KEY, 5)] if before == "leased" else [])
     else:
         assert delivery.apply_change(9, [("g", "t", 0, 5, int(number), 7, "e")]) == [(KEY, 5)]
     assert cell_of(delivery) == after

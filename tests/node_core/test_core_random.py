@@ -20,6 +20,8 @@ from ledgermq.node.core.calls import (
     Receive,
     Received,
     Refused,
+    Reset,
+    ResetDone,
 )
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.delivery_model import Clients, LoggedState, Message
@@ -60,7 +62,15 @@ class World:
             if entries.last_index > last:
                 keep = last - entries.first_index + 1
                 entries = replace(entries, last_index=last, starts=entries.starts[:keep], sizes=entries.sizes[:keep])
+            known = dict(self.logged.resets)
             self.logged.read(entries)
+            for queue, (index, cursor) in self.logged.resets.items():
+                if known.get(queue) != (index, cursor):
+                    self.clients.reset(queue, cursor)
+
+    def was_reset(self, message: Message, lease_number: int) -> bool:
+        """Does the log say that the queue was reset after this lease? Its answer may come later in the same turn."""
+        return self.logged.resets.get(message[:3], (-1, 0))[0] > lease_number
 
     def turn(self, *calls: object) -> None:
         for call in calls:
@@ -88,11 +98,16 @@ class World:
                 message = (call.group, call.topic, lease.queue, lease.queue_offset)
                 tag = self.logged.bodies[message[1:]][1]
                 assert not call.filter.tags or tag in call.filter.tags, "a message the filter does not want"
+                if self.was_reset(message, lease.lease_number):
+                    continue
                 self.clients.leased(message, lease.lease_number, lease.attempt, now, call.invisible_ms, call.client_id)
             if outcome.leases:
                 self.answered_receives.append(call.token)
         elif isinstance(outcome, Acked):
             self.judge_handles(call.token, call.handles, outcome.ok)  # type: ignore[attr-defined]
+        elif isinstance(outcome, ResetDone):
+            assert isinstance(call, Reset)
+            assert all(0 <= cursor <= len(self.bench.queues.rows.get(("t", queue), ())) for queue, cursor in outcome.queues)
         elif isinstance(outcome, Changed):
             ok = outcome.lease_number is not None
             self.judge_handles(call.token, [call.handle], (ok,), change=(outcome.lease_number, call.invisible_ms))  # type: ignore[attr-defined]
@@ -103,6 +118,8 @@ class World:
             assert could or not good, f"{handle} was not valid"
             assert good or not could or not exact, f"{handle} was valid"
             message = (handle.group, handle.topic, handle.queue, handle.queue_offset)
+            if self.was_reset(message, handle.lease_number):
+                continue
             if good and change is not None:
                 assert change[0] is not None
                 self.clients.changed(message, change[0], self.bench.now_ns, change[1])
@@ -166,6 +183,12 @@ class World:
             call = Change(next(self.bench.tokens), handles[0], self.rng.choice((0, 1000, 20_000)), self.rng.choice(CLIENTS))
             self.expect(call.token, handles[:1])
             self.turn(call)
+
+    def reset(self) -> None:
+        group, queue = self.rng.choice(list(FILTERS)), self.rng.randrange(QUEUES)
+        offset = self.rng.choice((0, 5, self.rng.randrange(100), 10**9))
+        queues = [(queue, offset)] if self.rng.random() < 0.7 else [(queue, offset) for queue in range(QUEUES)]
+        self.turn(Reset(next(self.bench.tokens), group, "t", queues))
 
     def signs(self) -> None:
         client = self.rng.choice(CLIENTS)
@@ -237,8 +260,8 @@ class World:
         self.clients.new_leader(new.now_ns)
 
     def step(self) -> None:
-        actions = [self.send, self.receive, self.receive, self.ack, self.ack, self.change, self.signs, self.cancel, self.wait]
-        weights = [3, 6, 6, 5, 5, 2, 2, 1, 5]
+        actions = [self.send, self.receive, self.receive, self.ack, self.ack, self.change, self.signs, self.cancel, self.wait, self.reset]
+        weights = [3, 6, 6, 5, 5, 2, 2, 1, 5, 0.3]
         if self.lagging:
             actions.append(self.commit)
             weights.append(12)
@@ -270,7 +293,9 @@ class World:
                 self.turn(ack)
             for (topic, queue, offset), (body, tag) in self.logged.bodies.items():
                 message = (group, topic, queue, offset)
-                if not tags or tag in tags:
+                if message in self.logged.skipped:
+                    assert offset < self.logged.resets[group, topic, queue][1], f"{body} was skipped by no reset"
+                elif not tags or tag in tags:
                     assert message in self.logged.done, f"{body} never came to {group}"
                 else:
                     assert message in self.logged.passed, f"{body} came to {group}"

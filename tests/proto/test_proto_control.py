@@ -35,7 +35,12 @@ RECORDS = st.one_of(
         st.lists(st.tuples(NUMBER, NUMBERS), max_size=2).map(tuple),
     ),
     st.builds(control.AckRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple)),
+    st.builds(control.SealRecord, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, NODES),
+    st.builds(
+        control.TrimRecord, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.lists(st.tuples(NUMBER, st.none() | TEXT), max_size=2).map(tuple), TEXT
+    ),
     st.builds(control.ChangeRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT), max_size=2).map(tuple)),
+    st.builds(control.ResetRecord, TEXT, TEXT, st.lists(st.tuples(NUMBER, NUMBER), max_size=3).map(tuple)),
 )
 
 EXACT: list[tuple[control.ControlRecord, str]] = [
@@ -50,8 +55,17 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         control.LeaseRecord("g", "ns@t", "c", None, ((0, (5, 6), (1, 2)),), ((1, 3, 9),), ((2, (4,)),)),
         '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
     ),
+    (
+        control.SealRecord(1024, 7, 9, 1900, "ab", ("n1", "n3")),
+        '{"v":1,"base":1024,"first":7,"last":9,"end":1900,"sha256":"ab","replicas":["n1","n3"]}',
+    ),
+    (
+        control.TrimRecord(10, 2048, 3, 77, 0, ((0, None), (1024, "ab")), "time"),
+        '{"v":1,"begin":10,"pos":2048,"term":3,"chain":77,"from":0,"files":[[0,null],[1024,"ab"]],"reason":"time"}',
+    ),
     (control.AckRecord((("g", "t", 0, (5,), (41,)),)), '{"v":1,"a":[["g","t",0,[5],[41]]]}'),
     (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
+    (control.ResetRecord("g", "ns@t", ((0, 5), (2, 0))), '{"v":1,"g":"g","t":"ns@t","q":[[0,5],[2,0]]}'),
 ]
 
 
