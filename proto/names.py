@@ -27,7 +27,8 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 RAFT_TOPIC = "rmq_sys_ledgermq_raft"
 CONFIG_TOPIC = "rmq_sys_ledgermq_config"
 DELIVERY_TOPIC = "rmq_sys_ledgermq_delivery"
-CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC})
+STORAGE_TOPIC = "rmq_sys_ledgermq_storage"
+CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC, STORAGE_TOPIC})
 
 SYSTEM_TOPICS = frozenset(
     {

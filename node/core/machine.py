@@ -24,7 +24,7 @@ from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicKind
 from ledgermq.storage.consume_queue import QueueUnits
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 PEEK_BYTES_MAX = 16 << 20
 _HEADER = 48
 _STORE_MS = slice(104, 112)

@@ -273,7 +273,7 @@ def test_snapshot_of_another_version_is_not_interpreted(tmp_path: Path) -> None:
     state = str(tmp_path / "g1" / "state")
     found = read_snapshot(RealDisk(), state)
     assert found is not None
-    write_snapshot(RealDisk(), state, {**found, "v": 2, "queues": {"t": {"0": 7}}, "topics": {}})
+    write_snapshot(RealDisk(), state, {**found, "v": 1, "queues": {"t": {"0": 7}}, "topics": {}})
     again = Driver(single(tmp_path))
     assert again.count() == 50
     again.group.close()

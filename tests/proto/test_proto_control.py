@@ -37,7 +37,10 @@ RECORDS = st.one_of(
     st.builds(control.AckRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple)),
     st.builds(control.SealRecord, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, NODES),
     st.builds(
-        control.TrimRecord, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.lists(st.tuples(NUMBER, st.none() | TEXT), max_size=2).map(tuple), TEXT
+        control.TrimRecord,
+        *[NUMBER] * 5,
+        st.lists(st.tuples(NUMBER, st.none() | TEXT), max_size=2).map(tuple),
+        TEXT,
     ),
     st.builds(control.ChangeRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT), max_size=2).map(tuple)),
     st.builds(control.ResetRecord, TEXT, TEXT, st.lists(st.tuples(NUMBER, NUMBER), max_size=3).map(tuple)),

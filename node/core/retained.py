@@ -1,0 +1,93 @@
+"""What the committed log says about its own files: where it begins, which files are sealed with which digest, and what was trimmed and why.
+
+A pure function of the applied records, the same on every replica (invariant I8). Bounded: seals are kept for files that are still part of
+the log, trims for the last `TRIMS_KEPT`; a rolling digest covers every trim there ever was. Whether files are gone from this replica's disk
+is the business of whoever hosts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.proto.control import SealRecord, TrimRecord
+
+TRIMS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """A trim record with the place and the store time of its entry."""
+
+    index: int
+    store_ms: int
+    record: TrimRecord
+
+
+class Retained:
+    """Begin, seals and trims at the applied index. A log that was never trimmed begins with entry 0 at position 0."""
+
+    def __init__(self) -> None:
+        self.begin_index = 0
+        self.begin_pos = 0
+        self.begin_term = -1
+        self.begin_chain: int | None = None
+        """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) as long as the log is whole."""
+        self.seals: dict[int, SealRecord] = {}
+        """Base of a file that is still part of the log → its seal."""
+        self.trims: tuple[Trimmed, ...] = ()
+        """The last ones, oldest first."""
+        self.trim_digest = ""
+        """SHA-256 over the digest before (hexadecimal, empty at first) and the body of the trim record, hexadecimal."""
+
+    @property
+    def trim_index(self) -> int:
+        """Index of the last trim record; −1 if there was none."""
+        return self.trims[-1].index if self.trims else -1
+
+    def sealing(self, record: SealRecord) -> bool:
+        """Whether the record would say anything new. The first seal of a file stands."""
+        return record.base >= self.begin_pos and record.base not in self.seals
+
+    def trimming(self, record: TrimRecord) -> bool:
+        """Whether the record would move the begin."""
+        return record.begin_index > self.begin_index
+
+    def apply_seal(self, record: SealRecord) -> None:
+        if self.sealing(record):
+            self.seals[record.base] = record
+
+    def apply_trim(self, index: int, store_ms: int, record: TrimRecord) -> None:
+        """A record that moves nothing (two leaders decided the same) leaves no trace."""
+        if not self.trimming(record):
+            return
+        self.begin_index, self.begin_pos = record.begin_index, record.begin_pos
+        self.begin_term, self.begin_chain = record.begin_term, record.begin_chain
+        self.seals = {base: seal for base, seal in self.seals.items() if base >= record.begin_pos}
+        self.trims = (*self.trims, Trimmed(index, store_ms, record))[-TRIMS_KEPT:]
+        self.trim_digest = hashlib.sha256(self.trim_digest.encode() + record.encode()).hexdigest()
+
+    def trim_of(self, base: int) -> Trimmed | None:
+        """The remembered trim that removed a file."""
+        return next((trim for trim in self.trims if any(base == gone for gone, _ in trim.record.files)), None)
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11)."""
+        return {
+            "begin_index": self.begin_index,
+            "begin_pos": self.begin_pos,
+            "begin_term": self.begin_term,
+            "begin_chain": self.begin_chain,
+            "seals": [seal.fields() for _, seal in sorted(self.seals.items())],
+            "trims": [[trim.index, trim.store_ms, trim.record.fields()] for trim in self.trims],
+            "trim_digest": self.trim_digest,
+        }
+
+    def restore(self, exported: dict[str, Any]) -> None:
+        """Replace the state by what `export` returned."""
+        self.begin_index, self.begin_pos = exported["begin_index"], exported["begin_pos"]
+        self.begin_term, self.begin_chain = exported["begin_term"], exported["begin_chain"]
+        self.seals = {fields["base"]: SealRecord.read(fields) for fields in exported["seals"]}
+        self.trims = tuple([Trimmed(index, store_ms, TrimRecord.read(fields)) for index, store_ms, fields in exported["trims"]])
+        self.trim_digest = exported["trim_digest"]
