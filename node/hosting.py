@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ledgermq.node import metrics
 from ledgermq.node.config import BrokerGroup, NodeConfig
 from ledgermq.node.core.calls import Call
 from ledgermq.node.core.group import Group, TurnOutput
@@ -37,6 +38,7 @@ from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import DerivedLost, is_no_space
 from ledgermq.storage.identity import mint
+from ledgermq.storage.phases import Phases
 from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
@@ -68,6 +70,22 @@ class HostedGroup:
         self._snapshot_pos = machine.applied_end_pos
         self._rest_ns = 0
         self.replicator = group.replicator
+        self._replay: tuple[Phases, int, int] | None = None
+        """The phases of this start, the index up to which the log is applied again, and when that began."""
+
+    def expect_replay(self, phases: Phases, commit_index: int) -> None:
+        """What is known to be committed and is not in the snapshot is applied in the turns to come: the last phase of a start."""
+        self._replay = phases, commit_index, time.monotonic_ns()
+        self._note_replay()
+
+    def _note_replay(self) -> None:
+        if self._replay is None or self.machine.applied_index < self._replay[1]:
+            return
+        (phases, _, began_ns), self._replay = self._replay, None
+        phases.spent_ns["replay"] = time.monotonic_ns() - began_ns
+        for name, spent_ns in phases.spent_ns.items():
+            metrics.RECOVERY_SECONDS.labels(self.group.group, name).set(spent_ns / 1e9)
+        log.info("broker group recovered", group=self.group.group, applied_index=self.machine.applied_index, phases=phases.seconds)
 
     def turn(
         self,
@@ -78,6 +96,7 @@ class HostedGroup:
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
+        self._note_replay()
         if self._keeping is not None and self._keeping.done():
             done, self._keeping = self._keeping, None
             done.result()
@@ -195,14 +214,15 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         GroupStore.create(disk, root, wanted)
     began = time.monotonic()
     files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
-    store = GroupStore.open(disk, root, wanted, process=os.getpid(), submit=lambda work: _submitted(files, work))
+    phases = Phases(time.monotonic_ns)
+    store = GroupStore.open(disk, root, wanted, process=os.getpid(), submit=lambda work: _submitted(files, work), phases=phases)
     if store.log.fenced is not None:
         raise store.log.fenced
     _check_sizes(config, group, store.identity)
     bootstrap(store.log, group.replicas, config.cluster.created_ms)
     _check_members(group, store)
     machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
-    _restore(store, machine)
+    _restore(store, machine, phases)
     now_ns = time.monotonic_ns()
     others = frozenset(group.replicas) - {config.node}
     admitted = others <= store.read_met_by()
@@ -218,6 +238,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         admitted=admitted,
     )
     hosted = HostedGroup(store, machine, Group(group.name, config.node, replica, machine, _settings(config, store.identity)), now_ns)
+    hosted.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",
         group=group.name,
@@ -226,7 +247,9 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         commit_index=replica.commit_index,
         applied_index=machine.applied_index,
         admitted=admitted,
+        row=store.log.report.row,
         seconds=round(time.monotonic() - began, 3),
+        phases=phases.seconds,
     )
     return Hosted(hosted, store.identity, store.state_directory, others)
 
@@ -235,19 +258,23 @@ def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
     executor.submit(work)
 
 
-def _restore(store: GroupStore, machine: Machine) -> None:
+def _restore(store: GroupStore, machine: Machine, phases: Phases) -> None:
     """Derived state from the snapshot, or from nothing when there is none that agrees with the log."""
-    snapshot = store.read_snapshot()
+    with phases.phase("snapshot"):
+        snapshot = store.read_snapshot()
     if snapshot is not None and snapshot.get("v") == SNAPSHOT_VERSION:
         offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in snapshot["queues"].items()}
         try:
-            store.queues.start(offsets, store.log.end_index - snapshot["applied_index"])
-            machine.restore(snapshot)
+            with phases.phase("queues"):
+                store.queues.start(offsets, store.log.end_index - snapshot["applied_index"])
+            with phases.phase("snapshot"):
+                machine.restore(snapshot)
             return
         except DerivedLost as lost:
             log.warning("derived state is rebuilt from the log", group=store.identity.group, reason=str(lost))
-    store.discard_derived()
-    store.queues.start({}, 0)
+    with phases.phase("queues"):
+        store.discard_derived()
+        store.queues.start({}, 0)
 
 
 def _known_commit(store: GroupStore, machine: Machine) -> int:

@@ -6,7 +6,7 @@ Histograms and counters are moved by whoever does the work; gauges that mirror t
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
 
@@ -25,3 +25,6 @@ PEER_PACKETS_DROPPED = Counter(
 )
 PEER_REFUSALS = Counter("ledgermq_peer_refusals_total", "Greetings refused on the peer port, by reason.", ["reason"], registry=REGISTRY)
 PEER_CONNECTS = Counter("ledgermq_peer_connects_total", "Outgoing streams to a peer that were established.", ["peer"], registry=REGISTRY)
+RECOVERY_SECONDS = Gauge(
+    "ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", ["group", "phase"], registry=REGISTRY
+)

@@ -30,6 +30,7 @@ from ledgermq.storage.index_files import IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
 from ledgermq.storage.log_scan import BLANK_BYTES, Run, make_blank
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
+from ledgermq.storage.phases import Phases
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
 RESERVE_BYTES_MAX = 1 << 20
@@ -104,19 +105,24 @@ class EntryLog:
         SyncedMarkFile.create(disk, f"{directory}/syncedmark", identity.log_id, empty).close()
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, identity: Identity, *, clean: bool, submit: Submit = run_now) -> EntryLog:
+    def open(
+        cls, disk: Disk, directory: str, identity: Identity, *, clean: bool, submit: Submit = run_now, phases: Phases | None = None
+    ) -> EntryLog:
         """Recover the log of `directory`. `clean` says that the last owner stopped in good order; `submit` makes files ahead of need.
 
         Damage at or below the synced mark opens the log fenced (exit code 75) with nothing touched. Raises Unusable, Damaged (a damaged
         mark), UnknownFormat, OSError.
         """
-        mark = SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id)
-        data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True)
-        index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
-        data.load()
+        phases = phases or Phases()
         seed = chain_seed(identity.log_id)
-        suspect = index.files.repair()
-        recovered = Recovery(disk, data, index, mark.value, seed, clean=clean and not suspect, thorough=suspect).run()
+        with phases.phase("log_files"):
+            mark = SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id)
+            data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True)
+            index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+            data.load()
+            suspect = index.files.repair()
+        recovery = Recovery(disk, data, index, mark.value, seed, clean=clean and not suspect, thorough=suspect, phases=phases)
+        recovered = recovery.run()
         log = cls(disk, data, index, mark, seed, recovered.report, recovered.runs)
         if recovered.fenced is not None:
             log.fenced = LogFenced(recovered.fenced, EXIT_DAMAGED)

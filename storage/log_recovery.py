@@ -34,6 +34,7 @@ from ledgermq.storage.log_scan import (
     make_blank,
 )
 from ledgermq.storage.mapped_files import MappedFiles
+from ledgermq.storage.phases import Phases
 
 STRUCTURE_BYTES = 1 << 30
 """At least this much of the log's end (whole files) is checked entry by entry below the mark."""
@@ -85,9 +86,19 @@ class Recovery:
     """One recovery of one log. `run` is called once."""
 
     def __init__(
-        self, disk: Disk, files: MappedFiles, index: IndexFiles, mark: SyncedMark, seed: int, *, clean: bool, thorough: bool
+        self,
+        disk: Disk,
+        files: MappedFiles,
+        index: IndexFiles,
+        mark: SyncedMark,
+        seed: int,
+        *,
+        clean: bool,
+        thorough: bool,
+        phases: Phases | None = None,
     ) -> None:
         self._disk = disk
+        self._phases = phases or Phases()
         self._files = files
         self._index = index
         self._mark = mark
@@ -102,8 +113,10 @@ class Recovery:
 
     def run(self) -> Recovered:
         """Raises OSError; everything else becomes a row of the table. After it returned, all bytes of the log are durable."""
-        below = self._look_below()
-        above, walker = self._look_above() if below is not Below.DAMAGED else (Above.NOTHING, None)
+        with self._phases.phase("below_mark"):
+            below = self._look_below()
+        with self._phases.phase("above_mark"):
+            above, walker = self._look_above() if below is not Below.DAMAGED else (Above.NOTHING, None)
         row = decide(self._clean, below, above)
         self._report.row = row.label
         if row.act is Act.REFUSE or walker is None:
@@ -111,18 +124,20 @@ class Recovery:
             self._report.end = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
             runs = self._runs or ([(mark.index, mark.term)] if mark.index >= 0 else [])
             return Recovered(self._report, self._report.end, runs, fenced=self._report.reason)
-        end = walker.point
-        self._report.end = end
-        if row.act in (Act.REWRITE, Act.CUT):
-            self._rewrite(end)
-        if row.act is Act.CUT:
-            self._report.reason = walker.problem or "a blank without an entry"
-            self._erase(end.pos)
-        if not self._clean:
-            self._zero_again(end.pos)
-        self._rebuild_units()
-        self._index.erase(end.index, self._index_limit(end.index))
-        self._sync()
+        self._report.end = end = walker.point
+        with self._phases.phase("above_mark"):
+            if row.act in (Act.REWRITE, Act.CUT):
+                self._rewrite(end)
+            if row.act is Act.CUT:
+                self._report.reason = walker.problem or "a blank without an entry"
+                self._erase(end.pos)
+            if not self._clean:
+                self._zero_again(end.pos)
+        with self._phases.phase("index"):
+            self._rebuild_units()
+            self._index.erase(end.index, self._index_limit(end.index))
+        with self._phases.phase("above_mark"):
+            self._sync()
         return Recovered(self._report, end, self._runs)
 
     # What lies below the mark

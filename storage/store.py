@@ -16,6 +16,7 @@ from ledgermq.storage.entry_log import EXIT_SYNC_FAILED, EntryLog
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError, Unusable, is_no_space
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
+from ledgermq.storage.phases import Phases
 
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
@@ -61,26 +62,32 @@ class GroupStore:
             raise _unusable(root, error) from error
 
     @classmethod
-    def open(cls, disk: Disk, root: str, wanted: Identity, *, process: int = 0, submit: Submit = run_now) -> GroupStore:
+    def open(
+        cls, disk: Disk, root: str, wanted: Identity, *, process: int = 0, submit: Submit = run_now, phases: Phases | None = None
+    ) -> GroupStore:
         """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own.
 
         The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75) or
         UnknownFormat (76); a log with damage at or below its mark comes back fenced in `log.fenced`.
         """
-        found = identity.read_identity(disk, root)
-        if found is None:
-            raise Unusable(f"{root} holds no replica (no {identity.IDENTITY_FILE}): check the data directory, or bootstrap this node")
-        identity.compare(root, found, wanted)
-        log_directory = f"{root}/dledger-{found.replica}"
+        phases = phases or Phases()
         try:
-            _remove_unfinished(disk, (root, f"{root}/state", log_directory))
-            was_clean = checkpoints.is_clean(disk, root)
-            for name in ("hardstate", "syncedmark"):
-                if not disk.exists(f"{log_directory}/{name}"):
-                    raise _incomplete(f"{log_directory}/{name}")
-            checkpoints.write_abort(disk, root, process)
-            hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
-            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit)
+            with phases.phase("identity"):
+                found = identity.read_identity(disk, root)
+                if found is None:
+                    raise Unusable(
+                        f"{root} holds no replica (no {identity.IDENTITY_FILE}): check the data directory, or bootstrap this node"
+                    )
+                identity.compare(root, found, wanted)
+                log_directory = f"{root}/dledger-{found.replica}"
+                _remove_unfinished(disk, (root, f"{root}/state", log_directory))
+                was_clean = checkpoints.is_clean(disk, root)
+                for name in ("hardstate", "syncedmark"):
+                    if not disk.exists(f"{log_directory}/{name}"):
+                        raise _incomplete(f"{log_directory}/{name}")
+                checkpoints.write_abort(disk, root, process)
+                hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
+            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, phases=phases)
         except OSError as error:
             raise _unusable(root, error) from error
         return cls(disk, root, found, hard_state, log, was_clean=was_clean)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config, hosting
+from ledgermq.node import config, hosting, metrics
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Peek, Peeked, Produce, Produced
 from ledgermq.node.core.ports import SyncTicket
@@ -21,6 +21,7 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.identity import write_peers
+from ledgermq.storage.phases import PHASES
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.snapshot import read_snapshot, write_snapshot
 
@@ -334,3 +335,16 @@ def test_damage_below_the_mark_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(LogFenced) as caught:
         open_groups(single(tmp_path), RealDisk())
     assert caught.value.exit_code == 75 and path.read_bytes() == data
+
+
+def test_recovery_is_measured_by_phase(tmp_path: Path) -> None:
+    """After a crash every phase of the start is a gauge, the replay of what the snapshot lacks among them."""
+    filled(tmp_path).crash()
+    for name in PHASES:
+        metrics.RECOVERY_SECONDS.labels("g1", name).set(-1)
+    driver = Driver(single(tmp_path))
+    assert driver.count() == 50
+    found = {name: metrics.RECOVERY_SECONDS.labels("g1", name)._value.get() for name in PHASES}
+    assert all(value >= 0 for value in found.values()), found
+    assert found["identity"] > 0 and found["above_mark"] > 0 and found["replay"] > 0
+    driver.group.close()
