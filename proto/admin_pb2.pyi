@@ -356,3 +356,189 @@ class PeekedMessage(_message.Message):
     group_queue: int
     body_encoding: str
     def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., message_group: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., attempt: _Optional[int] = ..., born_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., body_encoding: _Optional[str] = ...) -> None: ...
+
+class QueryRequest(_message.Message):
+    __slots__ = ("topic", "key", "message_id", "begin_ms", "end_ms", "max", "after")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    key: str
+    message_id: str
+    begin_ms: int
+    end_ms: int
+    max: int
+    after: bytes
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., key: _Optional[str] = ..., message_id: _Optional[str] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class QueryResponse(_message.Message):
+    __slots__ = ("status", "messages", "next", "lagging")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    messages: _containers.RepeatedCompositeFieldContainer[PeekedMessage]
+    next: bytes
+    lagging: _containers.RepeatedCompositeFieldContainer[IndexProgress]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[PeekedMessage, _Mapping]]] = ..., next: _Optional[bytes] = ..., lagging: _Optional[_Iterable[_Union[IndexProgress, _Mapping]]] = ...) -> None: ...
+
+class IndexProgress(_message.Message):
+    __slots__ = ("broker_group", "indexed_to", "applied_to")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDEXED_TO_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_TO_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    indexed_to: int
+    applied_to: int
+    def __init__(self, broker_group: _Optional[str] = ..., indexed_to: _Optional[int] = ..., applied_to: _Optional[int] = ...) -> None: ...
+
+class MessageDetailRequest(_message.Message):
+    __slots__ = ("topic", "broker_group", "group_queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    broker_group: str
+    group_queue: int
+    offset: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class MessageDetailResponse(_message.Message):
+    __slots__ = ("status", "copies", "consumption")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMPTION_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    copies: _containers.RepeatedCompositeFieldContainer[ReplicaCopy]
+    consumption: _containers.RepeatedCompositeFieldContainer[ConsumptionState]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., consumption: _Optional[_Iterable[_Union[ConsumptionState, _Mapping]]] = ...) -> None: ...
+
+class ReplicaCopy(_message.Message):
+    __slots__ = ("node", "state", "file", "position", "size", "index", "term", "chain_crc", "sha256", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_CRC_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    state: str
+    file: str
+    position: int
+    size: int
+    index: int
+    term: int
+    chain_crc: int
+    sha256: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., file: _Optional[str] = ..., position: _Optional[int] = ..., size: _Optional[int] = ..., index: _Optional[int] = ..., term: _Optional[int] = ..., chain_crc: _Optional[int] = ..., sha256: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ConsumptionState(_message.Message):
+    __slots__ = ("group", "state", "attempt", "client")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    state: str
+    attempt: int
+    client: str
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
+
+class GroupLagRequest(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    topic: Name
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., topic: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class GroupLagResponse(_message.Message):
+    __slots__ = ("status", "topics")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    topics: _containers.RepeatedCompositeFieldContainer[TopicLag]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicLag, _Mapping]]] = ...) -> None: ...
+
+class TopicLag(_message.Message):
+    __slots__ = ("topic", "lag", "leased", "oldest_age_ms", "queues")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    lag: int
+    leased: int
+    oldest_age_ms: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueLag]
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., lag: _Optional[int] = ..., leased: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ...) -> None: ...
+
+class QueueLag(_message.Message):
+    __slots__ = ("queue", "broker_group", "group_queue", "cursor", "end", "lag", "leased", "oldest_age_ms")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    broker_group: str
+    group_queue: int
+    cursor: int
+    end: int
+    lag: int
+    leased: int
+    oldest_age_ms: int
+    def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ..., end: _Optional[int] = ..., lag: _Optional[int] = ..., leased: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ...) -> None: ...
+
+class ResetGroupRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue", "earliest", "latest", "offset", "store_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    topic: Name
+    queue: int
+    earliest: bool
+    latest: bool
+    offset: int
+    store_ms: int
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., store_ms: _Optional[int] = ...) -> None: ...
+
+class ResetGroupResponse(_message.Message):
+    __slots__ = ("status", "queues")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    queues: _containers.RepeatedCompositeFieldContainer[QueueCursor]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueCursor, _Mapping]]] = ...) -> None: ...
+
+class QueueCursor(_message.Message):
+    __slots__ = ("queue", "broker_group", "group_queue", "cursor")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    broker_group: str
+    group_queue: int
+    cursor: int
+    def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ...) -> None: ...

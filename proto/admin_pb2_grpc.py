@@ -89,6 +89,26 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.PeekRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.PeekResponse.FromString,
                 _registered_method=True)
+        self.Query = channel.unary_unary(
+                '/ledgermq.v1.Admin/Query',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.QueryRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.QueryResponse.FromString,
+                _registered_method=True)
+        self.MessageDetail = channel.unary_unary(
+                '/ledgermq.v1.Admin/MessageDetail',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.FromString,
+                _registered_method=True)
+        self.GroupLag = channel.unary_unary(
+                '/ledgermq.v1.Admin/GroupLag',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagResponse.FromString,
+                _registered_method=True)
+        self.ResetGroup = channel.unary_unary(
+                '/ledgermq.v1.Admin/ResetGroup',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -160,6 +180,30 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Query(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MessageDetail(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GroupLag(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -217,6 +261,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Peek,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.PeekRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.PeekResponse.SerializeToString,
+            ),
+            'Query': grpc.unary_unary_rpc_method_handler(
+                    servicer.Query,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.QueryRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.QueryResponse.SerializeToString,
+            ),
+            'MessageDetail': grpc.unary_unary_rpc_method_handler(
+                    servicer.MessageDetail,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.SerializeToString,
+            ),
+            'GroupLag': grpc.unary_unary_rpc_method_handler(
+                    servicer.GroupLag,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagResponse.SerializeToString,
+            ),
+            'ResetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetGroup,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -516,6 +580,114 @@ class Admin:
             '/ledgermq.v1.Admin/Peek',
             ledgermq_dot_proto_dot_admin__pb2.PeekRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.PeekResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Query(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/Query',
+            ledgermq_dot_proto_dot_admin__pb2.QueryRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.QueryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MessageDetail(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/MessageDetail',
+            ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GroupLag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/GroupLag',
+            ledgermq_dot_proto_dot_admin__pb2.GroupLagRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.GroupLagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ResetGroup',
+            ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -183,3 +183,117 @@ class NodeStatusReply(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[_admin_pb2.BrokerGroupInfo]
     topics: _containers.RepeatedCompositeFieldContainer[_admin_pb2.TopicInfo]
     def __init__(self, sequence: _Optional[int] = ..., node: _Optional[_Union[_admin_pb2.NodeInfo, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_admin_pb2.BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[_admin_pb2.TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class GroupQuery(_message.Message):
+    __slots__ = ("topic", "key", "message_id", "begin_ms", "end_ms", "max", "offsets", "skip")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    message_id: str
+    begin_ms: int
+    end_ms: int
+    max: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    skip: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., message_id: _Optional[str] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., skip: _Optional[int] = ...) -> None: ...
+
+class GroupQueryReply(_message.Message):
+    __slots__ = ("status", "messages", "more", "offsets", "lagging")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    messages: _containers.RepeatedCompositeFieldContainer[_admin_pb2.PeekedMessage]
+    more: bool
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    lagging: _admin_pb2.IndexProgress
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_admin_pb2.PeekedMessage, _Mapping]]] = ..., more: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., lagging: _Optional[_Union[_admin_pb2.IndexProgress, _Mapping]] = ...) -> None: ...
+
+class GroupMessage(_message.Message):
+    __slots__ = ("topic", "queue", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GroupMessageReply(_message.Message):
+    __slots__ = ("status", "index", "sha256", "consumption")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    CONSUMPTION_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    index: int
+    sha256: str
+    consumption: _containers.RepeatedCompositeFieldContainer[_admin_pb2.ConsumptionState]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., index: _Optional[int] = ..., sha256: _Optional[str] = ..., consumption: _Optional[_Iterable[_Union[_admin_pb2.ConsumptionState, _Mapping]]] = ...) -> None: ...
+
+class Locate(_message.Message):
+    __slots__ = ("broker_group", "index")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    index: int
+    def __init__(self, broker_group: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+
+class LocateReply(_message.Message):
+    __slots__ = ("status", "copy")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    copy: _admin_pb2.ReplicaCopy
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., copy: _Optional[_Union[_admin_pb2.ReplicaCopy, _Mapping]] = ...) -> None: ...
+
+class GroupProgress(_message.Message):
+    __slots__ = ("group", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupProgressReply(_message.Message):
+    __slots__ = ("status", "topics")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    topics: _containers.RepeatedCompositeFieldContainer[_admin_pb2.TopicLag]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_admin_pb2.TopicLag, _Mapping]]] = ...) -> None: ...
+
+class GroupReset(_message.Message):
+    __slots__ = ("group", "topic", "queues", "earliest", "latest", "offset", "store_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queues: _containers.RepeatedScalarFieldContainer[int]
+    earliest: bool
+    latest: bool
+    offset: int
+    store_ms: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[int]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., store_ms: _Optional[int] = ...) -> None: ...
+
+class GroupResetReply(_message.Message):
+    __slots__ = ("status", "queues")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    queues: _containers.RepeatedCompositeFieldContainer[_admin_pb2.QueueCursor]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_admin_pb2.QueueCursor, _Mapping]]] = ...) -> None: ...
