@@ -1,7 +1,7 @@
 """The forgetful disk: the disk port in memory, with what a power cut, a failed sync and a full disk do to it.
 
 Here lives only the storage medium. Its law: after `power_cut` every byte that was synced is there, and of the bytes that were not, any
-subset of 512-byte sectors survives, chosen by the given source of chance; of the names created, renamed or removed in a directory since its
+subset of 512-byte sectors survives, chosen by the given source of chance, whether they were written or stored through a map; of the names created, renamed or removed in a directory since its
 last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing: the page cache outlives the process.
 
 A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
@@ -52,6 +52,17 @@ class Inode:
     def page(self, number: int) -> bytes:
         return bytes(self.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES])
 
+    @property
+    def pinned(self) -> bool:
+        """Whether anybody looks at the content through a view."""
+        try:
+            # A bytearray that is looked at refuses to change its length.
+            self.data.append(0)
+        except BufferError:
+            return True
+        self.data.pop()
+        return False
+
     def remember(self, offset: int, length: int) -> None:
         for number in self.pages(offset, length):
             if number in self.lost:
@@ -88,13 +99,16 @@ def apply_change(names: dict[str, Inode], change: dict[str, Inode | None]) -> No
 
 
 class ForgetfulFile:
-    """One open file; see `ledgermq.storage.disk.DiskFile`."""
+    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only who needs it and what it counts is imitated."""
 
     def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
         self._disk = disk
         self._inode = inode
         self.path = path
         self.size = len(inode.data)
+        self._mapped = False
+        self._locked = False
+        self._closed = False
 
     def pread(self, offset: int, length: int) -> bytes:
         self._disk.check_alive()
@@ -111,11 +125,49 @@ class ForgetfulFile:
     def sync(self) -> None:
         self._disk.sync_inode(self._inode, self.path)
 
+    def store(self, offset: int, data: Buffer) -> None:
+        """Raises Killed where no block lies behind the map and the disk is full: the kernel would send SIGBUS."""
+        self._mapped = True
+        try:
+            self.pwrite(offset, data)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise Killed(f"SIGBUS: {self.path} has no block at {offset}") from error
+            raise
+
     def view(self) -> memoryview:
+        self._mapped = True
         return memoryview(self._inode.data).toreadonly()
 
+    def warm(self, *, stores: bool) -> None:
+        self._disk.check_alive()
+        self._mapped = True
+
+    def lock(self) -> None:
+        self.warm(stores=False)
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def swap_out(self) -> bool:
+        if self._mapped and self._inode.pinned:
+            return False
+        self._mapped = self._locked = False
+        return True
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self.size if self._mapped and (not self._closed or self._inode.pinned) else 0
+
+    @property
+    def locked_bytes(self) -> int:
+        return self.size if self._locked else 0
+
     def close(self) -> None:
-        """Nothing to release: the medium is memory."""
+        """Nothing to release but the map: the medium is memory."""
+        self._locked = False
+        self._closed = True
 
 
 class ForgetfulDisk:

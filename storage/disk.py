@@ -3,9 +3,13 @@
 Here live the protocol and its contract; `real_disk.py` implements it over POSIX, `ledgermq.sim.disk` over forgetful pages. One
 conformance suite (`tests/disk_conformance.py`) runs on both. Nothing here knows what the bytes mean.
 
-Durability contract: bytes written with `pwrite` survive a power cut only after `sync` of that file returned; a created, renamed or
-removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive. Every failure is an `OSError`.
-After the first `OSError` from `sync` the caller must never sync again: it fences (invariant I9).
+Durability contract: bytes written with `pwrite` or `store` survive a power cut only after `sync` of that file returned; a created, renamed
+or removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive, in whatever order and by
+whichever of the two calls they were made dirty. Every failure is an `OSError`, except that a `store` (and a look at a view) that finds no
+page behind the map ends the process by SIGBUS. After the first `OSError` from `sync` the caller must never sync again: it fences (I9).
+
+A file has at most one map that this object uses. A view pins it: `swap_out` leaves a map alone that a view still looks through, and views
+outlive `close`, `swap_out` and the removal of the name.
 """
 
 from __future__ import annotations
@@ -30,16 +34,42 @@ class DiskFile(Protocol):
         """Write all of `data` at `offset`, inside the file. Raises OSError (ENOSPC, EIO, …); a part may have been written then."""
         ...
 
+    def store(self, offset: int, data: Buffer) -> None:
+        """As `pwrite`, through a writable map of the file, which must own its blocks (`allocate`)."""
+        ...
+
     def sync(self) -> None:
         """Block until every byte written before the call is on stable storage (fdatasync). Safe to call from another thread."""
         ...
 
     def view(self) -> memoryview:
-        """A read-only view of the whole file through a shared map; sees every later `pwrite`. For bytes this process wrote or verified."""
+        """A read-only view of the whole file through a shared map; sees every later write. For bytes this process wrote or verified."""
         ...
 
+    def warm(self, *, stores: bool) -> None:
+        """Make the map (a writable one for `stores`) and fault all of it in, so that its first touches wait for nothing. Any thread."""
+        ...
+
+    def lock(self) -> None:
+        """Keep the map's pages in memory until `unlock`, `swap_out` or `close`. Raises OSError where that is not allowed. Any thread."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def swap_out(self) -> bool:
+        """Give the map back; it comes again by itself when it is needed. False while a view pins it. Any thread."""
+        ...
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Address space that maps of this object take, those included that only views still hold."""
+        ...
+
+    @property
+    def locked_bytes(self) -> int: ...
+
     def close(self) -> None:
-        """Release descriptor and map. Views handed out stay valid until they are dropped."""
+        """Release descriptor and map; every later call is an error. Views handed out stay valid until they are dropped."""
         ...
 
 

@@ -1,7 +1,8 @@
 """The disk port over POSIX: the only module of the product that calls the operating system for files of a node directory.
 
 It forwards; it decides nothing and hides nothing: every failure leaves as the `OSError` it was. Reads and writes go through `pread` and
-`pwrite`, syncs through `fdatasync` (which, unlike flushing a map, releases the interpreter lock); maps are read-only and serve views.
+`pwrite`, syncs through `fdatasync` (which, unlike flushing a map, releases the interpreter lock and persists what was stored through a map
+as well). A map is read-only and serves views until the first `store` wants a writable one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
+import weakref
 
+from ledgermq.storage import memory
 from ledgermq.storage.disk import Buffer, Disk, DiskFile
 
 ZERO_CHUNK_BYTES = 1 << 20
@@ -20,14 +24,24 @@ ZERO_SYNC_BYTES = 16 << 20
 
 
 class RealFile:
-    """A file descriptor and, once asked for, a shared read-only map of it."""
+    """A file descriptor and, once asked for, a shared map of it.
+
+    `_guard` orders the making and the giving back of the map: a background thread warms, locks and swaps while the owner reads and stores.
+    """
 
     def __init__(self, path: str, fd: int, size: int, *, new: bool) -> None:
         self.path = path
         self.size = size
         self._fd = fd
         self._new = new
+        self._guard = threading.Lock()
+        self._map: mmap.mmap | None = None
+        self._stores = False
+        self._locked = False
         self._view: memoryview | None = None
+        """Of `_map`, and never handed out itself: releasing it leaves only what others hold."""
+        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        """Every map of this object that is still there, because of `_map` or of a view."""
 
     def pread(self, offset: int, length: int) -> bytes:
         data = os.pread(self._fd, length, offset)
@@ -64,17 +78,79 @@ class RealFile:
         else:
             os.fdatasync(self._fd)
 
+    def store(self, offset: int, data: Buffer) -> None:
+        length = len(data)
+        assert offset >= 0 and offset + length <= self.size, f"store of {length} bytes at {offset} leaves {self.path} ({self.size} bytes)"
+        with self._guard:
+            self._mapped(stores=True)[offset : offset + length] = data
+
     def view(self) -> memoryview:
-        if self._view is None:
-            self._view = memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
-        return self._view
+        with self._guard:
+            self._mapped(stores=False)
+            assert self._view is not None
+            return self._view.toreadonly()
+
+    def warm(self, *, stores: bool) -> None:
+        with self._guard:
+            area = self._mapped(stores=stores)
+        memory.populate(area)
+
+    def lock(self) -> None:
+        with self._guard:
+            area = self._mapped(stores=False)
+        memory.lock(area)
+        with self._guard:
+            self._locked = area is self._map
+
+    def unlock(self) -> None:
+        with self._guard:
+            self._unlock()
+
+    def swap_out(self) -> bool:
+        with self._guard:
+            if self._map is None:
+                return True
+            assert self._view is not None
+            self._view.release()
+            try:
+                self._map.close()
+            except BufferError:
+                self._view = memoryview(self._map)
+                return False
+            self._map = self._view = None
+            self._stores = self._locked = False
+            return True
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self.size * len(self._maps)
+
+    @property
+    def locked_bytes(self) -> int:
+        return self.size if self._locked else 0
 
     def close(self) -> None:
-        # Views handed out keep the map alive; it goes with the last of them.
-        self._view = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with self._guard:
+            # Views handed out keep the map alive; it goes with the last of them.
+            self._unlock()
+            self._map = self._view = None
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def _mapped(self, *, stores: bool) -> mmap.mmap:
+        """The map; a writable one takes the place of one that only shows. Called with `_guard`."""
+        if self._map is None or (stores and not self._stores):
+            made = memory.map_file(self._fd, self.size, self.path, writable=stores)
+            self._unlock()
+            self._map, self._stores, self._view = made, stores, memoryview(made)
+            self._maps.add(made)
+        return self._map
+
+    def _unlock(self) -> None:
+        if self._map is not None and self._locked:
+            memory.unlock(self._map)
+        self._locked = False
 
 
 class RealDisk:

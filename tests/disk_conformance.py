@@ -99,6 +99,88 @@ class DiskConformance:
         file.close()
         assert bytes(part) == b"ABCD"
 
+    @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+    def test_store_is_a_write_through_the_map(self, place: Place, kind: type) -> None:
+        """A store changes exactly its bytes, across page borders too, copies its argument, and reads and views agree with it."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
+        view = file.view()
+        source = bytearray(b"x" * (PAGE_BYTES + 10))
+        file.store(PAGE_BYTES - 5, kind(source))
+        source[:] = bytes(len(source))
+        want = bytes(PAGE_BYTES - 5) + b"x" * (PAGE_BYTES + 10) + bytes(PAGE_BYTES - 5)
+        assert file.pread(0, 3 * PAGE_BYTES) == bytes(view) == bytes(file.view()) == want
+        file.sync()
+        other = disk.open(f"{root}/a")
+        assert other.pread(0, 3 * PAGE_BYTES) == want
+        file.close()
+        other.close()
+
+    def test_stores_and_writes_overwrite_each_other(self, place: Place) -> None:
+        """Both go to one content, in the order of the calls, from several handles."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
+        other = disk.open(f"{root}/a")
+        file.pwrite(0, b"aaaaaaaa")
+        file.store(2, b"bbbb")
+        other.pwrite(3, b"c")
+        other.store(5, b"")
+        other.store(7, b"d")
+        assert file.pread(0, 8) == other.pread(0, 8) == bytes(file.view()[:8]) == b"aabcbbad"
+        file.close()
+        other.close()
+
+    def test_store_outside_the_file_is_a_programming_error(self, place: Place) -> None:
+        """A map has the file's length: a store that leaves it is refused as a whole."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 100, allocate=True)
+        for offset, length in ((96, 5), (100, 1), (-1, 1)):
+            with pytest.raises(AssertionError):
+                file.store(offset, b"x" * length)
+        assert file.pread(0, 100) == bytes(100)
+        file.close()
+
+    def test_a_map_is_counted_from_its_first_use_to_its_last(self, place: Place) -> None:
+        """Mapped bytes appear with the first view or store, go with a swap, and come again by themselves."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
+        assert file.swap_out()
+        assert file.mapped_bytes == 0
+        for use in (lambda: file.store(0, b"x"), lambda: bytes(file.view()[:1]), lambda: file.warm(stores=True)):
+            use()
+            assert file.mapped_bytes == 2 * PAGE_BYTES
+            assert file.swap_out()
+            assert file.mapped_bytes == 0
+        assert file.pread(0, 1) == b"x"
+        file.warm(stores=False)
+        file.close()
+        assert file.mapped_bytes == 0
+
+    def test_a_view_pins_its_map(self, place: Place) -> None:
+        """While any view lives the map is not swapped out; the view outlives close and unlink; with the last view the map goes."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
+        file.pwrite(5, b"kept")
+        part = file.view()[5:9]
+        assert not file.swap_out()
+        assert file.mapped_bytes == 2 * PAGE_BYTES
+        disk.unlink(f"{root}/a")
+        file.close()
+        assert file.mapped_bytes == 2 * PAGE_BYTES
+        assert bytes(part) == b"kept"
+        del part
+        assert file.mapped_bytes == 0
+
+    def test_locked_bytes_end_with_the_map(self, place: Place) -> None:
+        """Locking maps the file; unlocking, swapping out and closing end it."""
+        disk, root = place
+        file = disk.create(f"{root}/a", PAGE_BYTES, allocate=True)
+        for end in (file.unlock, file.swap_out, file.close):
+            file.lock()
+            assert (file.locked_bytes, file.mapped_bytes) == (PAGE_BYTES, PAGE_BYTES)
+            end()
+            assert file.locked_bytes == 0
+
     def test_open_again_sees_what_was_written(self, place: Place) -> None:
         """Two handles of one file show one content, and closing one leaves the other."""
         disk, root = place

@@ -43,6 +43,29 @@ class TracedFile:
     def view(self) -> memoryview:
         return self._file.view()
 
+    def store(self, offset: int, data: Buffer) -> None:
+        self._file.store(offset, data)
+
+    def warm(self, *, stores: bool) -> None:
+        self._file.warm(stores=stores)
+
+    def lock(self) -> None:
+        self._file.lock()
+
+    def unlock(self) -> None:
+        self._file.unlock()
+
+    def swap_out(self) -> bool:
+        return self._file.swap_out()
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self._file.mapped_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        return self._file.locked_bytes
+
     def close(self) -> None:
         self._file.close()
 

@@ -27,6 +27,11 @@ class FaultyFile:
         self._disk.count_write()
         self._file.pwrite(offset, data)
 
+    def store(self, offset: int, data: Buffer) -> None:
+        self._disk.note("store", self.path, offset, len(data))
+        self._disk.count_write()
+        self._file.store(offset, data)
+
     def sync(self) -> None:
         self._disk.note("sync", self.path)
         if self._disk.syncs_fail:
@@ -36,6 +41,32 @@ class FaultyFile:
     def view(self) -> memoryview:
         self._disk.note("view", self.path)
         return self._file.view()
+
+    def warm(self, *, stores: bool) -> None:
+        self._disk.note("warm", self.path, stores)
+        self._file.warm(stores=stores)
+
+    def lock(self) -> None:
+        self._disk.note("lock", self.path)
+        if self._disk.locks_fail:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        self._file.lock()
+
+    def unlock(self) -> None:
+        self._disk.note("unlock", self.path)
+        self._file.unlock()
+
+    def swap_out(self) -> bool:
+        self._disk.note("swap_out", self.path)
+        return self._file.swap_out()
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self._file.mapped_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        return self._file.locked_bytes
 
     def close(self) -> None:
         if not self._closed:
@@ -52,6 +83,7 @@ class FaultyDisk:
         self.trace: list[tuple[object, ...]] = []
         self.open_files = 0
         self.syncs_fail = False
+        self.locks_fail = False
         self.free: int | None = None
         self._writes_left: int | None = None
         self._write_errno = 0
