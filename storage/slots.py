@@ -65,7 +65,8 @@ class SlotFile:
             size = file.size
             file.close()
             raise Damaged(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: restore this replica from its peers")
-        slots = [_parse(file, slot, magic, payload_bytes) for slot in (0, 1)]
+        length = _HEAD.size + payload_bytes + _CRC.size
+        slots = [_parse(file.pread(slot * PAGE_BYTES, length), magic) for slot in (0, 1)]
         found = [(value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid]
         if not found:
             file.close()
@@ -109,14 +110,25 @@ class SlotFile:
         self.file.close()
 
 
+def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
+    """The value that counts, read without touching a file that another process may be writing: a slot caught half-written is not valid, and
+    the other one is whole. Raises OSError, Damaged."""
+    data = disk.read_file(path)
+    length = _HEAD.size + payload_bytes + _CRC.size
+    slots = [_parse(data[start : start + length], magic) for start in (0, PAGE_BYTES) if len(data) >= start + length]
+    found = [(slot.sequence, slot.payload) for slot in slots if slot.valid]
+    if not found:
+        raise Damaged(f"no slot of {path} is valid: the file is damaged, or of another version of LedgerMQ")
+    return max(found)[1]
+
+
 def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
     head = _HEAD.pack(magic, VERSION, sequence) + payload
     return head + _CRC.pack(crc32c.crc32c(head))
 
 
-def _parse(file: DiskFile, slot: int, magic: bytes, payload_bytes: int) -> _Slot:
+def _parse(raw: bytes, magic: bytes) -> _Slot:
     """What a slot holds. A foreign version counts as such only in a file without any valid slot: one rotten byte must not look like it."""
-    raw = file.pread(slot * PAGE_BYTES, _HEAD.size + payload_bytes + _CRC.size)
     found, version, sequence = _HEAD.unpack_from(raw)
     if found != magic:
         return _Slot(False, 0, 0, b"")

@@ -10,7 +10,7 @@ import struct
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Unusable
-from ledgermq.storage.slots import SlotFile
+from ledgermq.storage.slots import SlotFile, peek
 
 MAGIC = b"LMSM"
 _PAYLOAD = struct.Struct(">36siqqqI")
@@ -22,12 +22,11 @@ class SyncedMarkFile:
     def __init__(self, slots: SlotFile, log_id: str) -> None:
         self._slots = slots
         self._log_id = log_id
-        identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(slots.payload)
-        found = identifier.decode("ascii", "replace")
-        if found != log_id:
+        try:
+            self.value = _unpack(slots.file.path, log_id, slots.payload)
+        except Unusable:
             slots.close()
-            raise Unusable(f"{slots.file.path} belongs to log {found}, not to {log_id}: point the node at its own data directory")
-        self.value = SyncedMark(term, index, end_pos, chain)
+            raise
 
     @classmethod
     def create(cls, disk: Disk, path: str, log_id: str, value: SyncedMark) -> SyncedMarkFile:
@@ -62,6 +61,19 @@ class SyncedMarkFile:
 
     def close(self) -> None:
         self._slots.close()
+
+
+def read_mark(disk: Disk, path: str, log_id: str) -> SyncedMark:
+    """The mark of a log that another process may own. Raises OSError, Damaged, Unusable."""
+    return _unpack(path, log_id, peek(disk, path, MAGIC, _PAYLOAD.size))
+
+
+def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:
+    identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(payload)
+    found = identifier.decode("ascii", "replace")
+    if found != log_id:
+        raise Unusable(f"{path} belongs to log {found}, not to {log_id}: point the node at its own data directory")
+    return SyncedMark(term, index, end_pos, chain)
 
 
 def _pack(log_id: str, value: SyncedMark) -> bytes:
