@@ -1,8 +1,9 @@
 """The forgetful disk: the disk port in memory, with what a power cut, a failed sync and a full disk do to it.
 
 Here lives only the storage medium. Its law: after `power_cut` every byte that was synced is there, and of the bytes that were not, any
-subset of 512-byte sectors survives, chosen by the given source of chance, whether they were written or stored through a map; of the names created, renamed or removed in a directory since its
-last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing: the page cache outlives the process.
+subset of 512-byte sectors survives, chosen by the given source of chance, whether they were written or stored through a map; of the names
+created, renamed or removed in a directory since its last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing:
+the page cache outlives the process.
 
 A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
 cache goes on returning them (design §3, "after a failed fsync").
@@ -99,7 +100,7 @@ def apply_change(names: dict[str, Inode], change: dict[str, Inode | None]) -> No
 
 
 class ForgetfulFile:
-    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only who needs it and what it counts is imitated."""
+    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only pins and counts are imitated."""
 
     def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
         self._disk = disk
@@ -268,6 +269,9 @@ class ForgetfulDisk:
 
     def free_bytes(self, path: str) -> int:
         return 1 << 50 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+
+    def total_bytes(self, path: str) -> int:
+        return self.used_bytes + self.free_bytes(path)
 
     # -- what happens to media ----------------------------------------------------------------------------------------------------
 

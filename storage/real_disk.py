@@ -222,6 +222,10 @@ class RealDisk:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
+
 
 class DirectoryLock:
     """Keeps a second process out of a node directory for as long as this object is open; the kernel drops it with the process."""

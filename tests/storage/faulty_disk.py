@@ -155,3 +155,6 @@ class FaultyDisk:
 
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path) if self.free is None else self.free
+
+    def total_bytes(self, path: str) -> int:
+        return self._disk.total_bytes(path)
