@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.proto import units
+from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
@@ -156,6 +157,49 @@ class Limits(Section):
     drain_ms: Milliseconds = 2_000
 
 
+class GroupRetention(Section):
+    """What one broker group keeps differently; what is not set is as for all."""
+
+    hours: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    max_bytes: Bytes | None = None
+    ignore_groups: bool | None = None
+
+
+class Retention(Section):
+    """When log files go (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
+
+    A watermark is crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep what they have not read,
+    however old, unless `ignore_groups`.
+    """
+
+    hours: Annotated[float, Field(ge=0, le=1e6)] = 72
+    max_bytes: Bytes = 0
+    ignore_groups: bool = False
+    warn_percent: Annotated[int, Field(ge=1, le=100)] = DISK_WARN_PERCENT
+    delete_percent: Annotated[int, Field(ge=1, le=100)] = 85
+    refuse_percent: Annotated[int, Field(ge=1, le=100)] = DISK_ALARM_PERCENT
+    ample_bytes: Bytes = 20 << 30
+    reserve_bytes: Bytes = 8 << 20
+    check_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
+    digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
+    groups: dict[Name, GroupRetention] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Retention:
+        if not self.warn_percent < self.delete_percent < self.refuse_percent:
+            raise ValueError("needed: warn_percent < delete_percent < refuse_percent")
+        return self
+
+    def of(self, group: str) -> GroupRetention:
+        """The limits of one broker group, all set."""
+        own = self.groups.get(group, GroupRetention())
+        return GroupRetention(
+            hours=self.hours if own.hours is None else own.hours,
+            max_bytes=self.max_bytes if own.max_bytes is None else own.max_bytes,
+            ignore_groups=self.ignore_groups if own.ignore_groups is None else own.ignore_groups,
+        )
+
+
 class NodeConfig(Section):
     """The whole configuration of one node."""
 
@@ -168,6 +212,7 @@ class NodeConfig(Section):
     raft: Raft = Raft()
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
+    retention: Retention = Retention()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -177,6 +222,10 @@ class NodeConfig(Section):
             for replica in group.replicas:
                 if replica not in self.nodes:
                     raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, which nodes does not list")
+        strangers = sorted(self.retention.groups.keys() - {group.name for group in self.cluster.groups})
+        if strangers:
+            known = ", ".join(group.name for group in self.cluster.groups)
+            raise ValueError(f"retention.groups names {strangers[0]!r}, which is no broker group; known: {known}")
         taken: dict[tuple[str, int], str] = {}
         for name, address in self.nodes.items():
             for kind in ("client_port", "peer_port", "controller_port", "http_port"):
@@ -397,4 +446,12 @@ delivery:
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB
+retention:                     # whole log files go, oldest first; 0 = no such limit
+  hours: 72                    # since the file's last message was stored
+  max_bytes: 0                 # per broker group, complete files together
+  warn_percent: 80             # of the file system: a warning in the log,
+  delete_percent: 85           # files go before their time,
+  refuse_percent: 90           # clients' messages are refused (all three only with less than ample_bytes free)
+  ample_bytes: 20GiB
+  reserve_bytes: 8MiB          # per broker group, kept for cleaning up when the disk is full
 """

@@ -55,6 +55,9 @@ def test_example_is_valid_and_its_units_are_read() -> None:
         ("node", "n9", ["'n9'", "n1, n2, n3"]),
         ("node", "../etc", ["node = '../etc'", "letters, digits"]),
         ("raft.heartbeat_ms", 300, ["heartbeat_ms", "election_min_ms"]),
+        ("retention.delete_percent", 95, ["warn_percent < delete_percent < refuse_percent"]),
+        ("retention.warn_percent", 0, ["retention.warn_percent = 0", "at least 1"]),
+        ("retention.groups", {"g9": {"hours": 1}}, ["'g9'", "no broker group", "g1"]),
     ],
 )
 def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value: Any, said: list[str]) -> None:
@@ -64,6 +67,13 @@ def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value
     for part in said:
         assert part in str(caught.value)
     assert caught.value.exit_code == 64
+
+
+def test_a_group_overrides_only_what_it_names() -> None:
+    """The rest is as for all broker groups; 0 hours is an override like any other."""
+    found = config.validate(changed("retention", {"max_bytes": "1GiB", "groups": {"g1": {"hours": 0}}})).retention
+    assert (found.of("g1").hours, found.of("g1").max_bytes) == (0, 1 << 30)
+    assert (found.of("g2").hours, found.of("g2").ignore_groups) == (72, False)
 
 
 def test_all_faults_are_told_at_once() -> None:
