@@ -1,0 +1,255 @@
+"""A crash between any two file operations, and in the middle of any write, leaves a store that recovers to every acknowledged message.
+
+The default run takes every kill point of every scenario with the page cache kept and with one power cut, and samples second crashes; the
+slow run takes more power cuts and every second crash.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from ledgermq.proto.types import HardState
+from ledgermq.sim.disk import ForgetfulDisk
+from tests.storage.kill_points import DIVISIBLE, Act, Owner, Promises, after_power_cut, crashes, prepared, run, verify
+
+
+def born(owner: Owner) -> None:
+    owner.create()
+    owner.open()
+
+
+def filled(count: int) -> Act:
+    """An open store with durable entries, one snapshot and a checkpoint."""
+
+    def act(owner: Owner) -> None:
+        born(owner)
+        owner.append(count)
+        owner.sync()
+        owner.dispatch()
+        owner.snapshot()
+        owner.checkpoint()
+
+    return act
+
+
+def left_open(count: int) -> tuple[ForgetfulDisk, Promises]:
+    return prepared(filled(count), lambda owner: owner.store.abandon())
+
+
+def stopped(count: int) -> tuple[ForgetfulDisk, Promises]:
+    return prepared(filled(count), Owner.close)
+
+
+def append(owner: Owner) -> None:
+    """Entries one by one and in batches, some of them durable."""
+    owner.open()
+    owner.append(1)
+    owner.append(4)
+    owner.sync()
+    owner.append(2, term=2)
+    owner.sync(idle=True)
+    owner.append(1, term=2)
+
+
+def roll(owner: Owner) -> None:
+    """Over two file boundaries within one batch, and over one with a blank of its own sync."""
+    owner.open()
+    owner.append(30, body_bytes=200)
+    owner.sync()
+    owner.append(1, body_bytes=3000)
+    owner.append(1, body_bytes=3000)
+    owner.sync()
+    owner.sync(idle=True)
+
+
+def sync(owner: Owner) -> None:
+    """Group commits with writes that arrive while they run, and marks that lag."""
+    owner.open()
+    for term in (1, 2, 3):
+        owner.append(3, term=term)
+        job = owner.log.begin_sync()
+        assert job is not None
+        owner.append(2, term=term)
+        job.run()
+        owner.log.finish_sync(job, None)
+        owner._promise()
+    owner.sync()
+    owner.sync(idle=True)
+
+
+def truncate(owner: Owner) -> None:
+    """Back over a file boundary and below the mark, then on with another history, twice."""
+    owner.open()
+    owner.append(20, term=2, body_bytes=300)
+    owner.sync()
+    owner.sync(idle=True)
+    owner.truncate(22)
+    owner.append(4, term=3)
+    owner.truncate(20)
+    owner.append(12, term=4, body_bytes=300)
+    owner.sync()
+
+
+def checkpoint(owner: Owner) -> None:
+    """The two hint files, again and again."""
+    owner.open()
+    for _ in range(3):
+        owner.append(2)
+        owner.sync()
+        owner.checkpoint()
+
+
+def snapshot(owner: Owner) -> None:
+    """Snapshots in the course of time, with units dispatched behind them."""
+    owner.open()
+    for _ in range(3):
+        owner.append(4)
+        owner.sync()
+        owner.dispatch()
+        owner.snapshot()
+        owner.append(3)
+        owner.sync()
+        owner.dispatch()
+
+
+def index_build(owner: Owner) -> None:
+    """The index files are gone and are built again from the log."""
+    for name in owner.disk.disk.listdir(INDEX):
+        owner.disk.unlink(f"{INDEX}/{name}")
+    owner.open()
+
+
+def queues_build(owner: Owner) -> None:
+    """The consume queues are gone and are built again from the log."""
+    for name in owner.disk.disk.listdir(QUEUE):
+        owner.disk.unlink(f"{QUEUE}/{name}")
+    owner.open()
+    owner.snapshot()
+
+
+def hard_state(owner: Owner) -> None:
+    """Terms and votes."""
+    owner.open()
+    for term in range(1, 5):
+        owner.save(HardState(term, None))
+        owner.save(HardState(term, f"n{term % 3}"))
+
+
+def bootstrap(owner: Owner) -> None:
+    """The making of a replica, its first entry and its first vote."""
+    born(owner)
+    owner.append(1)
+    owner.sync()
+    owner.save(HardState(1, "n1"))
+
+
+def close(owner: Owner) -> None:
+    """A stop in good order with everything still to do."""
+    owner.open()
+    owner.append(5)
+    owner.sync()
+    owner.dispatch()
+    owner.append(3)
+    owner.close()
+
+
+EXTRA_OPERATIONS = 12
+"""What a recovery after a recovery may do besides: the abort file again, unfinished files, one file ahead."""
+EXTRA_BYTES = 32 << 10
+INDEX = "/data/n1/g1/dledger-n1/index"
+QUEUE = "/data/n1/g1/consumequeue/t/0"
+
+
+def nothing() -> tuple[ForgetfulDisk, Promises]:
+    return prepared()
+
+
+SCENARIOS: dict[str, tuple[Callable[[], tuple[ForgetfulDisk, Promises]], Act]] = {
+    "append": (lambda: left_open(8), append),
+    "roll": (lambda: stopped(8), roll),
+    "sync": (lambda: stopped(3), sync),
+    "truncate": (lambda: left_open(20), truncate),
+    "checkpoint": (lambda: stopped(3), checkpoint),
+    "snapshot": (lambda: stopped(3), snapshot),
+    "index build": (lambda: stopped(30), index_build),
+    "queues build": (lambda: stopped(30), queues_build),
+    "hard state": (lambda: stopped(3), hard_state),
+    "bootstrap": (nothing, bootstrap),
+    "close": (lambda: stopped(8), close),
+}
+
+
+def check(name: str, disk: ForgetfulDisk, promises: Promises) -> None:
+    try:
+        verify(copy.deepcopy(disk), promises)
+    except Exception as error:
+        raise AssertionError(f"killed at {name}: {error}") from error
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_crash_anywhere_loses_nothing_acknowledged(scenario: str) -> None:
+    """Killed before or half-way through every operation, with the page cache kept and with a power cut: every promise holds."""
+    prepare, act = SCENARIOS[scenario]
+    for number, (name, disk, promises) in enumerate(crashes(*prepare(), act)):
+        check(name, disk, promises)
+        check(f"{name}, then a power cut", after_power_cut(disk, number), promises)
+
+
+def second_crashes(name: str, disk: ForgetfulDisk, promises: Promises, seed: int, stride: int) -> None:
+    """Kill the recovery from a crash, too; then cut the power as well."""
+    if not disk.exists("/data/n1/g1/identity.json"):
+        return
+    recovery, _, done = run(disk, promises, Owner.open)
+    assert done
+    for at in range(seed % stride, len(recovery.operations), stride):
+        for half in (False, True) if recovery.operations[at][0] in DIVISIBLE else (False,):
+            again, told, done = run(disk, promises, Owner.open, at, half=half)
+            assert not done
+            check(f"{name}, again at {at}", again.disk, told)
+            check(f"{name}, again at {at}, then a power cut", after_power_cut(again.disk, seed), told)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_second_crash_during_recovery_is_fine_too(scenario: str) -> None:
+    """A sample of kill points of the recovery from a sample of crashes."""
+    prepare, act = SCENARIOS[scenario]
+    for number, (name, disk, promises) in enumerate(crashes(*prepare(), act, stride=7)):
+        second_crashes(name, after_power_cut(disk, number) if number % 2 else disk, promises, number, stride=11)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("scenario", ["append", "roll", "truncate", "index build"])
+def test_a_crash_loop_ends_and_costs_no_more_each_time(scenario: str, cut: bool) -> None:
+    """Killed in every life a little later: no recovery does more than the first one would have, and the last one keeps every promise."""
+    prepare, act = SCENARIOS[scenario]
+    disk, promises, _ = run(*prepare(), act, 40)
+    medium = disk.disk
+    first, _, done = run(medium, promises, Owner.open)
+    assert done
+    life = 0
+    while True:
+        dying, promises, done = run(medium, promises, Owner.open, life)
+        # A recovery that was cut short may have to write again what the first one would have found written: never more than all of it.
+        assert len(dying.operations) <= len(first.operations) + EXTRA_OPERATIONS
+        assert dying.bytes_read <= first.bytes_read * 2 + EXTRA_BYTES
+        medium = after_power_cut(dying.disk, life) if cut else dying.disk
+        if done:
+            break
+        life += 1
+    assert life > 10
+    check("the crash loop", medium, promises)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_more_crashes(scenario: str) -> None:
+    """Every kill point with several power cuts, and many more second crashes."""
+    prepare, act = SCENARIOS[scenario]
+    for number, (name, disk, promises) in enumerate(crashes(*prepare(), act)):
+        for seed in range(4):
+            cut = after_power_cut(disk, 1000 * seed + number)
+            check(f"{name}, then power cut {seed}", cut, promises)
+        second_crashes(name, cut, promises, number, stride=5)
