@@ -13,6 +13,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 from ledgermq.storage import memory
 from ledgermq.storage.disk import Buffer, Disk, DiskFile
@@ -21,6 +22,10 @@ ZERO_CHUNK_BYTES = 1 << 20
 """Allocation writes zeros in pieces of this size …"""
 ZERO_SYNC_BYTES = 16 << 20
 """… and syncs after this many, so that a background allocation never leaves a long queue in front of the log's own sync."""
+COPY_BYTES = 16 << 20
+"""A copy is made in pieces of at most this size, so that it can be stopped and can tell how far it is."""
+CANNOT_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+"""With these the kernel says that it cannot copy between two particular file systems by `copy_file_range`."""
 
 
 class RealFile:
@@ -243,11 +248,66 @@ class DirectoryLock:
         os.close(self._fd)
 
 
-def _write_zeros(fd: int, size: int) -> None:
+class HeldFile:
+    """A file held open for copying only: it keeps its content when its owner, another process, removes the name."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY)
+
+    def copy_to(self, path: str, length: int, size: int, *, allocate: bool, step: Callable[[int], None]) -> None:
+        """Make the new file `path` of `size` bytes with the first `length` of this one; the rest is zero, with `allocate` in real blocks.
+        The bytes stay in the kernel. Durable when this returns, but for the name, and gone from the page cache: whoever verifies the copy
+        reads the medium. `step` learns of every piece."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            copied = 0
+            while copied < length:
+                piece = _copy(self._fd, fd, copied, min(COPY_BYTES, length - copied))
+                if piece == 0:
+                    raise OSError(errno.EIO, f"{self.path} ends at byte {copied} of {length}", self.path)
+                copied += piece
+                step(piece)
+            if allocate:
+                _write_zeros(fd, size - length, length)
+            else:
+                os.ftruncate(fd, size)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def cut_file(path: str, end: int, size: int) -> None:
+    """Leave the first `end` bytes of a file of `size`; the others become zero. Durable when this returns."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(fd, end)
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _copy(source: int, target: int, offset: int, length: int) -> int:
+    """Copy a piece between two files inside the kernel; returns how much."""
+    try:
+        return os.copy_file_range(source, target, length, offset, offset)
+    except OSError as error:
+        if error.errno not in CANNOT_COPY:
+            raise
+    os.lseek(target, offset, os.SEEK_SET)
+    return os.sendfile(target, source, offset, length)
+
+
+def _write_zeros(fd: int, size: int, start: int = 0) -> None:
     zeros = bytes(min(size, ZERO_CHUNK_BYTES))
     done = 0
     while done < size:
-        wrote = os.pwrite(fd, zeros[: size - done] if size - done < len(zeros) else zeros, done)
+        wrote = os.pwrite(fd, zeros[: size - done] if size - done < len(zeros) else zeros, start + done)
         if done // ZERO_SYNC_BYTES != (done + wrote) // ZERO_SYNC_BYTES:
             os.fdatasync(fd)
         done += wrote
