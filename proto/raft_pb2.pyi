@@ -50,20 +50,24 @@ class RaftVoteReply(_message.Message):
     def __init__(self, pre: _Optional[bool] = ..., granted: _Optional[bool] = ...) -> None: ...
 
 class RaftAppend(_message.Message):
-    __slots__ = ("round", "prev_index", "prev_term", "prev_chain", "commit_index", "range")
+    __slots__ = ("round", "prev_index", "prev_term", "prev_chain", "commit_index", "range", "lazy", "early")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_TERM_FIELD_NUMBER: _ClassVar[int]
     PREV_CHAIN_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
+    LAZY_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     round: int
     prev_index: int
     prev_term: int
     prev_chain: int
     commit_index: int
     range: RaftRange
-    def __init__(self, round: _Optional[int] = ..., prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., prev_chain: _Optional[int] = ..., commit_index: _Optional[int] = ..., range: _Optional[_Union[RaftRange, _Mapping]] = ...) -> None: ...
+    lazy: bool
+    early: bool
+    def __init__(self, round: _Optional[int] = ..., prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., prev_chain: _Optional[int] = ..., commit_index: _Optional[int] = ..., range: _Optional[_Union[RaftRange, _Mapping]] = ..., lazy: _Optional[bool] = ..., early: _Optional[bool] = ...) -> None: ...
 
 class RaftRange(_message.Message):
     __slots__ = ("last_index", "term", "pos")

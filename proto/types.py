@@ -40,6 +40,16 @@ class Permission(str, Enum):
         return self in (Permission.READ_WRITE, Permission.WRITE)
 
 
+class TopicDurability(str, Enum):
+    """What a send to a topic is acknowledged for (docs/format.md §11, key `durability`)."""
+
+    GROUP = ""
+    """Whatever the broker group's flush policy says."""
+    HIGH = "high"
+    MEMORY = "memory"
+    HYBRID = "hybrid"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """One topic as a broker group's log knows it (docs/format.md §11, kind `topic`).
@@ -53,6 +63,7 @@ class TopicConfig:
     queues: int
     permission: Permission
     incarnation: int
+    durability: TopicDurability = TopicDurability.GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,8 @@ class Draft:
     born_ms: int
     tags_code: int = 0
     channel: int = 0
+    priority: int = -1
+    """Of the message; −1 without one. Part of `properties` too; here it only decides how soon the message must be durable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class Core:
     durable_index     ≤ end_index; moved by `synced`, lowered by truncation
     verified_index    ≤ end_index; on a follower the last entry known to equal the current leader's; only rises while that one is followed
     commit_index      ≤ end_index; never falls; counts durable copies only
+    urgent_index      ≤ end_index; everything up to it is to be made durable without delay, here and, on a leader, on every peer
+    early_index       ≤ end_index; on a leader the last entry whose arrival at the peers is worth a reply of its own
+    replicated_index  commit_index ≤ it ≤ end_index; on a leader the last entry of its term that a majority holds, durable or not
     """
 
     def __init__(
@@ -55,6 +58,9 @@ class Core:
         self.durable_index = log.end_index
         self.verified_index = NO_INDEX
         self.commit_index = commit_index
+        self.urgent_index = NO_INDEX
+        self.early_index = NO_INDEX
+        self._held_by_majority = NO_INDEX
         self.peers: dict[str, Peer] = {}
         self._chance = chance
         self._saved = hard_state
@@ -69,6 +75,7 @@ class Core:
         self._election_due_ns = 0
         self._restart_election_timer(now_ns)
         self._truncate_from: int | None = None
+        self._early = False
         self._append: tuple[int, int] | None = None
         self._appending: tuple[int, int] | None = None
         self._leader_commit = NO_INDEX
@@ -116,11 +123,21 @@ class Core:
         else:
             self._on_append_reply(message, now_ns)
 
-    def appended(self, extent: Extent) -> None:
-        """Leader only: the driver appended this range of the leader's own term."""
+    def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False) -> None:
+        """Leader only: the driver appended this range of the leader's own term. `urgent`: it is to become durable at once; `early`: its
+        `replicated_index` is waited for."""
         assert self.role is Role.LEADER and extent.term == self.term, (extent, self)
         assert not extent.membership, "membership is fixed by the group's first entry"
         self.log.append(extent.first_index, extent.last_index, extent.term)
+        if urgent:
+            self.urgent_index = extent.last_index
+        if early:
+            self.early_index = extent.last_index
+        self._advance_replicated()
+
+    def urge(self) -> None:
+        """Nothing of what the log holds now may wait any longer for its sync; a leader tells its peers with the next `take`."""
+        self.urgent_index = self.log.end_index
 
     def append_written(self) -> None:
         """The range of the last `Writes.append` is in the log now; only from here on it counts as received."""
@@ -129,16 +146,22 @@ class Core:
         self._appending = None
         self._reply_owed = True
         self._follow_commit()
+        if self._early and self.leader is not None:
+            self._accept(self.leader)
 
     def append_refused(self) -> None:
         """That range could not be written (disk full): the log still ends before it, and the leader will push it again."""
         assert self._appending is not None
         self.log.truncate_from(self._appending[0])
+        self.urgent_index = min(self.urgent_index, self.log.end_index)
         self._appending = None
 
     def sync_begins(self) -> tuple[int, int]:
         """(term, index) that a sync starting now will make durable; hand it back to `synced`. One sync at a time."""
         self._cut_since_sync = None
+        if self.role is Role.LEADER:
+            # What this copy does not wait with, no other needs to wait with: so the sync at hand leads to a commit.
+            self.urge()
         return self.log.end_term, self.log.end_index
 
     def synced(self, term: int, index: int) -> None:
@@ -199,6 +222,11 @@ class Core:
     def _durable_claim(self) -> int:
         """What this replica may call durable: its vote in the commit quorum, as leader and in every reply."""
         return self.durable_index if self.role is Role.LEADER else min(self.durable_index, self.verified_index)
+
+    def _early_claim(self) -> int:
+        """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that."""
+        received = (self.log.end_index if v == self.config.node else self.peers[v].received for v in self.config.voters)
+        return reached_by_majority(tuple(received))
 
     def _up_to_date(self, request: VoteRequest) -> bool:
         """Raft §5.4.1: the candidate's log holds everything a voter's does, by last term, then by length."""
@@ -270,6 +298,9 @@ class Core:
         self._enter(Role.LEADER, self.config.node)
         self._round = 0
         self._heartbeat_due_ns = now_ns
+        # Of which class entries of earlier terms are, nobody knows any more.
+        self.urge()
+        self.early_index = self._held_by_majority = NO_INDEX
         self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.config.peers}
         self._advance_commit()
 
@@ -318,6 +349,9 @@ class Core:
         if message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
             return self._reject(message)
         self._merge(message)
+        if not message.lazy:
+            self.urgent_index = max(self.urgent_index, min(message.last_index, self.log.end_index))
+        self._early = message.early
         self._leader_commit = max(self._leader_commit, message.commit_index)
         if self._fence is None and self._append is None:
             self.verified_index = max(self.verified_index, message.last_index)
@@ -353,6 +387,7 @@ class Core:
         self._truncate_from = index
         self.log.truncate_from(index)
         self.durable_index = min(self.durable_index, index - 1)
+        self.urgent_index, self.early_index = min(self.urgent_index, index - 1), min(self.early_index, index - 1)
         self._cut_since_sync = index if self._cut_since_sync is None else min(index, self._cut_since_sync)
 
     def _accept(self, to: str) -> None:
@@ -385,7 +420,18 @@ class Core:
         else:
             peer.accepted(reply, self.log.end_index, self._round)
             self._advance_commit()
+            self._advance_replicated()
         return None
+
+    @property
+    def replicated_index(self) -> int:
+        """What an earlier acknowledgement may rest on (docs/decisions/2026-11-21-flush-policies.md). Never called durable."""
+        return max(self.commit_index, self._held_by_majority if self.role is Role.LEADER else NO_INDEX)
+
+    def _advance_replicated(self) -> None:
+        candidate = self._early_claim()
+        if candidate > self._held_by_majority and self._may_commit(candidate):
+            self._held_by_majority = candidate
 
     def _advance_commit(self) -> None:
         voters = (self._durable_claim() if v == self.config.node else self.peers[v].durable for v in self.config.voters)
@@ -407,7 +453,8 @@ class Core:
         for peer in self.peers.values():
             size, ranges = peer.room(timing.window_bytes, timing.window_ranges) if peer.next_index <= self.log.end_index else (0, 0)
             news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
-            if beat or peer.probe_due or (news and not ranges):
+            urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
+            if beat or peer.probe_due or ((news or urgent) and not ranges):
                 self._messages.append(self._append_to(peer, peer.anchor(), None))
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
@@ -417,10 +464,20 @@ class Core:
         self._round += 1
         term_there = self.log.term_at(prev_index)
         prev_term = NO_TERM if term_there is None else term_there
-        message = Append(self.config.node, peer.node, self.term, self._round, prev_index, prev_term, self.commit_index, extent)
+        lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= self.early_index
+        me = self.config.node
+        message = Append(me, peer.node, self.term, self._round, prev_index, prev_term, self.commit_index, extent, lazy, early)
         peer.probe_due = False
         peer.told_commit = max(peer.told_commit, min(self.commit_index, message.last_index))
+        if not lazy:
+            peer.told_urgent = max(peer.told_urgent, message.last_index)
         return message
+
+    def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
+        """Whether nothing up to the end of a message is waited for: neither in its range nor, as far as we know of the peer, before it."""
+        if extent is not None:
+            return extent.first_index > self.urgent_index
+        return min(self.urgent_index, prev_index) <= peer.durable
 
     # Ending and looking
 
@@ -446,7 +503,8 @@ class Core:
         end = self.log.end_index
         assert -1 <= self.durable_index <= end, self
         assert -1 <= self.verified_index <= end, self
-        assert -1 <= self.commit_index <= end, self
+        assert -1 <= self.commit_index <= self.replicated_index <= end, self
+        assert -1 <= self.urgent_index <= end and self.early_index <= end, self
         assert self.term >= max(self.log.end_term, self._saved.term), self
         assert (self.role is Role.LEADER) == (self.leader == self.config.node), self
         assert self.role is not Role.LEADER or self.voted_for == self.config.node, self

@@ -54,7 +54,8 @@ class Append:
     """The leader's only message: heartbeat, commit news, probe and push in one.
 
     `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
-    `round` grows with every message of a leader within its term, over all peers.
+    `round` grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to let its sync wait; without it
+    everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received.
     """
 
     sender: str
@@ -65,6 +66,8 @@ class Append:
     prev_term: int
     commit_index: int
     extent: Extent | None = None
+    lazy: bool = False
+    early: bool = False
 
     @property
     def last_index(self) -> int:

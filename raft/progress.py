@@ -38,6 +38,8 @@ class Peer:
     underway_bytes  Σ size of `underway`; the window bounds it
     rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
     suspect         the last range was lost or refused: one range at a time until `received` rises again
+    told_commit     the commit index it has been told, as far as it can follow it
+    told_urgent     up to here a message asked it to sync at once; a hint for promptness, every heartbeat says it again
     probe_due       an answer moved the question: ask at once instead of with the next heartbeat
     """
 
@@ -53,6 +55,7 @@ class Peer:
         self.suspect = False
         self.probe_due = True
         self.told_commit = -1
+        self.told_urgent = -1
         self.contact_ns = now_ns
         self.boot_id: int | None = None
         self._retired_boots: deque[int] = deque(maxlen=RETIRED_BOOTS)
@@ -117,7 +120,7 @@ class Peer:
 
     def _forget(self, round_: int) -> None:
         """Start over: nothing the peer ever confirmed counts any more."""
-        self.received = self.durable = -1
+        self.received = self.durable = self.told_urgent = -1
         self.stage = Stage.PROBING
         self.probe_due = True
         self._rewind(self.next_index, round_)

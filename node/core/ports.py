@@ -27,10 +27,13 @@ class PeerPacket:
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
     """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,
-    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way."""
+    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size` (bytes)
+    say what became part of it; both are 0 for a sync of the mark alone."""
 
     number: int
     run: Callable[[], None]
+    entries: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ class Replicator(Protocol):
     @property
     def commit_index(self) -> int: ...
 
+    @property
+    def replicated_index(self) -> int:
+        """On a leader the last entry of its term that a majority holds in memory, ≥ `commit_index`; elsewhere `commit_index`."""
+        ...
+
     def tick(self, now_ns: int) -> None: ...
 
     def admit(self) -> None:
@@ -96,12 +104,27 @@ class Replicator(Protocol):
         """The outcome of a ticket. Any error raises Fenced."""
         ...
 
-    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+    def propose(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool = False,
+        urgent: bool = True,
+        early: bool = False,
+    ) -> Sequence[Range]:
         """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One Range per log file touched.
 
         `queue_offsets` (int64, n) come from the caller, who alone decides against the state at the log's end. `control` may use the
-        reserve of a full disk. Raises NotLeader, LogFull or Fenced, with nothing appended.
+        reserve of a full disk. Without `urgent` the syncs of the batch may wait for company; with `early` somebody waits for the moment
+        when a majority holds it. Raises NotLeader, LogFull or Fenced, with nothing appended.
         """
+        ...
+
+    def hurry(self) -> None:
+        """Leader only: somebody waits for the commit of what was not urgent; sync everything, here and on the peers, from the next `take` on."""
         ...
 
     def take(self, now_ns: int) -> ReplicaOutput:

@@ -4,8 +4,9 @@ Here lives the driver: packets become messages, the core decides, and its effect
 hard state durable, log cut and written, then packets. It decides nothing itself. No clock, threads or chance of its own: time comes in, the
 one blocking call of a group commit leaves as a `SyncTicket`. Duties that safety hangs on have a method of their own.
 
-The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something is unsynced and none is under
-way. The first failed write or sync fences the replica for good (invariant I9).
+The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something urgent is unsynced and none is
+under way. What is not urgent, messages of the class `memory`, waits for company (`flush.py`). The first failed write or sync fences the
+replica for good (invariant I9), whichever class it was for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ledgermq.node.core.flush import LazySync, Unsynced
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
@@ -49,6 +51,7 @@ class RaftReplica:
         store_host: bytes,
         commit_index: int = MEMBERSHIP_INDEX,
         admitted: bool = True,
+        lazy: LazySync | None = None,
     ) -> None:
         """`log` is recovered and bootstrapped; everything in it is durable. `commit_index` was committed and durable here when it was
         noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this
@@ -68,6 +71,9 @@ class RaftReplica:
         self._store_host = store_host
         self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
         self._last_write_ns = now_ns
+        self._unsynced = Unsynced(lazy or LazySync())
+        self._cut_unsynced = False
+        """The log was cut, and no sync has begun since: what was cut off could come back."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._recent: dict[int, Range] = {}
         self._counts: Counter[str] = Counter()
@@ -101,6 +107,10 @@ class RaftReplica:
     @property
     def commit_index(self) -> int:
         return self.core.commit_index
+
+    @property
+    def replicated_index(self) -> int:
+        return self.core.replicated_index
 
     def status(self) -> ReplicaStatus:
         """`applied_index` is −1: applying is the caller's business."""
@@ -156,7 +166,10 @@ class RaftReplica:
         writes = self.core.take_writes()
         if writes.append is not None:
             self._last_write_ns = now_ns
+        before = self.log.end_index
         self._carry_out(writes, entries)
+        if writes.append is not None and entries is not None and self.log.end_index > before:
+            self._unsynced.wrote(now_ns, entries.last_index - writes.append[0] + 1, len(entries.data))
 
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
         self._refuse_when_fenced()
@@ -167,7 +180,17 @@ class RaftReplica:
             self.log.finish_sync(job, error)
         self.core.synced(term, index)
 
-    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+    def propose(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool = False,
+        urgent: bool = True,
+        early: bool = False,
+    ) -> Sequence[Range]:
         self._refuse_when_fenced()
         if self.role is not Role.LEADER:
             raise NotLeader(self.leader)
@@ -179,12 +202,19 @@ class RaftReplica:
             raise LogFull(str(error)) from error
         self._last_write_ns = now_ns
         for entries in ranges:
-            self.core.appended(_extent(entries))
+            self.core.appended(_extent(entries), urgent=urgent, early=early)
+            self._unsynced.wrote(now_ns, len(entries), len(entries.data))
             self._recent[entries.first_index] = entries
         return ranges
 
+    def hurry(self) -> None:
+        self.core.urge()
+
     def take(self, now_ns: int) -> ReplicaOutput:
         self._refuse_when_fenced()
+        if self._underway is None and self._sync_is_due(now_ns):
+            # The peers are told with the messages of this very turn, so that all copies become durable together.
+            self.core.urge()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
             self._fence(effects.fence)
@@ -232,10 +262,19 @@ class RaftReplica:
         """The log ends before `index` afterwards, and no byte behind its end can come back."""
         with self._fencing("the log could not be cut"):
             self.log.truncate_from(index)
+        self._cut_unsynced = True
+
+    def _sync_is_due(self, now_ns: int) -> bool:
+        """Something unsynced is waited for, or has waited long enough. Only appended entries may wait: a cut, and names of files without
+        an entry, are synced at once."""
+        if not self.log.dirty:
+            return False
+        waited_for = self.core.durable_index < self.core.urgent_index or self._cut_unsynced or not self._unsynced.entries
+        return waited_for or now_ns >= self._unsynced.due_ns()
 
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
         """One group commit over everything written so far, unless one is under way; at rest also for the synced mark alone."""
-        if self._underway is not None:
+        if self._underway is not None or (self.log.dirty and not self._sync_is_due(now_ns)):
             return None
         with self._fencing("the synced mark could not be written"):
             job = self.log.begin_sync(idle=now_ns >= self._last_write_ns + IDLE_NS)
@@ -243,14 +282,18 @@ class RaftReplica:
             return None
         term, index = self.core.sync_begins()
         assert (term, index) == (job.term, job.index), (job, self.core)
-        ticket = SyncTicket(job.number, job.run)
+        self._cut_unsynced = False
+        ticket = SyncTicket(job.number, job.run, *self._unsynced.sync_begins())
         self._underway = (ticket, job, term, index)
         return ticket
 
     def _wake_at_ns(self, now_ns: int) -> int:
         wake = self.core.wake_at_ns(now_ns)
-        wants_idle_sync = self._underway is None and self.log.mark_pending
-        return min(wake, self._last_write_ns + IDLE_NS) if wants_idle_sync else wake
+        if self._underway is not None:
+            return wake
+        if self.log.dirty:
+            return min(wake, self._unsynced.due_ns())
+        return min(wake, self._last_write_ns + IDLE_NS) if self.log.mark_pending else wake
 
     # Carrying out
 

@@ -41,6 +41,7 @@ def encode_append(message: Append, prev_chain: int, entries: Range | None) -> Pe
     append = header.append
     append.round, append.commit_index = message.round, message.commit_index
     append.prev_index, append.prev_term, append.prev_chain = message.prev_index, message.prev_term, prev_chain
+    append.lazy, append.early = message.lazy, message.early
     if entries is None:
         return _seal(header, b"")
     append.range.last_index, append.range.term, append.range.pos = entries.last_index, entries.term, entries.pos
@@ -113,7 +114,8 @@ def _append(header: RaftMessage, payload: bytes | memoryview) -> Arrived:
         extent, pos = _extent(append, header.term, len(payload)), append.range.pos
     else:
         _demand(not len(payload), "payload without a range")
-    message = Append(header.sender, header.to, header.term, append.round, append.prev_index, append.prev_term, append.commit_index, extent)
+    place = (append.round, append.prev_index, append.prev_term, append.commit_index)
+    message = Append(header.sender, header.to, header.term, *place, extent, append.lazy, append.early)
     return Arrived(message, payload, append.prev_chain, pos)
 
 

@@ -1,0 +1,103 @@
+"""Flush policies: how soon a message must be durable, and when written bytes that nobody waits for are synced (design §4).
+
+Pure values and arithmetic. Commit means durable on a majority under every policy; a class only decides what an acknowledgement waits for,
+and so how long a sync may wait. Two classes exist: `durable` (commit) and `memory` (in memory on a majority, the replicated index).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from ledgermq.proto.types import TopicDurability
+
+DURABLE_PRIORITY = 4
+"""Under `hybrid`, messages of this priority and above are durable."""
+PAGE_BYTES = 4096
+MS = 1_000_000
+NEVER_NS = 1 << 62
+
+
+class Durability(str, Enum):
+    """The class of an acknowledgement, as clients read it."""
+
+    DURABLE = "durable"
+    """Committed: on stable storage on a majority."""
+    MEMORY = "memory"
+    """Held by a majority of processes. It may still be lost, until it is committed like everything else."""
+
+
+class FlushPolicy(str, Enum):
+    """What a broker group does with messages of topics that say nothing themselves."""
+
+    DURABLE = "durable"
+    MEMORY = "memory"
+    HYBRID = "hybrid"
+
+
+_BY_TOPIC = {
+    TopicDurability.HIGH: FlushPolicy.DURABLE,
+    TopicDurability.MEMORY: FlushPolicy.MEMORY,
+    TopicDurability.HYBRID: FlushPolicy.HYBRID,
+}
+
+
+def policy_of(group_policy: FlushPolicy, topic: TopicDurability) -> FlushPolicy:
+    """A topic's own attribute stands above its broker group's policy."""
+    return _BY_TOPIC.get(topic, group_policy)
+
+
+def durability_of(group_policy: FlushPolicy, topic: TopicDurability, priority: int) -> Durability:
+    """The class of one message; `priority` is −1 without one."""
+    policy = policy_of(group_policy, topic)
+    if policy is FlushPolicy.HYBRID:
+        return Durability.DURABLE if priority >= DURABLE_PRIORITY else Durability.MEMORY
+    return Durability.DURABLE if policy is FlushPolicy.DURABLE else Durability.MEMORY
+
+
+def strongest(classes: Iterable[Durability]) -> Durability:
+    """The class of a call with several messages."""
+    return Durability.DURABLE if Durability.DURABLE in classes else Durability.MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class LazySync:
+    """How long bytes may lie unsynced that only `memory` messages brought.
+
+    After `interval_ns` they are synced if there are `least_bytes` of them, after `thorough_ns` in any case. RocketMQ's asynchronous flush
+    has the same three settings.
+    """
+
+    interval_ns: int = 500 * MS
+    least_bytes: int = 4 * PAGE_BYTES
+    thorough_ns: int = 10_000 * MS
+
+
+class Unsynced:
+    """What was written since the last sync began: how much, and since when. Knows nothing of files."""
+
+    def __init__(self, lazy: LazySync) -> None:
+        self._lazy = lazy
+        self._since_ns: int | None = None
+        self.entries = 0
+        self.size = 0
+
+    def wrote(self, now_ns: int, entries: int, size: int) -> None:
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        self.entries += entries
+        self.size += size
+
+    def due_ns(self) -> int:
+        """When these bytes must be synced although nobody waits for them."""
+        if self._since_ns is None:
+            return NEVER_NS
+        enough = self.size >= self._lazy.least_bytes
+        return self._since_ns + (self._lazy.interval_ns if enough else self._lazy.thorough_ns)
+
+    def sync_begins(self) -> tuple[int, int]:
+        """(entries, bytes) that the sync covers."""
+        taken = self.entries, self.size
+        self._since_ns, self.entries, self.size = None, 0, 0
+        return taken
