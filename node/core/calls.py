@@ -44,12 +44,14 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Committed: durable on a majority. Columns are in the order of the drafts."""
+    """Acknowledged for `durability`: `durable` is committed, on stable storage on a majority; `memory` is held by a majority of processes and
+    committed later, unless it is lost with them. Columns are in the order of the drafts."""
 
     first_index: int
     term: int
     queue_offsets: tuple[int, ...]
     store_ms: int
+    durability: str = "durable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ class Peek:
     queue: int
     offset: int
     max_messages: int
+    max_bytes: int = 16 << 20
+    """At least one message comes, however long it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.node.core.calls import Call, Done, GroupView, Peek
+from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.leader import Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.plan import Plan
@@ -37,7 +38,8 @@ _RESERVE_FOR_DELIVERY = 256 << 10
 class TurnOutput:
     """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
 
-    `view` is None when nothing an outsider can see has changed.
+    `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its end,
+    because none of them could be answered before the next one.
     """
 
     done: list[Done]
@@ -45,6 +47,7 @@ class TurnOutput:
     sync: SyncTicket | None
     wake_at_ns: int
     view: GroupView | None
+    hold_calls: bool = True
 
 
 @dataclass(slots=True)
@@ -80,6 +83,9 @@ class Group:
         self.machine = machine
         self.leader = Leader(machine, settings)
         self._sequencer = Sequencer(machine.end)
+        self._policy = settings.policy
+        self._hold_calls: tuple[object, bool] = (None, True)
+        """The topics that `hold_calls` was worked out for, and its value."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._seen: tuple[object, ...] = ()
@@ -113,8 +119,12 @@ class Group:
         for _ in range(_PASSES_PER_TURN):
             self.leader.expire(now_ns)
             proposed = self._propose(turn)
+            if self.leader.wants_commit():
+                self.replicator.hurry()
             self._take_output(turn)
             self._follow_role(turn)
+            if self.leader.term is not None:
+                turn.done += self.leader.replicated(self.replicator.replicated_index)
             if not self._apply(turn) and not proposed:
                 break
         else:
@@ -167,7 +177,9 @@ class Group:
 
     # Proposing
 
-    def _append(self, turn: _Turn, drafts: list[Draft], *, control_only: bool) -> tuple[list[int], int] | None:
+    def _append(
+        self, turn: _Turn, drafts: list[Draft], *, control_only: bool, urgent: bool = True, early: bool = False
+    ) -> tuple[list[int], int] | None:
         """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads.
 
         With `control_only`, which may use the reserve, there is no client message among them.
@@ -175,7 +187,8 @@ class Group:
         batch = encode_entries(drafts)
         assignment = self._sequencer.assign(batch, turn.now_ms)
         try:
-            self.replicator.propose(turn.now_ns, batch, assignment.queue_offsets, assignment.store_ms, control=control_only)
+            where = (assignment.queue_offsets, assignment.store_ms)
+            self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
         except LogFull:
             self._log_full += 1
             turn.full = control_only
@@ -217,7 +230,7 @@ class Group:
             return [], 0
         drafts = [draft for draft in plan.drafts if draft is not None]
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
-        return self._append(turn, drafts, control_only=control_only)
+        return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
 
     # Applying
 
@@ -258,7 +271,15 @@ class Group:
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
-        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view)
+        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls())
+
+    def _may_hold_calls(self) -> bool:
+        """Only where every send waits for a sync does a batch lose nothing by beginning after the last one."""
+        topics = self.machine.topics
+        if self._hold_calls[0] is not topics:
+            policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
+            self._hold_calls = (topics, policies <= {FlushPolicy.DURABLE})
+        return self._hold_calls[1]
 
     def view(self) -> GroupView:
         """What outsiders may know of this group now."""

@@ -2,13 +2,13 @@
 
 Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
 `appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
-entry that bears it is applied (`applied`). Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader`
+entry that bears it is applied (`applied`), but sends of the class `memory`: they are answered once it is replicated (`replicated`). Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader`
 for what was not.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -27,6 +27,7 @@ from ledgermq.node.core.calls import (
     Token,
 )
 from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay
@@ -48,6 +49,8 @@ class LeaderSettings:
     """How much longer than its deadline a Receive waits for a lease that is already in the log."""
     receive_bytes_max: int = 16 << 20
     entry_bytes_max: int = (64 << 20) - 8
+    policy: FlushPolicy = FlushPolicy.DURABLE
+    """What messages of topics without a durability of their own are acknowledged for."""
 
 
 class Leader:
@@ -61,9 +64,13 @@ class Leader:
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls(settings.lease_grace_ns)
         self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
-        self._planner = Planner(machine, self.clock, self._overlay, self._picker, settings.entry_bytes_max)
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, settings.entry_bytes_max, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
+        self._early: deque[Awaited] = deque()
+        """Sends that wait to be replicated, by index; each call waits here or in `_awaited`, so that it is answered once."""
+        self._uncommitted: dict[str, int] = {}
+        """Stored topic → last entry of the class `memory` that is not applied yet."""
         self._serial = 0
         self._releases: dict[tuple[QueueKey, int], int] = {}
         """Leases whose Receive is gone, to be made visible again: (queue, offset) → lease number."""
@@ -95,6 +102,10 @@ class Leader:
         self.term = None
         self.serving = False
         done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        for early in self._early:
+            self._await(early)
+        self._early.clear()
+        self._uncommitted.clear()
         kept: list[tuple[int, int, Awaited]] = []
         for index, serial, awaited in sorted(self._awaited, key=lambda item: item[:2]):
             if awaited.poll is not None and self.polls.get(awaited.token) is None:
@@ -203,10 +214,15 @@ class Leader:
         self._releases.clear()
         for name, by in plan.counts.items():
             self.counters[name] += by
-        for call, place in plan.produced:
+        for call, place, durability in plan.produced:
             end = place + len(call.drafts)
-            produced = Produced(plan.first_index + place, self.term, tuple(queue_offsets[place:end]), store_ms)
-            self._await(Awaited(plan.first_index + end - 1, self.term, call.token, produced))
+            produced = Produced(plan.first_index + place, self.term, tuple(queue_offsets[place:end]), store_ms, durability.value)
+            awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
+            if durability is Durability.MEMORY:
+                self._early.append(awaited)
+                self._uncommitted.update((draft.stored_topic, awaited.index) for draft in call.drafts)
+            else:
+                self._await(awaited)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
         for pair in plan.settled:
@@ -223,11 +239,26 @@ class Leader:
         self._serial += 1
         heappush(self._awaited, (awaited.index, self._serial, awaited))
 
-    # Applying
+    # Replicated, and applied
+
+    def replicated(self, index: int) -> list[Done]:
+        """A majority holds the entries of this term up to `index`: answer the sends that wait for no more than that."""
+        done: list[Done] = []
+        while self._early and self._early[0].index <= index:
+            awaited = self._early.popleft()
+            assert awaited.term == self.term and awaited.result is not None, awaited
+            done.append(Done(awaited.token, awaited.result))
+        return done
+
+    def wants_commit(self) -> bool:
+        """Does a Receive wait for messages that nobody else is in a hurry for? Only committed messages are delivered."""
+        return any(self.polls.waits_for(topic) for topic in self._uncommitted)
 
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries; answer what waited for them."""
         self._overlay.applied(entries.last_index)
+        if self._uncommitted:
+            self._uncommitted = {topic: last for topic, last in self._uncommitted.items() if last > entries.last_index}
         done: list[Done] = []
         while self._awaited and self._awaited[0][0] <= entries.last_index:
             _, _, awaited = heappop(self._awaited)

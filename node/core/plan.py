@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ledgermq.node.core.calls import Call, Done, Lease, Produce, Refused, Result, Token
+from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.polls import Pair, Poll
 from ledgermq.proto.types import Draft
 
@@ -17,7 +18,7 @@ AckEntry = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """An answer that waits until the entry at `index` of this `term` is applied here."""
+    """An answer that waits until the entry at `index` of this `term` is applied here or, for one of the class `memory`, replicated."""
 
     index: int
     term: int
@@ -41,8 +42,10 @@ class Plan:
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""
-    produced: list[tuple[Produce, int]] = field(default_factory=list)
-    """Produce calls with the place of their first draft."""
+    produced: list[tuple[Produce, int, Durability]] = field(default_factory=list)
+    """Produce calls with the place of their first draft and what their acknowledgement waits for."""
+    memory_drafts: int = 0
+    """How many drafts belong to calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result]] = field(default_factory=list)
     leased: list[tuple[int, Poll, tuple[Lease, ...]]] = field(default_factory=list)
     settled: list[Pair] = field(default_factory=list)
@@ -63,6 +66,11 @@ class Plan:
     def next_index(self) -> int:
         """Index of the entry the next draft becomes."""
         return self.first_index + len(self.drafts)
+
+    @property
+    def urgent(self) -> bool:
+        """Somebody waits for the commit of a draft. Whatever is no client message is urgent: leases and acknowledgements wait for nothing."""
+        return len(self.drafts) > self.memory_drafts
 
     def refuse(self, token: Token, reason: str, detail: str = "") -> None:
         self.done.append(Done(token, Refused(reason, detail=detail)))

@@ -27,6 +27,7 @@ from ledgermq.node.core.calls import (
     Trim,
 )
 from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
@@ -46,12 +47,15 @@ _HANDLE_BYTES = 256
 class Planner:
     """The one writer's rules. Keeps nothing; what it decides is in the plan and in the overlay."""
 
-    def __init__(self, machine: Machine, clock: LeaseClock, overlay: Overlay, picker: Picker, entry_bytes_max: int) -> None:
+    def __init__(
+        self, machine: Machine, clock: LeaseClock, overlay: Overlay, picker: Picker, entry_bytes_max: int, policy: FlushPolicy
+    ) -> None:
         self._machine = machine
         self._clock = clock
         self._overlay = overlay
         self._picker = picker
         self._entry_bytes_max = entry_bytes_max
+        self._policy = policy
 
     def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
         """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
@@ -100,7 +104,11 @@ class Planner:
         if not call.drafts:
             plan.refuse(call.token, "unknown-topic", "no message at all")
             return
-        plan.produced.append((call, len(plan.drafts)))
+        topics = self._machine.topics
+        durability = strongest(durability_of(self._policy, topics[d.stored_topic].durability, d.priority) for d in call.drafts)
+        plan.produced.append((call, len(plan.drafts), durability))
+        if durability is Durability.MEMORY:
+            plan.memory_drafts += len(call.drafts)
         plan.drafts.extend(call.drafts)
         plan.size += sum(len(draft.body) for draft in call.drafts)
         plan.count("produced", len(call.drafts))

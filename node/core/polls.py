@@ -81,6 +81,10 @@ class Polls:
         if not pairs:
             del self._pairs_of[poll.call.topic]
 
+    def waits_for(self, topic: str) -> bool:
+        """Does a Receive without a lease wait for messages of this topic?"""
+        return topic in self._pairs_of
+
     def wake_topic(self, topic: str) -> None:
         """Messages of this topic were applied."""
         self._dirty.update(self._pairs_of.get(topic, {}))

@@ -85,10 +85,18 @@ class FakeReplicator:
         self.full = False
         self.full_for_control = False
         self.proposals: list[int] = []
+        self.urgencies: list[tuple[bool, bool]] = []
+        self.replicated: int | None = None
+        """The replicated index, when it is not the commit index."""
+        self.hurried = 0
 
     @property
     def end_index(self) -> int:
         return self.log.end_index
+
+    @property
+    def replicated_index(self) -> int:
+        return self.commit_index if self.replicated is None else self.replicated
 
     def tick(self, now_ns: int) -> None:
         pass
@@ -102,7 +110,20 @@ class FakeReplicator:
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
         pass
 
-    def propose(self, now_ns: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, *, control: bool = False) -> Sequence[Range]:
+    def hurry(self) -> None:
+        self.hurried += 1
+
+    def propose(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool = False,
+        urgent: bool = True,
+        early: bool = False,
+    ) -> Sequence[Range]:
         if self.role is not Role.LEADER:
             raise NotLeader(self.leader)
         if self.full and not (control and not self.full_for_control):
@@ -112,6 +133,7 @@ class FakeReplicator:
         seal(batch, queue_offsets=queue_offsets, store_ms=store_ms, store_host=host_bytes("127.0.0.1", 1), **place)
         self.log.append(make_range(batch, 0, len(batch), **place))
         self.proposals.append(len(batch))
+        self.urgencies.append((urgent, early))
         return self.log.ranges[-1:]
 
     def take(self, now_ns: int) -> ReplicaOutput:
