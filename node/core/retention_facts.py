@@ -1,0 +1,106 @@
+"""Where the decision about retention gets its facts from: the log's files, and what of a replica's state pins them.
+
+Everything here only reads, in steps that are small enough for the thread that owns the group: boundaries of a sealed file are found by
+bisection once and remembered. A further kind of pin (pending timers, half messages) is one more function here and one line in the caller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.machine import Machine, last_store_ms
+from ledgermq.node.core.retention import LogFile, Pin
+from ledgermq.proto.types import PeerProgress, Range
+
+
+class LogLike(Protocol):
+    """What is needed of the entry log."""
+
+    begin_index: int
+    end_index: int
+    end_pos: int
+    end_term: int
+    end_chain: int
+    durable_index: int
+
+    def pos_of(self, index: int) -> int: ...
+    def read(self, first_index: int, max_bytes: int) -> Range: ...
+
+
+class FileBook:
+    """The files of one replica's log, from the begin its records say on. Bounded by the number of files."""
+
+    def __init__(self, log: LogLike, machine: Machine, file_bytes: int) -> None:
+        self._log = log
+        self._machine = machine
+        self._size = file_bytes
+        self._sealed: dict[int, LogFile] = {}
+
+    def files(self) -> list[LogFile]:
+        """Ascending; the last one is the active file."""
+        machine, log = self._machine, self._log
+        for base in [base for base in self._sealed if base < machine.begin_pos]:
+            del self._sealed[base]
+        settled = min(machine.applied_index, log.durable_index)
+        found: list[LogFile] = []
+        base, first = machine.begin_pos, machine.begin_index
+        while base + self._size <= log.end_pos:
+            file = self._sealed.get(base) or self._look(base, first, settled)
+            found.append(file)
+            base, first = file.next_base, file.last_index + 1
+        active = LogFile(base, self._size, first, log.end_index, log.end_pos, log.end_term, log.end_chain, machine.store_ms, sealed=False)
+        return [*found, active]
+
+    def _look(self, base: int, first: int, settled: int) -> LogFile:
+        """A file behind which another one has begun; remembered once it is sealed."""
+        indexes = range(first, self._log.end_index + 1)
+        following = first + bisect_left(indexes, base + self._size, key=self._log.pos_of)
+        last = self._log.read(following - 1, 1)
+        sealed = following <= settled
+        file = LogFile(base, self._size, first, last.last_index, last.end_pos, last.term, last.last_chain, last_store_ms(last), sealed)
+        if sealed:
+            self._sealed[base] = file
+        return file
+
+    def pos_after(self, index: int) -> int:
+        """Where the log begins that somebody needs who has everything up to `index`."""
+        if index < self._machine.begin_index:
+            return self._machine.begin_pos
+        return self._log.pos_of(min(index, self._log.end_index) + 1)
+
+
+def follower_pins(book: FileBook, voters: Iterable[str], own: str, peers: Sequence[PeerProgress], end_index: int) -> Iterator[Pin]:
+    """What other voters have not on stable storage yet: nothing else can bring it to them."""
+    progress = {peer.node: peer.durable_index for peer in peers}
+    for node in sorted(set(voters) - {own}):
+        durable = progress.get(node)
+        if durable is None:
+            yield Pin("follower", 0, f"replica {node} has not told this leader yet how far it is")
+        elif durable < end_index:
+            yield Pin("follower", book.pos_after(durable), f"replica {node} has the log up to entry {durable} on stable storage")
+
+
+def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
+    """Derived state above the snapshot is rebuilt from the log."""
+    return Pin(
+        "snapshot", book.pos_after(snapshot_index), f"the older snapshot of replica {node} covers the log up to entry {snapshot_index}"
+    )
+
+
+def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
+    """The first message that a configured consumer group has not finished, per queue it ever read."""
+    for key in keys:
+        group, topic, queue = key
+        state = machine.delivery.queues.get(key)
+        if state is None or group not in machine.groups or topic not in machine.topics:
+            continue
+        offset = max(min([state.cursor, *state.rows]), machine.begin(topic, queue))
+        if offset >= machine.end(topic, queue):
+            continue
+        positions, _, _ = machine.units(topic, queue, offset, 1)
+        if len(positions):
+            pin = f"consumer group {group} has not finished message {offset} of queue {queue} of topic {topic}"
+            yield Pin("consumer", int(positions[0]), pin)
