@@ -1,8 +1,8 @@
-"""`ledgermq.v1.Admin`: what `ledgermq status`, `topic`, `group` and `peek` ask of any node.
+"""`ledgermq.v1.Admin`: what `ledgermq status`, `topic`, `group`, `peek` and `query` ask of any node.
 
-Thin: intent goes to the controller, questions about broker groups to the engine or to a peer that hosts them, and every failure becomes a
-`Status` through the one error table. Creating and updating returns when the intent is in force in every broker group this node can see,
-so that the next call of the same client finds it.
+Thin: intent goes to the controller, questions about messages and progress to `peeks.py` and `queries.py`, others about broker groups to the
+engine or to a peer that hosts them, and every failure becomes a `Status` through the one error table. Creating and updating returns when
+the intent is in force in every broker group this node can see, so that the next call of the same client finds it.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ledgermq.node.core.calls import Peek, Peeked, Refused
 from ledgermq.node.engine import Engine
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.group_queries import name_of
 from ledgermq.node.logs import get_logger
-from ledgermq.node.overview import Overview, queue_ends, queues_of, topic_info
+from ledgermq.node.overview import Overview, queue_ends, topic_info
+from ledgermq.node.peeks import PEEK_METHOD, Peeks
+from ledgermq.node.queries import Queries
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
-from ledgermq.proto.layout import decode_record
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.properties import decode as decode_properties
-from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicKind
 
-PEEK_MAX = 1000
-PEEK_BYTES = 16 << 20
-CALL_TIMEOUT_S = 5.0
 IN_FORCE_WITHIN_S = 5.0
-PEEK_METHOD = "ledgermq.v1.Admin/Peek"
+ADMIN_PREFIX = "ledgermq.v1.Admin/"
+"""Begins the name of every forwarded call that `AdminService.execute` answers."""
 
 log = get_logger()
 R = TypeVar("R")
@@ -38,11 +35,12 @@ R = TypeVar("R")
 class AdminService(admin_pb2_grpc.AdminServicer):
     """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
-    def __init__(self, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview) -> None:
+    def __init__(self, engine: Engine, controller: Any, overview: Overview, peeks: Peeks, queries: Queries) -> None:
         self._engine = engine
-        self._forwarder = forwarder
         self._controller = controller
         self._overview = overview
+        self._peeks = peeks
+        self._queries = queries
 
     # -- status
 
@@ -151,7 +149,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 ends = self._engine.views[broker_group].queue_ends.get(topic, ())
                 if queue < len(ends):
                     info.queues.add(
-                        topic=_name(topic),
+                        topic=name_of(topic),
                         broker_group=broker_group,
                         group_queue=queue,
                         cursor=cursor,
@@ -172,84 +170,44 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.DeleteGroupResponse, answer)
 
-    # -- peek
+    # -- messages and progress
 
     async def Peek(self, request: Any, context: Any) -> admin_pb2.PeekResponse:
         async def answer() -> admin_pb2.PeekResponse:
-            topic = await self._topic(request.topic)
-            wanted = max(1, min(request.max or 10, PEEK_MAX))
-            queues = list(enumerate(queues_of(topic)))
-            if request.HasField("queue"):
-                if not 0 <= request.queue < len(queues):
-                    raise fail(Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}")
-                queues = [queues[request.queue]]
-            response = admin_pb2.PeekResponse()
-            size = 0
-            for number, (group, queue) in queues:
-                left = wanted - len(response.messages)
-                if left <= 0 or size >= PEEK_BYTES:
-                    break
-                for message in await self._peek_queue(request, topic, number, group, queue, left):
-                    response.messages.append(message)
-                    size += len(message.body)
-            return response
+            return await self._peeks.peek(await self._topic(request.topic), request)
 
         return await _answered(admin_pb2.PeekResponse, answer)
 
-    async def _peek_queue(self, request: Any, topic: Any, number: int, group: str, queue: int, count: int) -> list[Any]:
-        stored = stored_name(topic.namespace, topic.name)
-        if group not in self._engine.groups:
-            return await self._peek_elsewhere(request, number, group)
-        which = request.WhichOneof("from")
-        if which == "latest":
-            end = (await self._look(group, stored, queue, 0, 0)).end_offset
-            first = max(0, end - count)
-        elif which == "store_ms":
-            first = await self._offset_at(group, stored, queue, request.store_ms)
-        else:
-            first = request.offset if which == "offset" else 0
-        found = await self._look(group, stored, queue, first, count)
-        begin = found.next_offset - len(found.records)
-        return [_peeked(record, topic, number, group, queue, begin + place) for place, record in enumerate(found.records)]
+    async def Query(self, request: Any, context: Any) -> admin_pb2.QueryResponse:
+        async def answer() -> admin_pb2.QueryResponse:
+            return await self._queries.query(await self._topic(request.topic), request)
 
-    async def _peek_elsewhere(self, request: Any, number: int, group: str) -> list[Any]:
-        """A queue of a broker group without a replica here: its leader's node answers the same question for that queue."""
-        one = admin_pb2.PeekRequest()
-        one.CopyFrom(request)
-        one.queue = number
-        deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
-        try:
-            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline)
-        except CallRefused as refusal:
-            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = admin_pb2.PeekResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return list(answer.messages)
+        return await _answered(admin_pb2.QueryResponse, answer)
 
-    async def execute(self, request: bytes) -> list[bytes]:
-        """A Peek that another node sent here."""
-        return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
+    async def MessageDetail(self, request: Any, context: Any) -> admin_pb2.MessageDetailResponse:
+        async def answer() -> admin_pb2.MessageDetailResponse:
+            return await self._queries.detail(await self._topic(request.topic), request)
 
-    async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
-        outcome = await self._engine.call(group, Peek(self._engine.new_token(), stored, queue, first, count))
-        if isinstance(outcome, Refused):
-            raise refused(outcome.reason, outcome.detail)
-        assert isinstance(outcome, Peeked)
-        return outcome
+        return await _answered(admin_pb2.MessageDetailResponse, answer)
 
-    async def _offset_at(self, group: str, stored: str, queue: int, store_ms: int) -> int:
-        """The first offset stored at or after a time; store times never fall along the log."""
-        found = await self._look(group, stored, queue, 0, 1)
-        low, high = found.next_offset - len(found.records), found.end_offset
-        while low < high:
-            middle = (low + high) // 2
-            one = await self._look(group, stored, queue, middle, 1)
-            if one.records and decode_record(one.records[0]).store_ms < store_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    async def GroupLag(self, request: Any, context: Any) -> admin_pb2.GroupLagResponse:
+        async def answer() -> admin_pb2.GroupLagResponse:
+            topic = await self._topic(request.topic) if request.HasField("topic") else None
+            return await self._queries.lag(request.group, topic)
+
+        return await _answered(admin_pb2.GroupLagResponse, answer)
+
+    async def ResetGroup(self, request: Any, context: Any) -> admin_pb2.ResetGroupResponse:
+        async def answer() -> admin_pb2.ResetGroupResponse:
+            return await self._queries.reset(await self._topic(request.topic), request)
+
+        return await _answered(admin_pb2.ResetGroupResponse, answer)
+
+    async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
+        """A call of this service that was forwarded here."""
+        if method == PEEK_METHOD:
+            return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
+        return await self._queries.execute(method, group, request)
 
     # -- helpers
 
@@ -335,36 +293,10 @@ def _split(stored: str) -> tuple[str, str]:
     return namespace, name
 
 
-def _name(stored: str) -> admin_pb2.Name:
-    namespace, name = _split(stored)
-    return admin_pb2.Name(namespace=namespace, name=name)
-
-
 def _group_info(group: GroupConfig, configured: bool) -> admin_pb2.ConsumerGroupInfo:
     return admin_pb2.ConsumerGroupInfo(
         group=admin_pb2.Name(namespace=group.namespace, name=group.name),
         max_attempts=group.max_attempts,
         fifo=group.fifo,
         configured=configured,
-    )
-
-
-def _peeked(record: bytes, topic: Any, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
-    found = decode_record(record)
-    fields = decode_properties(found.properties)
-    return admin_pb2.PeekedMessage(
-        message_id=fields.message_id,
-        topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name),
-        queue=number,
-        offset=offset,
-        tag=fields.tag,
-        keys=fields.keys,
-        message_group=fields.message_group,
-        properties=fields.user,
-        body=bytes(found.body),
-        born_ms=found.born_ms,
-        store_ms=found.store_ms,
-        broker_group=group,
-        group_queue=queue,
-        body_encoding="gzip" if fields.gzip else None,
     )

@@ -130,12 +130,30 @@ class Forwarder:
                 raise CallRefused(Refused("not-leader", detail=f"broker group {group} had no leader within the deadline"))
             await _wait(changed, min(left, RETRY_S))
 
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
+        """Put a question to one node, whatever it leads, and never twice. Raises CallRefused."""
+        if node == self._node:
+            return await self._execute("", method, {}, request, deadline)
+        left = deadline - asyncio.get_running_loop().time()
+        call = peer_pb2.ForwardCall(method=method, request=request, deadline_ms=max(0, int(left * 1000)))
+        try:
+            if node not in self._links:
+                raise NotSent
+            async with asyncio.timeout(left):
+                result = await self._links[node].call(call)
+        except (NotSent, Lost, TimeoutError) as error:
+            raise CallRefused(Refused("unknown-outcome", detail=f"node {node} is not reached")) from error
+        if result.HasField("refusal"):
+            raise CallRefused(Refused(result.refusal, detail=result.grpc_message))
+        return result.responses
+
     async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        """A call that another node sent here: executed if this node leads the group, else refused. Raises nothing but cancellation."""
+        """A call that another node sent here: executed if it concerns no group or one that this node leads, else refused. Raises nothing
+        but cancellation."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.deadline_ms / 1000
         try:
-            while True:
+            while call.group:
                 changed = self._changed
                 view = self._engine.views.get(call.group)
                 if view is None or view.leader != self._node:
@@ -147,7 +165,8 @@ class Forwarder:
                 if left <= 0:
                     return peer_pb2.ForwardResult(not_leader=True)
                 await _wait(changed, left)
-            _executed(call.group).inc()
+            if call.group:
+                _executed(call.group).inc()
             responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
             return peer_pb2.ForwardResult(responses=responses)
         except CallRefused as refusal:

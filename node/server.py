@@ -28,7 +28,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ledgermq import __version__
 from ledgermq.node import logs
-from ledgermq.node.admin import PEEK_METHOD, AdminService
+from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.config import NodeAddress, NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.core.calls import GroupView
@@ -37,10 +37,13 @@ from ledgermq.node.engine import Engine
 from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, EXIT_SPACE, FatalError
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.greeting import Greeter, PeerBook
+from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.hosting import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.overview import Overview
+from ledgermq.node.peeks import Peeks
 from ledgermq.node.peers import Peers
+from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
@@ -245,7 +248,8 @@ class Node:
         self.controller = Controller(_controller_config(config, secret))
         self.overview = Overview(config, self.engine, self.peers.links)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
-        self.admin = AdminService(self.engine, self.forwarder, self.controller, self.overview)
+        queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
+        self.admin = AdminService(self.engine, self.controller, self.overview, Peeks(self.engine, self.forwarder), queries)
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
@@ -298,8 +302,8 @@ class Node:
             self.reconciler.changed()
 
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
-        if method == PEEK_METHOD:
-            return await self.admin.execute(request)
+        if method.startswith(ADMIN_PREFIX):
+            return await self.admin.execute(group, method, request)
         return await self.service.execute(group, method, metadata, request, deadline)
 
     async def _listen(self, key: str, port: int, open_port: Callable[[], Any]) -> None:

@@ -21,13 +21,13 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import Columns, decode_record, java_hash, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, stored_name
 from ledgermq.proto.properties import parse
-from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicKind
+from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.consume_queue import QueueUnits
 
 SNAPSHOT_VERSION = 2
-PEEK_BYTES_MAX = 16 << 20
 _HEADER = 48
 _STORE_MS = slice(104, 112)
+_STORE_MS_IN_RECORD = slice(104 - _HEADER, 112 - _HEADER)
 
 
 class Queues(Protocol):
@@ -153,7 +153,7 @@ class Machine:
         return GroupConfig("", group).max_attempts if config is None else config.max_attempts
 
     def peek(self, call: Peek) -> Peeked | Refused:
-        """Messages of one queue, without a lease; at most 16 MiB at once."""
+        """Messages of one queue, without a lease."""
         config = self.topics.get(call.topic)
         if config is None or not 0 <= call.queue < config.queues:
             return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
@@ -161,10 +161,27 @@ class Machine:
         first = min(max(call.offset, self.begin(call.topic, call.queue)), end)
         count = max(0, min(call.max_messages, end - first))
         positions, sizes, _ = self.units(call.topic, call.queue, first, count)
-        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PEEK_BYTES_MAX, side="right"))) if count else 0
+        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
         rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
         records = tuple([self.record(position, size) for position, size in rows])
         return Peeked(records, first + len(records), end)
+
+    def stored_ms(self, topic: str, queue: int, offset: int) -> int:
+        """When a message that is there was stored."""
+        positions, sizes, _ = self.units(topic, queue, offset, 1)
+        head = self.record(int(positions[0]), min(int(sizes[0]), _STORE_MS_IN_RECORD.stop))
+        return int.from_bytes(head[_STORE_MS_IN_RECORD], "big", signed=True)
+
+    def offset_at(self, topic: str, queue: int, store_ms: int) -> int:
+        """The first offset stored at or after a time: store times never fall along the log."""
+        low, high = self.begin(topic, queue), self.end(topic, queue)
+        while low < high:
+            middle = (low + high) // 2
+            if self.stored_ms(topic, queue, middle) < store_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def queue_ends(self) -> dict[str, tuple[int, ...]]:
         """Stored topic → next offset per queue, for the topics in force."""
@@ -360,12 +377,14 @@ def _export_topic(topic: _Topic) -> dict[str, Any]:
         "perm": c.permission.value,
         "incarnation": c.incarnation,
         "begins": list(topic.begins),
+        "durability": c.durability.value,
     }
 
 
 def _restore_topic(fields: dict[str, Any]) -> _Topic:
     kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
-    config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"])
+    durability = TopicDurability(fields.get("durability", ""))
+    config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"], durability)
     return _Topic(config, list(fields["begins"]))
 
 

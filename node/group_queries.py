@@ -1,0 +1,395 @@
+"""What the leader of a broker group answers to queries: messages by key, id or time, what became of one, progress and resets.
+
+The part of a query that concerns one broker group lives here, and every replica's answer where its copy of an entry lies. Which groups are
+asked, and how their answers become one, is `queries.py`. Everything that reads derived state does so in `Engine.run`, between two turns;
+the key index is read on a thread of its own, never on the engine or the loop.
+
+A message that is committed may not be in the key index yet. Nobody is told that a message is absent before the index has reached
+what was applied when the question came; if it does not get there soon, the answer says how far it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from ledgermq.node.core.calls import Call, Peek, Peeked, Refused, Reset, ResetDone, client_of
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.layout import BadEntry, decode_record, verify_range
+from ledgermq.proto.properties import Fields
+from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.storage.errors import Damaged
+
+ANSWER_MAX = 1000
+ANSWER_BYTES = 8 << 20
+PAGE = 64
+PAGE_BYTES = 1 << 20
+BUFFER_BYTES = 16 << 20
+INDEXED_WITHIN_S = 2.0
+LOOK_AGAIN_S = 0.01
+_HEADER = 48
+_INDEX = slice(8, 16)
+T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine. `run` hands the hosted group (`hosting.HostedGroup`) to its work."""
+
+    @property
+    def groups(self) -> Iterable[str]: ...
+    def new_token(self) -> int: ...
+    def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
+    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
+
+
+class GroupQueries:
+    """Answers for the replicas of this node."""
+
+    def __init__(
+        self,
+        node: str,
+        engine: EngineLike,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._node = node
+        self._engine = engine
+        self._now_ns = now_ns
+        self._now_ms = now_ms
+
+    async def execute(self, method: str, group: str, request: bytes) -> bytes:
+        """One question of `queries.py`, from this node or another; the answer tells of refusals in its status."""
+        answers: Mapping[str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]] = {
+            "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
+            "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
+            "GroupProgress": (peer_pb2.GroupProgress, self.progress, peer_pb2.GroupProgressReply),
+            "GroupReset": (peer_pb2.GroupReset, self.reset, peer_pb2.GroupResetReply),
+            "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
+        }
+        if method not in answers:
+            raise refused("internal", f"this node does not know the question {method}: are all nodes of one version?")
+        question, work, reply = answers[method]
+        try:
+            answer = await work(group, question.FromString(request))
+            answer.status.code = Code.OK
+        except LedgerError as error:
+            answer = reply(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        found: bytes = answer.SerializeToString()
+        return found
+
+    # -- messages
+
+    async def query(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        """This broker group's part of a Query, at most `ANSWER_BYTES` and one message more."""
+        query.max = max(1, min(query.max, ANSWER_MAX))
+        if query.HasField("key") or query.HasField("message_id"):
+            return await self._by_key(group, query)
+        return await self._by_time(group, query)
+
+    async def _by_key(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        reply = peer_pb2.GroupQueryReply()
+        lagging = await self._until_indexed(group)
+        if lagging is not None:
+            reply.lagging.CopyFrom(lagging)
+        begins, lookup = await self._engine.run(group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup))
+        rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
+        at = 0
+        while at < len(rows) and at < query.skip and rows[at][1].store_ms == query.end_ms - 1:
+            at += 1
+        reply.more = not complete
+        size = 0
+        for found, record in rows[at:]:
+            if len(reply.messages) >= query.max or size >= ANSWER_BYTES:
+                reply.more = True
+                break
+            reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+            size += len(record.body)
+        return reply
+
+    async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
+        """Wait until the key index holds what is applied now. None once it does, else how far it came."""
+        applied, indexed = await self._engine.run(group, lambda hosted: (hosted.machine.applied_index, _indexed_to(hosted)))
+        limit = asyncio.get_running_loop().time() + INDEXED_WITHIN_S
+        while indexed < applied:
+            if asyncio.get_running_loop().time() >= limit:
+                return admin_pb2.IndexProgress(broker_group=group, indexed_to=indexed, applied_to=applied)
+            await asyncio.sleep(LOOK_AGAIN_S)
+            indexed = await self._engine.run(group, _indexed_to)
+        return None
+
+    async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, query.topic))
+        offsets = list(query.offsets)
+        if len(offsets) > len(begins):
+            raise fail(Code.BAD_REQUEST, "the place to go on from names a queue that does not exist; begin again without it")
+        for queue in range(len(offsets), len(begins)):
+            # One search a turn: each reads as many records as the queue's length has bits.
+            offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
+        scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
+        for queue, offset in enumerate(offsets):
+            await scan.add(queue, offset, await self._engine.run(group, _stored_ms(query.topic, queue, offset)))
+        reply = peer_pb2.GroupQueryReply(offsets=offsets)
+        size = 0
+        while scan.heads and len(reply.messages) < query.max and size < ANSWER_BYTES:
+            queue, offset, record = await scan.take()
+            reply.messages.append(message_of(record, "", query.topic, 0, group, queue, offset))
+            size += len(record)
+        reply.more = bool(scan.heads)
+        return reply
+
+    async def _look(self, group: str, topic: str, queue: int, first: int) -> Peeked:
+        return await peek(self._engine, group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES))
+
+    # -- one message
+
+    async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
+        """The entry of a message, and what became of the message in every consumer group that uses its topic."""
+        now_ns = self._now_ns()
+
+        def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
+            machine = hosted.machine
+            begins = _begins(machine, wanted.topic)
+            if not 0 <= wanted.queue < len(begins) or not begins[wanted.queue] <= wanted.offset < machine.end(wanted.topic, wanted.queue):
+                raise fail(Code.MESSAGE_NOT_FOUND, f"queue {wanted.queue} of topic {wanted.topic} in {group} has no offset {wanted.offset}")
+            positions, _, _ = machine.units(wanted.topic, wanted.queue, wanted.offset, 1)
+            header = hosted.store.log.record_at(int(positions[0]) - _HEADER, _HEADER)
+            return int.from_bytes(header[_INDEX], "big"), _consumption(hosted, wanted, now_ns)
+
+        index, consumption = await self._engine.run(group, look)
+        copy = await self._copy(group, index)
+        return peer_pb2.GroupMessageReply(index=index, sha256=copy.sha256, consumption=consumption)
+
+    async def locate(self, _: str, wanted: peer_pb2.Locate) -> peer_pb2.LocateReply:
+        """This node's copy of an entry."""
+        if wanted.broker_group not in self._engine.groups:
+            raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {wanted.broker_group}")
+        return peer_pb2.LocateReply(copy=await self._copy(wanted.broker_group, wanted.index))
+
+    async def _copy(self, group: str, index: int) -> admin_pb2.ReplicaCopy:
+        return await self._engine.run(group, lambda hosted: copy_of(hosted.store, self._node, group, index))
+
+    # -- consumer groups
+
+    async def progress(self, group: str, wanted: peer_pb2.GroupProgress) -> peer_pb2.GroupProgressReply:
+        """How far a consumer group is in the topics it has used, or in those named; one applied state for all of them."""
+        now_ms = self._now_ms()
+        lags = await self._engine.run(group, lambda hosted: _progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
+        return peer_pb2.GroupProgressReply(topics=lags)
+
+    async def reset(self, group: str, wanted: peer_pb2.GroupReset) -> peer_pb2.GroupResetReply:
+        """Move the consumer group's cursors in the queues of this broker group."""
+        which = wanted.WhichOneof("to")
+        begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, wanted.topic))
+        queues = list(wanted.queues) or list(range(len(begins)))
+        targets = []
+        for queue in queues:
+            targets.append((queue, wanted.offset if which == "offset" else await self._engine.run(group, _target(wanted, queue))))
+        outcome = await self._engine.call(group, Reset(self._engine.new_token(), wanted.group, wanted.topic, tuple(targets)))
+        if isinstance(outcome, Refused):
+            raise refused(outcome.reason, outcome.detail)
+        assert isinstance(outcome, ResetDone)
+        cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in outcome.queues]
+        return peer_pb2.GroupResetReply(queues=cursors)
+
+
+class _Scan:
+    """Messages of several queues of one topic, merged by store time. Holds about `BUFFER_BYTES`, however many and long they are."""
+
+    def __init__(self, look: Callable[[str, str, int, int], Awaitable[Peeked]], group: str, topic: str, end_ms: int | None) -> None:
+        self._look = look
+        self._group = group
+        self._topic = topic
+        self._end_ms = end_ms
+        self.heads: list[tuple[int, int, int]] = []
+        """(store time, queue, offset) of the next message of each queue, as a heap."""
+        self._pages: dict[int, deque[bytes]] = {}
+        self._size = 0
+
+    async def add(self, queue: int, offset: int, store_ms: int | None) -> None:
+        """A queue; `store_ms` is that of the message at `offset`, None at the end of the queue."""
+        if store_ms is not None and (self._end_ms is None or store_ms < self._end_ms):
+            heappush(self.heads, (store_ms, queue, offset))
+
+    async def take(self) -> tuple[int, int, bytes]:
+        """The oldest message: queue, offset, record."""
+        _, queue, offset = heappop(self.heads)
+        if not self._pages.get(queue):
+            await self._load(queue, offset)
+        page = self._pages[queue]
+        record = page.popleft()
+        self._size -= len(record)
+        following = page[0] if page else await self._load(queue, offset + 1)
+        await self.add(queue, offset + 1, None if following is None else decode_record(following).store_ms)
+        return queue, offset, record
+
+    async def _load(self, queue: int, offset: int) -> bytes | None:
+        """Read on in a queue; the first record, None at the end. Pages of other queues give way and are read again."""
+        if self._size > BUFFER_BYTES:
+            self._pages.clear()
+            self._size = 0
+        peeked = await self._look(self._group, self._topic, queue, offset)
+        page = self._pages[queue] = deque(peeked.records)
+        self._size += sum(map(len, page))
+        return page[0] if page else None
+
+
+async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
+    """Committed messages of one queue of a broker group that has a replica here. Raises LedgerError."""
+    outcome = await engine.call(group, call)
+    if isinstance(outcome, Refused):
+        raise refused(outcome.reason, outcome.detail)
+    assert isinstance(outcome, Peeked)
+    return outcome
+
+
+def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
+    """A message record as the admin service shows it. `number` is the queue's over all broker groups."""
+    found = decode_record(record)
+    fields = decode_properties(found.properties)
+    return admin_pb2.PeekedMessage(
+        message_id=fields.message_id,
+        topic=admin_pb2.Name(namespace=namespace, name=topic),
+        queue=number,
+        offset=offset,
+        tag=fields.tag,
+        keys=fields.keys,
+        message_group=fields.message_group,
+        properties=fields.user,
+        body=bytes(found.body),
+        born_ms=found.born_ms,
+        store_ms=found.store_ms,
+        broker_group=group,
+        group_queue=queue,
+        body_encoding="gzip" if fields.gzip else None,
+    )
+
+
+def copy_of(store: Any, node: str, group: str, index: int) -> admin_pb2.ReplicaCopy:
+    """A replica's copy of an entry, checked with both CRCs and its place in the chain."""
+    log = store.log
+    copy = admin_pb2.ReplicaCopy(node=node, index=index, state="missing")
+    if index < log.begin_index:
+        copy.reason = f"the log of this replica begins with entry {log.begin_index}: older ones were trimmed"
+        return copy
+    if index > log.end_index:
+        copy.reason = f"the log of this replica ends with entry {log.end_index}"
+        return copy
+    copy.state = "present"
+    try:
+        entries = log.read(index, 1)
+        position, data = entries.pos, bytes(entries.data)
+        base = position - position % store.identity.data_file_bytes
+        copy.file = f"{group}/dledger-{node}/data/{base:020d}"
+        copy.position, copy.size, copy.term, copy.chain_crc = position, len(data), entries.term, entries.last_chain
+        copy.sha256 = hashlib.sha256(data).hexdigest()
+        verify_range(data, index, entries.term, position, entries.prev_chain)
+    except (BadEntry, Damaged, OSError) as error:
+        copy.state = "different"
+        copy.reason = f"damaged: {error}"
+    return copy
+
+
+def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int]) -> tuple[list[tuple[Any, Any]], bool]:
+    """On a thread: (found, decoded record) of what matches exactly, newest first, and whether that is all of it.
+
+    One index serves keys and ids, so that more is asked for until enough of the wanted kind came.
+    """
+    begin = query.begin_ms if query.HasField("begin_ms") else 0
+    end = query.end_ms if query.HasField("end_ms") else 1 << 62
+    wanted = query.key if query.HasField("key") else query.message_id
+    limit = query.max + query.skip + 1
+    while True:
+        found = lookup.by_key(query.topic, wanted, begin, end, limit)
+        rows = []
+        for one in found:
+            record = decode_record(one.record)
+            fields = decode_properties(record.properties)
+            known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
+            if known and begin <= record.store_ms < end and _is_wanted(query, fields):
+                rows.append((one, record))
+        if len(found) < limit or len(rows) > query.max + query.skip:
+            return rows, len(found) < limit
+        limit *= 4
+
+
+def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:
+    return query.key in fields.keys if query.HasField("key") else fields.message_id == query.message_id
+
+
+def _begins(machine: Any, topic: str) -> list[int]:
+    """The first offset of every queue of a topic in force."""
+    config = machine.topics.get(topic)
+    if config is None:
+        raise refused("unknown-topic", f"topic {topic} is not in force in this broker group")
+    return [machine.begin(topic, queue) for queue in range(config.queues)]
+
+
+def _indexed_to(hosted: Any) -> int:
+    """The last entry whose keys are found."""
+    return int(hosted.key_index.next_index) - 1
+
+
+def _finder(query: peer_pb2.GroupQuery, queue: int) -> Callable[[Any], int]:
+    return lambda hosted: int(hosted.machine.offset_at(query.topic, queue, query.begin_ms))
+
+
+def _stored_ms(topic: str, queue: int, offset: int) -> Callable[[Any], int | None]:
+    return lambda hosted: hosted.machine.stored_ms(topic, queue, offset) if offset < hosted.machine.end(topic, queue) else None
+
+
+def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:
+    def target(hosted: Any) -> int:
+        machine, which = hosted.machine, wanted.WhichOneof("to")
+        if which == "store_ms":
+            return int(machine.offset_at(wanted.topic, queue, wanted.store_ms))
+        return int(machine.end(wanted.topic, queue) if which == "latest" else machine.begin(wanted.topic, queue))
+
+    return target
+
+
+def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> list[admin_pb2.ConsumptionState]:
+    delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
+    states = []
+    for name in sorted({group for group, topic, _ in delivery.queues if topic == wanted.topic}):
+        key = (name, wanted.topic, wanted.queue)
+        row = delivery.row(key, wanted.offset)
+        state = admin_pb2.ConsumptionState(group=name_of(name))
+        if row is not None:
+            state.state = "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
+            state.attempt, state.client = row.attempt, client_of(row.client)
+        else:
+            state.state = "acknowledged" if wanted.offset < delivery.cursor(key) else "not delivered yet"
+        states.append(state)
+    return states
+
+
+def _progress(machine: Any, broker_group: str, group: str, topics: Sequence[str], now_ms: int) -> list[admin_pb2.TopicLag]:
+    delivery = machine.delivery
+    lags = []
+    for topic in topics or sorted({topic for name, topic, _ in delivery.queues if name == group}):
+        config = machine.topics.get(topic)
+        lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
+        for queue in range(0 if config is None else config.queues):
+            key = (group, topic, queue)
+            cursor, end = delivery.cursor(key), machine.end(topic, queue)
+            rows = delivery.queues[key].rows if key in delivery.queues else ()
+            one = lag.queues.add(broker_group=broker_group, group_queue=queue, cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
+            if cursor < end:
+                one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, cursor))
+        lags.append(lag)
+    return lags
+
+
+def name_of(stored: str) -> admin_pb2.Name:
+    """A stored name in its two parts."""
+    namespace, _, name = stored.rpartition("@")
+    return admin_pb2.Name(namespace=namespace, name=name)

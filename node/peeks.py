@@ -1,0 +1,105 @@
+"""Peek: committed messages of a topic without a consumer group and without a lease, from any node.
+
+A queue whose broker group has a replica here is read from that replica, as far as it has applied the log; any other is asked of the node
+that leads its broker group. The answer is bounded in messages and bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ledgermq.node.core.calls import Peek, Peeked
+from ledgermq.node.engine import Engine
+from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.group_queries import message_of, peek
+from ledgermq.node.overview import queues_of
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.status import Code, fail, refused
+
+PEEK_METHOD = "ledgermq.v1.Admin/Peek"
+PEEK_MAX = 1000
+PEEK_BYTES = 16 << 20
+CALL_TIMEOUT_S = 5.0
+
+
+class Peeks:
+    """Reads for Peek."""
+
+    def __init__(self, engine: Engine, forwarder: Forwarder) -> None:
+        self._engine = engine
+        self._forwarder = forwarder
+
+    async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        """Messages queue by queue; with `latest` the last ones of the whole topic, whichever queues hold them."""
+        wanted = max(1, min(request.max or 10, PEEK_MAX))
+        queues = list(enumerate(queues_of(topic)))
+        if request.HasField("queue"):
+            if not 0 <= request.queue < len(queues):
+                raise fail(Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}")
+            queues = [queues[request.queue]]
+        found: list[admin_pb2.PeekedMessage] = []
+        latest = request.WhichOneof("from") == "latest"
+        for number, (group, queue) in queues:
+            if not latest and (len(found) >= wanted or _bytes(found) >= PEEK_BYTES):
+                break
+            found += await self._of_queue(request, topic, number, group, queue, wanted if latest else wanted - len(found))
+            if latest:
+                found = _newest(found, wanted)
+        return admin_pb2.PeekResponse(messages=found)
+
+    async def _of_queue(
+        self, request: admin_pb2.PeekRequest, topic: Any, number: int, group: str, queue: int, count: int
+    ) -> list[admin_pb2.PeekedMessage]:
+        stored = stored_name(topic.namespace, topic.name)
+        if group not in self._engine.groups:
+            return await self._elsewhere(request, number, group, count)
+        which = request.WhichOneof("from")
+        if which == "latest":
+            end = (await self._look(group, stored, queue, 0, 0)).end_offset
+            first = max(0, end - count)
+        elif which == "store_ms":
+            first = await self._engine.run(group, lambda hosted: hosted.machine.offset_at(stored, queue, request.store_ms))
+        else:
+            first = request.offset if which == "offset" else 0
+        found = await self._look(group, stored, queue, first, count)
+        begin = found.next_offset - len(found.records)
+        return [
+            message_of(record, topic.namespace, topic.name, number, group, queue, begin + place)
+            for place, record in enumerate(found.records)
+        ]
+
+    async def _elsewhere(self, request: admin_pb2.PeekRequest, number: int, group: str, count: int) -> list[admin_pb2.PeekedMessage]:
+        """A queue of a broker group without a replica here: its leader's node answers the same question for that queue."""
+        one = admin_pb2.PeekRequest()
+        one.CopyFrom(request)
+        one.queue, one.max = number, count
+        deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
+        try:
+            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = admin_pb2.PeekResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return list(answer.messages)
+
+    async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
+        return await peek(self._engine, group, Peek(self._engine.new_token(), stored, queue, first, count))
+
+
+def _bytes(messages: list[admin_pb2.PeekedMessage]) -> int:
+    return sum(len(message.body) for message in messages)
+
+
+def _newest(messages: list[admin_pb2.PeekedMessage], count: int) -> list[admin_pb2.PeekedMessage]:
+    """The last `count` messages by store time, no more than `PEEK_BYTES` of them and one, queue by queue."""
+    kept: list[admin_pb2.PeekedMessage] = []
+    size = 0
+    for message in sorted(messages, key=lambda m: (m.store_ms, m.queue, m.offset), reverse=True)[:count]:
+        if size >= PEEK_BYTES:
+            break
+        kept.append(message)
+        size += len(message.body)
+    return sorted(kept, key=lambda m: (m.queue, m.offset))
