@@ -16,6 +16,7 @@ reading. After the first error of a write or a sync the log is fenced for good (
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,6 +30,7 @@ from ledgermq.storage.errors import BadRange, Damaged, LogFenced, NoSpace
 from ledgermq.storage.index_files import IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
 from ledgermq.storage.log_scan import BLANK_BYTES, Run, make_blank
+from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.synced_mark import SyncedMarkFile
@@ -56,8 +58,12 @@ class SyncJob:
     _mark: SyncedMark
     _wrote_mark: bool
     _rolled: bool
+    _writer: LogWriter
+    _taken: int
+    """What the writer had taken when the job began: it has to be in the files before they are synced."""
 
     def run(self) -> None:
+        self._writer.drain(self._taken)
         for file in self._files:
             file.sync()
         for directory in self._directories:
@@ -68,7 +74,15 @@ class EntryLog:
     """One log. Open it with `EntryLog.open`; `report` tells what recovery did."""
 
     def __init__(
-        self, disk: Disk, data: MappedFiles, index: IndexFiles, mark: SyncedMarkFile, seed: int, report: RecoveryReport, runs: list[Run]
+        self,
+        disk: Disk,
+        data: MappedFiles,
+        index: IndexFiles,
+        mark: SyncedMarkFile,
+        seed: int,
+        report: RecoveryReport,
+        runs: list[Run],
+        writer: LogWriter,
     ) -> None:
         self.report = report
         self.begin_index = 0
@@ -84,6 +98,7 @@ class EntryLog:
         self._mark = mark
         self._seed = seed
         self._runs = runs
+        self._writer = writer
         self._reserve = min(RESERVE_BYTES_MAX, data.file_bytes // RESERVE_FRACTION)
         self._dirty: dict[DiskFile, None] = {}
         self._retired: list[DiskFile] = []
@@ -106,24 +121,33 @@ class EntryLog:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, identity: Identity, *, clean: bool, submit: Submit = run_now, phases: Phases | None = None
+        cls,
+        disk: Disk,
+        directory: str,
+        identity: Identity,
+        *,
+        clean: bool,
+        submit: Submit = run_now,
+        writer: LogWriter | None = None,
+        phases: Phases | None = None,
     ) -> EntryLog:
-        """Recover the log of `directory`. `clean` says that the last owner stopped in good order; `submit` makes files ahead of need.
+        """Recover the log of `directory`. `clean` says that the last owner stopped in good order; `submit` makes files ahead of need;
+        `writer` appends to them (by default with `pwrite`) and belongs to this log from now on.
 
         Damage at or below the synced mark opens the log fenced (exit code 75) with nothing touched. Raises Unusable, Damaged (a damaged
         mark), UnknownFormat, OSError.
         """
-        phases = phases or Phases()
+        phases, writer = phases or Phases(), writer or LogWriter()
         seed = chain_seed(identity.log_id)
         with phases.phase("log_files"):
             mark = SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id)
-            data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True)
+            data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True, warmth=writer.warmth)
             index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
             data.load()
             suspect = index.files.repair()
         recovery = Recovery(disk, data, index, mark.value, seed, clean=clean and not suspect, thorough=suspect, phases=phases)
         recovered = recovery.run()
-        log = cls(disk, data, index, mark, seed, recovered.report, recovered.runs)
+        log = cls(disk, data, index, mark, seed, recovered.report, recovered.runs, writer)
         if recovered.fenced is not None:
             log.fenced = LogFenced(recovered.fenced, EXIT_DAMAGED)
             return log
@@ -132,6 +156,7 @@ class EntryLog:
         if mark.value != log._durable_mark:
             mark.write_and_sync(log._durable_mark)
         log._prepare()
+        data.lock_tail(log.end_pos)
         return log
 
     # Questions
@@ -145,6 +170,16 @@ class EntryLog:
     def mark_pending(self) -> bool:
         """The mark on disk lags behind `durable_index`: at idle, `begin_sync(idle=True)` brings it up."""
         return self._mark.value != self._durable_mark
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Address space of the maps of log files."""
+        return self._data.mapped_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        """Memory that this log keeps from being paged out."""
+        return self._data.locked_bytes + self._writer.locked_bytes
 
     def term_runs(self) -> list[Run]:
         """(first index, term) of every run of entries of one term, ascending."""
@@ -163,7 +198,7 @@ class EntryLog:
             return self.end_chain
         if index == self.begin_index - 1:
             return self._seed
-        return int.from_bytes(self._data.read(self.pos_of(index) + CRC_WORDS_AT, 4), "big")
+        return self._chain_at_pos(self.pos_of(index))
 
     def pos_of(self, index: int) -> int:
         """The position of an entry; of the end for end_index + 1."""
@@ -286,6 +321,8 @@ class EntryLog:
                 self._durable_mark = mark
             if self._job is not None and self._job.index > last:
                 self._job.index, self._job.term, self._job._mark = last, mark.term, mark
+            # Nothing may be copied into the files behind the end any more.
+            self._writer.drain()
             self._erase(end, index)
         except OSError as error:
             raise self._fence(f"truncating the log from entry {index} failed: {error}") from error
@@ -304,7 +341,9 @@ class EntryLog:
         at, stop = end, min(self.end_pos, self._data.end)
         while at < stop:
             length = min(stop, self._data.base_of(at) + self._data.file_bytes) - at
-            self._pwrite(at, bytes(min(length, 1 << 20)))
+            file = self._data.at(at)
+            self._dirty[file] = None
+            file.pwrite(at % self._data.file_bytes, bytes(min(length, 1 << 20)))
             at += min(length, 1 << 20)
         self._index.erase(index, self.end_index + 1)
 
@@ -339,7 +378,17 @@ class EntryLog:
         self._jobs += 1
         mark = self._mark_of_end()
         self._job = SyncJob(
-            self._jobs, self.end_term, self.end_index, self._disk, tuple(files), tuple(directories), mark, wants_mark, self._rolled
+            self._jobs,
+            self.end_term,
+            self.end_index,
+            self._disk,
+            tuple(files),
+            tuple(directories),
+            mark,
+            wants_mark,
+            self._rolled,
+            self._writer,
+            self._writer.taken(),
         )
         self._rolled = self._mark_due = False
         return self._job
@@ -360,7 +409,7 @@ class EntryLog:
         if job._mark.index >= self._durable_mark.index:
             self._durable_mark = job._mark
         self._mark_due = job._rolled
-        self._data.close_idle(self._is_busy)
+        self._data.sweep(self.end_pos, self._is_busy)
 
     def flush_mark(self) -> None:
         """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
@@ -382,6 +431,11 @@ class EntryLog:
     def close(self) -> None:
         """Let go of all files. A job under way must have finished."""
         assert self._job is None, "a sync is still under way"
+        if self.fenced is None:
+            # Whoever needs these bytes to be safe syncs first, and hears of the failure there.
+            with suppress(OSError):
+                self._writer.drain()
+        self._writer.close()
         self._data.close()
         self._index.files.close()
         self._mark.close()
@@ -437,9 +491,9 @@ class EntryLog:
         """Bytes and units of one range whose place and room are settled. Any failure fences: what was written is unknown."""
         try:
             if entries.pos != self.end_pos:
-                self._pwrite(self.end_pos, make_blank(entries.pos - self.end_pos))
+                self._put(self.end_pos, make_blank(entries.pos - self.end_pos))
                 self._rolled = True
-            self._pwrite(entries.pos, entries.data)
+            self._put(entries.pos, entries.data)
             self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))
         except OSError as error:
             raise self._fence(f"writing entry {entries.first_index} failed: {error}") from error
@@ -448,10 +502,10 @@ class EntryLog:
         self.end_index, self.end_pos = entries.last_index, entries.end_pos
         self.end_term, self.end_chain = entries.term, entries.last_chain
 
-    def _pwrite(self, pos: int, data: bytes | memoryview) -> None:
+    def _put(self, pos: int, data: bytes | memoryview) -> None:
         file = self._data.at(pos)
         self._dirty[file] = None
-        file.pwrite(pos % self._data.file_bytes, data)
+        self._writer.write(file, pos % self._data.file_bytes, data)
 
     # Helpers
 
@@ -459,6 +513,9 @@ class EntryLog:
         file = self._data.at(pos)
         inside = pos % self._data.file_bytes
         if pos >= self._known_from:
+            held = self._writer.held(file, inside, length)
+            if held is not None:
+                return memoryview(held)
             return file.view()[inside : inside + length]
         data = file.pread(inside, length)
         if len(data) != length:
@@ -467,7 +524,9 @@ class EntryLog:
         return memoryview(data)
 
     def _chain_at_pos(self, pos: int) -> int:
-        return int.from_bytes(self._data.read(pos + CRC_WORDS_AT, 4), "big")
+        at = pos + CRC_WORDS_AT
+        held = self._writer.held(self._data.at(at), at % self._data.file_bytes, 4)
+        return int.from_bytes(self._data.read(at, 4) if held is None else held, "big")
 
     def _mark_of_end(self) -> SyncedMark:
         if self.end_index < 0:

@@ -1,23 +1,32 @@
 """A sequence of files of one fixed length, named by the absolute offset of their first byte (format §1).
 
-Here live naming, contiguity, opening on demand with a bound, and making the next file: at most one ahead of need, prepared by an injected
-background runner as `<name>.alloc`, synced there, and renamed by the owner. What the bytes mean and when a directory or a file is synced is
-the owner's affair; `created` tells it which directories have new or removed names.
+Here live naming, contiguity, lookup by offset, opening on demand with a bound, the maps of the files, and making the next file: at most one
+ahead of need, prepared by an injected background runner as `next.alloc`, synced there, and renamed by the owner. What the bytes mean and
+when a directory or a file is synced is the owner's affair; `names_changed` tells it that the directory needs one.
 
-Not thread-safe, except for what the runner executes: it only fills a file that nobody else knows.
+The next file comes with its blocks, its map populated and, if wanted, its pages locked: all of that is the background's work, and an owner
+who cannot wait makes the file without its map. Maps that were not used for a while are given back, counted in sweeps (the owner calls
+`sweep` after each group commit), because the store has no clock; a map that a reader's view pins stays.
+
+Not thread-safe, except for what the runner executes: it fills a file that nobody else knows, and calls those methods of a `DiskFile` that
+any thread may call.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged, NoSpace, is_no_space
+from ledgermq.storage.memory import LOCK_REMEDY
 
-Submit = Callable[[Callable[[], None]], None]
+Submit = Callable[[Callable[[], object]], None]
 """Runs a function later, maybe on another thread; `run_now` is the synchronous one."""
 
 NAME_DIGITS = 20
@@ -25,9 +34,15 @@ OPEN_FILES_MAX = 64
 HEADROOM_FRACTION = 8
 """Making a file leaves this part of its length free, for everything that is not allocated ahead."""
 UNFINISHED = (".alloc", ".tmp")
+MAPS_MAX = 4
+"""So many maps of files before the one being written are kept, those used last …"""
+COLD_SWEEPS = 256
+"""… and none that was not used for this many sweeps."""
+SWEEP_EVERY = 16
+"""A look at the maps is taken at every so many sweeps: with many open files it costs as much as a small append."""
 
 
-def run_now(function: Callable[[], None]) -> None:
+def run_now(function: Callable[[], object]) -> None:
     """The runner without a background."""
     function()
 
@@ -41,22 +56,96 @@ def parse_name(name: str) -> int | None:
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
+def ignore(_: str) -> None:
+    """The listener who is not interested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """How the memory of a file is treated that is about to be written: `stores` = its map will be written through; `refused` hears, once,
+    that locking or populating is not possible here, and what to do about it."""
+
+    populate: bool = False
+    stores: bool = False
+    lock: bool = False
+    refused: Callable[[str], None] = ignore
+
+
+COLD = Warmth()
+
+
+class _Warmer:
+    """Warms files on whatever thread; a refusal is reported once and changes nothing else."""
+
+    def __init__(self, warmth: Warmth) -> None:
+        self.warmth = warmth
+        self._reported = False
+
+    def warm(self, file: DiskFile) -> None:
+        if self.warmth.populate:
+            self._attempt("populated", "it is faulted in page by page instead", lambda: file.warm(stores=self.warmth.stores), file)
+        self.lock(file)
+
+    def lock(self, file: DiskFile) -> None:
+        if self.warmth.lock:
+            self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
+
+    def _attempt(self, what: str, remedy: str, act: Callable[[], None], file: DiskFile) -> None:
+        try:
+            act()
+        except OSError as error:
+            # A file that was closed meanwhile is no refusal.
+            if not self._reported and error.errno != errno.EBADF:
+                self._reported = True
+                self.warmth.refused(f"{file.path} cannot be {what} ({error.strerror}): {remedy}")
+
+
 class _Preparation:
     """One file being made. Whoever claims it first makes it: the background, or the owner who cannot wait for it."""
 
-    def __init__(self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int) -> None:
+    def __init__(self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int, warmer: _Warmer) -> None:
         self.path = path
         self.free_bytes = free_bytes
         """What the file system had to offer before the attempt."""
         self.error: OSError | None = None
         self.cancelled = False
+        self.file: DiskFile | None = None
+        """The file, open; none for a kind whose files are not warmed."""
         self._disk = disk
         self._size = size
         self._allocate = allocate
+        self._warmer = warmer
         self._claim = threading.Lock()
-        self._done = threading.Event()
+        self._made = threading.Event()
+        self._settled = threading.Event()
 
     def run(self) -> None:
+        """For the background: make the file, unless somebody else does, and warm it in either case."""
+        self._make()
+        self._made.wait()
+        if self.file is not None and not self.cancelled:
+            self._warmer.warm(self.file)
+        self._settled.set()
+
+    @property
+    def ready(self) -> bool:
+        """The background has done what it was asked for."""
+        return self._settled.is_set()
+
+    def finish(self) -> None:
+        """Make the file here, or wait for the thread that is making it; its map is left to the background."""
+        self._make()
+        self._made.wait()
+
+    def cancel(self) -> None:
+        """Nobody will begin to make the file any more; one being made is waited for."""
+        if self._claim.acquire(blocking=False):
+            self.cancelled = True
+            self._made.set()
+            self._settled.set()
+        self._settled.wait()
+
+    def _make(self) -> None:
         if not self._claim.acquire(blocking=False):
             return
         try:
@@ -65,34 +154,25 @@ class _Preparation:
             file = self._disk.create(self.path, self._size, allocate=self._allocate)
             try:
                 file.sync()
-            finally:
+            except OSError:
+                file.close()
+                raise
+            if self._warmer.warmth.populate or self._warmer.warmth.lock:
+                self.file = file
+            else:
                 file.close()
         except OSError as error:
             self.error = error
         finally:
-            self._done.set()
-
-    @property
-    def ready(self) -> bool:
-        return self._done.is_set()
-
-    def finish(self) -> None:
-        """Make the file here, or wait for the thread that is making it."""
-        self.run()
-        self._done.wait()
-
-    def cancel(self) -> None:
-        """Nobody will begin to make the file any more; one being made is waited for."""
-        if self._claim.acquire(blocking=False):
-            self.cancelled = True
-            self._done.set()
-        self._done.wait()
+            self._made.set()
 
 
 class MappedFiles:
     """The files of one directory. `bases` are the offsets of the existing files, ascending and without a gap."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int, submit: Submit = run_now, *, allocate: bool) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_bytes: int, submit: Submit = run_now, *, allocate: bool, warmth: Warmth = COLD
+    ) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
         self.bases: list[int] = []
@@ -101,7 +181,13 @@ class MappedFiles:
         self._disk = disk
         self._submit = submit
         self._allocate = allocate
+        self._warmer = _Warmer(warmth)
         self._open: OrderedDict[int, DiskFile] = OrderedDict()
+        self._used: dict[int, int] = {}
+        """base of an open file -> the sweep in which it was last asked for"""
+        self._sweeps = 0
+        self._lingering: list[DiskFile] = []
+        """Files closed while a view may still hold their map."""
         self._next: _Preparation | None = None
         self._room_wanted = 0
 
@@ -179,6 +265,7 @@ class MappedFiles:
             file = self._open[base] = self._disk.open(f"{self.directory}/{file_name(base)}")
         else:
             self._open.move_to_end(base)
+        self._used[base] = self._sweeps
         return file
 
     def close_idle(self, keep: Callable[[DiskFile], bool]) -> None:
@@ -187,7 +274,42 @@ class MappedFiles:
             for base, file in list(self._open.items())[: len(self._open) - OPEN_FILES_MAX]:
                 if not keep(file):
                     del self._open[base]
+                    self._lingering.append(file)
                     file.close()
+
+    def sweep(self, end: int, keep: Callable[[DiskFile], bool]) -> None:
+        """After each group commit, with the offset that will be written next: files before its own are unlocked, cold maps given back,
+        files beyond the bound closed that `keep` does not need."""
+        self.close_idle(keep)
+        self._sweeps += 1
+        if self._sweeps % SWEEP_EVERY:
+            return
+        self._lingering = [file for file in self._lingering if file.mapped_bytes]
+        self._used = {base: self._used.get(base, self._sweeps) for base in self._open}
+        hot, kept = self.base_of(end), 0
+        for base, file in reversed(self._open.items()):
+            if base >= hot or not file.mapped_bytes:
+                continue
+            if file.locked_bytes:
+                self._submit(file.unlock)
+            kept += 1
+            if kept > MAPS_MAX or self._sweeps - self._used[base] > COLD_SWEEPS:
+                self._submit(file.swap_out)
+
+    def lock_tail(self, end: int) -> None:
+        """Have files locked that exist already: the one that holds `end` and the one ahead of it."""
+        for base in self.bases[-2:]:
+            if base >= self.base_of(end) and self._warmer.warmth.lock:
+                self._submit(partial(self._warmer.lock, self.at(base)))
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Address space of all maps of these files, pinned ones of closed files included."""
+        return sum(file.mapped_bytes for file in self._files())
+
+    @property
+    def locked_bytes(self) -> int:
+        return sum(file.locked_bytes for file in self._files())
 
     def prepare(self) -> None:
         """Have the next file made in the background, unless it is on the way or the disk is known to be too full."""
@@ -195,13 +317,15 @@ class MappedFiles:
             self._next = None
         if self._next is None and self._has_room():
             free = self._disk.free_bytes(self.directory) if self._allocate else 0
-            self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free)
+            self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free, self._warmer)
             self._submit(self._next.run)
 
     def adopt_if_ready(self) -> bool:
         """Give the prepared file its final name if it is there. The owner must sync the directory before it relies on the name."""
-        if self._next is None or not self._next.ready:
-            return False
+        return self._next is not None and self._next.ready and self._take()
+
+    def _take(self) -> bool:
+        assert self._next is not None
         preparation, self._next = self._next, None
         if preparation.cancelled:
             return False
@@ -210,8 +334,13 @@ class MappedFiles:
                 self._room_wanted = preparation.free_bytes + self.file_bytes // HEADROOM_FRACTION
                 return False
             raise preparation.error
-        self._disk.rename(preparation.path, f"{self.directory}/{file_name(self.end)}")
-        self.bases.append(self.end)
+        base = self.end
+        path = f"{self.directory}/{file_name(base)}"
+        self._disk.rename(preparation.path, path)
+        if preparation.file is not None:
+            preparation.file.path = path
+            self._open[base] = preparation.file
+        self.bases.append(base)
         self.names_changed = True
         return True
 
@@ -220,7 +349,7 @@ class MappedFiles:
         self.prepare()
         if self._next is not None:
             self._next.finish()
-        if not self.adopt_if_ready():
+        if self._next is None or not self._take():
             raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
 
     def stop_preparing(self) -> None:
@@ -237,6 +366,7 @@ class MappedFiles:
             self.names_changed = True
             file = self._open.pop(base, None)
             if file is not None:
+                self._lingering.append(file)
                 dropped.append(file)
         return dropped
 
@@ -255,10 +385,17 @@ class MappedFiles:
 
     def close(self) -> None:
         self.stop_preparing()
+        if self._next is not None and self._next.file is not None:
+            self._next.file.close()
         self._next = None
         for file in self._open.values():
             file.close()
+        self._lingering.extend(self._open.values())
         self._open.clear()
+
+    def _files(self) -> list[DiskFile]:
+        ahead = [] if self._next is None or self._next.file is None else [self._next.file]
+        return [*self._open.values(), *self._lingering, *ahead]
 
     def _unfinished_path(self) -> str:
         return f"{self.directory}/next.alloc"

@@ -1,0 +1,252 @@
+"""How appended bytes reach the log's files: three ways behind one interface (docs/decisions/2026-11-21-append-modes.md).
+
+`LogWriter` writes with `pwrite`, `MapWriter` stores through the map, `PoolWriter` puts bytes into buffers of memory, from which a commit
+runner copies them into the files. Where bytes belong, what is dirty and when it is synced is decided by `entry_log.py`; its promises do not
+depend on the way: what `write` took is seen by every reader of the log at once, and once `drain` has returned it is in the files, where a
+sync of them makes it durable. Erasing and index units always use `pwrite`.
+
+A failure is an `OSError` of `write` or `drain`, whichever comes first, and of every call after it: what the files hold is unknown from then
+on, the log is fenced, and nothing is tried again (invariant I9).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ledgermq.storage import memory
+from ledgermq.storage.disk import Buffer, DiskFile
+from ledgermq.storage.mapped_files import Submit, Warmth, ignore, run_now
+
+MODES = ("pwrite", "map", "pool")
+POOL_BUFFERS = 5
+POOL_BUFFER_BYTES = 8 << 20
+COPY_LEAST_BYTES = 4 * 4096
+"""The commit runner is called once so many bytes wait; fewer wait for the next sync."""
+
+
+class LogWriter:
+    """`pwrite`: the kernel copies into its cache, in the calling thread and outside the interpreter lock."""
+
+    mode = "pwrite"
+
+    def __init__(self, *, lock_memory: bool = False, refused: Callable[[str], None] = ignore) -> None:
+        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` hears if that is not allowed."""
+        self.warmth = Warmth(populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused)
+
+    def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
+        """Append bytes at their place. Raises OSError."""
+        file.pwrite(offset, data)
+
+    def taken(self) -> int:
+        """A mark of everything written so far, for `drain`."""
+        return 0
+
+    def drain(self, mark: int | None = None) -> None:
+        """Block until what was written before `mark` (or at all) is in the files. Any thread. Raises OSError."""
+
+    def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
+        """These bytes of a file if some of them are not in it yet, else None: then the file has them."""
+        return None
+
+    @property
+    def locked_bytes(self) -> int:
+        """Locked memory that belongs to no file."""
+        return 0
+
+    def close(self) -> None:
+        """Give memory back. What was not drained is lost, as in a crash."""
+
+
+class MapWriter(LogWriter):
+    """`map`: stores into the pages themselves. No call of the kernel in the best case, but a fault waits with the interpreter lock held."""
+
+    mode = "map"
+
+    def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
+        file.store(offset, data)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Bytes of one file in one buffer, without a gap: `used` of them, of which the first `copied` are in the file."""
+
+    file: DiskFile
+    offset: int
+    area: mmap.mmap
+    used: int = 0
+    copied: int = 0
+    sealed: bool = False
+    """Nothing is added any more: the buffer is free once all of it is copied."""
+
+
+class PoolWriter(LogWriter):
+    """`pool`: writers and files meet in `buffers` buffers of `buffer_bytes` each.
+
+    Invariants, under `_lock`: every buffer is free or in exactly one run; only the last run is unsealed; runs are copied in the order in
+    which they were written, by one thread at a time (`_copying`); `_copied` ≤ `_taken`, and both count bytes since the start. Only the
+    owner writes; the runner, a sync and the owner drain.
+    """
+
+    mode = "pool"
+
+    def __init__(
+        self,
+        buffers: int = POOL_BUFFERS,
+        buffer_bytes: int = POOL_BUFFER_BYTES,
+        submit: Submit = run_now,
+        *,
+        lock_memory: bool = False,
+        refused: Callable[[str], None] = ignore,
+    ) -> None:
+        """Raises OSError when there is no memory for the buffers."""
+        super().__init__(lock_memory=lock_memory, refused=refused)
+        assert buffers > 0 and buffer_bytes > 0
+        self._submit = submit
+        self._buffer_bytes = buffer_bytes
+        self._free = [memory.anonymous(buffer_bytes) for _ in range(buffers)]
+        self._locked = lock_memory and self._lock_buffers(refused)
+        self._buffers = buffers
+        self._runs: deque[_Run] = deque()
+        self._taken = 0
+        self._copied = 0
+        self._error: OSError | None = None
+        self._submitted = False
+        self._lock = threading.Lock()
+        self._copying = threading.Lock()
+
+    def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
+        left = memoryview(data).cast("B")
+        while left:
+            run = self._run_for(file, offset)
+            length = min(len(left), self._buffer_bytes - run.used)
+            # Nobody looks behind `used`, so the copy itself needs no lock.
+            run.area[run.used : run.used + length] = left[:length]
+            with self._lock:
+                run.used += length
+                run.sealed = run.used == self._buffer_bytes
+                self._taken += length
+                due = not self._submitted and self._taken - self._copied >= COPY_LEAST_BYTES
+                self._submitted = self._submitted or due
+            if due:
+                self._submit(self._copy_waiting)
+            offset += length
+            left = left[length:]
+
+    def taken(self) -> int:
+        return self._taken
+
+    def drain(self, mark: int | None = None) -> None:
+        goal = self._taken if mark is None else mark
+        with self._copying:
+            self._require_sound()
+            while self._copied < goal:
+                self._copy_first()
+
+    def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
+        with self._lock:
+            runs = [run for run in self._runs if run.file is file and run.offset < offset + length and offset < run.offset + run.used]
+            if not runs:
+                return None
+            found = bytearray(file.pread(offset, length))
+            for run in runs:
+                low, high = max(offset, run.offset), min(offset + length, run.offset + run.used)
+                found[low - offset : high - offset] = run.area[low - run.offset : high - run.offset]
+            return bytes(found)
+
+    @property
+    def locked_bytes(self) -> int:
+        return self._buffers * self._buffer_bytes if self._locked else 0
+
+    def close(self) -> None:
+        with self._copying, self._lock:
+            self._error = self._error or OSError(errno.EBADF, "the pool is closed")
+            self._locked = False
+            for area in (*self._free, *(run.area for run in self._runs)):
+                area.close()
+            self._free.clear()
+            self._runs.clear()
+
+    # Inside
+
+    def _run_for(self, file: DiskFile, offset: int) -> _Run:
+        """The run that ends at this place, or a new one. Without a free buffer everything is copied here and now. Raises OSError."""
+        self._require_sound()
+        with self._lock:
+            last = self._runs[-1] if self._runs else None
+            if last is not None and not last.sealed:
+                if last.file is file and last.offset + last.used == offset:
+                    return last
+                last.sealed = True
+                self._release_copied()
+            free = bool(self._free)
+        if not free:
+            self.drain()
+        with self._lock:
+            run = _Run(file, offset, self._free.pop())
+            self._runs.append(run)
+            return run
+
+    def _copy_waiting(self) -> None:
+        """For the commit runner: copy what waits. An error is kept for the owner and the next sync, whose next call meets it."""
+        with self._lock:
+            self._submitted = False
+        with suppress(OSError):
+            self.drain()
+
+    def _copy_first(self) -> None:
+        """Copy what the first run has. Called with `_copying`, when something waits."""
+        with self._lock:
+            run = self._runs[0]
+            start, stop = run.copied, run.used
+        part = memoryview(run.area)[start:stop]
+        try:
+            run.file.pwrite(run.offset + start, part)
+        except OSError as error:
+            self._error = error
+            raise
+        finally:
+            part.release()
+        with self._lock:
+            run.copied = stop
+            self._copied += stop - start
+            self._release_copied()
+
+    def _release_copied(self) -> None:
+        """Free the buffers of runs that are over. Called with `_lock`."""
+        while self._runs and self._runs[0].sealed and self._runs[0].copied == self._runs[0].used:
+            self._free.append(self._runs.popleft().area)
+
+    def _require_sound(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _lock_buffers(self, refused: Callable[[str], None]) -> bool:
+        try:
+            for area in self._free:
+                memory.lock(area)
+        except OSError as error:
+            refused(f"the buffers of the pool cannot be locked in memory ({error.strerror}): {memory.LOCK_REMEDY}")
+            return False
+        return True
+
+
+def make_writer(
+    mode: str,
+    *,
+    lock_memory: bool = False,
+    refused: Callable[[str], None] = ignore,
+    buffers: int = POOL_BUFFERS,
+    buffer_bytes: int = POOL_BUFFER_BYTES,
+    submit: Submit = run_now,
+) -> LogWriter:
+    """The writer of a configured mode; the last three are the pool's. Raises OSError when there is no memory for a pool."""
+    if mode == "pool":
+        return PoolWriter(buffers, buffer_bytes, submit, lock_memory=lock_memory, refused=refused)
+    assert mode in MODES, mode
+    return (MapWriter if mode == "map" else LogWriter)(lock_memory=lock_memory, refused=refused)
