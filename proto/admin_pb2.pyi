@@ -59,21 +59,37 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept")
+    class FilesKeptEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    FILES_KEPT_FIELD_NUMBER: _ClassVar[int]
     group: str
     leader: str
     term: int
     commit_index: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaInfo]
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ...) -> None: ...
+    files_kept: _containers.ScalarMap[str, int]
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced")
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes")
+    class DiskBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     END_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +97,8 @@ class ReplicaInfo(_message.Message):
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     end_index: int
@@ -88,7 +106,9 @@ class ReplicaInfo(_message.Message):
     commit_index: int
     lag_entries: int
     fenced: str
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ...) -> None: ...
+    begin_index: int
+    disk_bytes: _containers.ScalarMap[str, int]
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list")
@@ -542,3 +562,83 @@ class QueueCursor(_message.Message):
     group_queue: int
     cursor: int
     def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class WhyKeptRequest(_message.Message):
+    __slots__ = ("broker_group", "base", "node")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    base: int
+    node: str
+    def __init__(self, broker_group: _Optional[str] = ..., base: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+
+class WhyKeptResponse(_message.Message):
+    __slots__ = ("status", "answer", "reason", "evidence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    answer: str
+    reason: str
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., answer: _Optional[str] = ..., reason: _Optional[str] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TakePinRequest(_message.Message):
+    __slots__ = ("broker_group", "pos", "reason", "ttl_ms")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    POS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    pos: int
+    reason: str
+    ttl_ms: int
+    def __init__(self, broker_group: _Optional[str] = ..., pos: _Optional[int] = ..., reason: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class TakePinResponse(_message.Message):
+    __slots__ = ("status", "pin", "begin_index", "begin_pos")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_POS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    pin: str
+    begin_index: int
+    begin_pos: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., pin: _Optional[str] = ..., begin_index: _Optional[int] = ..., begin_pos: _Optional[int] = ...) -> None: ...
+
+class RenewPinRequest(_message.Message):
+    __slots__ = ("broker_group", "pin", "ttl_ms")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    pin: str
+    ttl_ms: int
+    def __init__(self, broker_group: _Optional[str] = ..., pin: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class RenewPinResponse(_message.Message):
+    __slots__ = ("status", "held")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    held: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., held: _Optional[bool] = ...) -> None: ...
+
+class DropPinRequest(_message.Message):
+    __slots__ = ("broker_group", "pin")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    pin: str
+    def __init__(self, broker_group: _Optional[str] = ..., pin: _Optional[str] = ...) -> None: ...
+
+class DropPinResponse(_message.Message):
+    __slots__ = ("status", "held")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    held: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., held: _Optional[bool] = ...) -> None: ...

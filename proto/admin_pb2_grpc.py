@@ -109,6 +109,26 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.FromString,
                 _registered_method=True)
+        self.WhyKept = channel.unary_unary(
+                '/ledgermq.v1.Admin/WhyKept',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyKeptRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyKeptResponse.FromString,
+                _registered_method=True)
+        self.TakePin = channel.unary_unary(
+                '/ledgermq.v1.Admin/TakePin',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.TakePinRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.TakePinResponse.FromString,
+                _registered_method=True)
+        self.RenewPin = channel.unary_unary(
+                '/ledgermq.v1.Admin/RenewPin',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.RenewPinRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.RenewPinResponse.FromString,
+                _registered_method=True)
+        self.DropPin = channel.unary_unary(
+                '/ledgermq.v1.Admin/DropPin',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -204,6 +224,30 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhyKept(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakePin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewPin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropPin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -281,6 +325,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ResetGroup,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.SerializeToString,
+            ),
+            'WhyKept': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhyKept,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyKeptRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyKeptResponse.SerializeToString,
+            ),
+            'TakePin': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakePin,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.TakePinRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.TakePinResponse.SerializeToString,
+            ),
+            'RenewPin': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewPin,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.RenewPinRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.RenewPinResponse.SerializeToString,
+            ),
+            'DropPin': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropPin,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -688,6 +752,114 @@ class Admin:
             '/ledgermq.v1.Admin/ResetGroup',
             ledgermq_dot_proto_dot_admin__pb2.ResetGroupRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ResetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhyKept(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/WhyKept',
+            ledgermq_dot_proto_dot_admin__pb2.WhyKeptRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.WhyKeptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakePin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/TakePin',
+            ledgermq_dot_proto_dot_admin__pb2.TakePinRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.TakePinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewPin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/RenewPin',
+            ledgermq_dot_proto_dot_admin__pb2.RenewPinRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.RenewPinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropPin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/DropPin',
+            ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -297,3 +297,37 @@ class GroupResetReply(_message.Message):
     status: _admin_pb2.Status
     queues: _containers.RepeatedCompositeFieldContainer[_admin_pb2.QueueCursor]
     def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_admin_pb2.QueueCursor, _Mapping]]] = ...) -> None: ...
+
+class StorageQuestion(_message.Message):
+    __slots__ = ("broker_group", "bases")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    bases: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, broker_group: _Optional[str] = ..., bases: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StorageReply(_message.Message):
+    __slots__ = ("digests", "disk_total_bytes", "disk_free_bytes", "begin_index", "decided_begin_index", "snapshot_index", "waits_for")
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedCompositeFieldContainer[FileDigest]
+    disk_total_bytes: int
+    disk_free_bytes: int
+    begin_index: int
+    decided_begin_index: int
+    snapshot_index: int
+    waits_for: str
+    def __init__(self, digests: _Optional[_Iterable[_Union[FileDigest, _Mapping]]] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., begin_index: _Optional[int] = ..., decided_begin_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
+
+class FileDigest(_message.Message):
+    __slots__ = ("base", "sha256")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    sha256: str
+    def __init__(self, base: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
