@@ -5,12 +5,13 @@ is not a valid continuation is *torn*: it is erased. Valid bytes above the mark 
 again in place and synced before anybody learns of them. Index units are rebuilt from the log where they disagree with it.
 
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
-every byte above the mark and all of the space behind the end. Bodies below the mark are the scrubber's and the audit's affair.
+every byte above the mark and all of the space behind the end. Bodies below the mark are the audit's affair, except in files whose units
+disagree with the entries: those are verified with both CRCs before any unit is made from them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BLANK_MAGIC, ENTRY_MAGIC
@@ -32,6 +33,7 @@ from ledgermq.storage.log_scan import (
     check_units,
     first_nonzero,
     make_blank,
+    next_chain,
 )
 from ledgermq.storage.mapped_files import MappedFiles
 from ledgermq.storage.phases import Phases
@@ -80,6 +82,9 @@ class _Rebuild:
 
     point: Point
     stop: int
+    last_index: int
+    chain: int
+    """Of the last of the entries."""
 
 
 class Recovery:
@@ -224,16 +229,31 @@ class Recovery:
             raise _Damage(f"the blank at {end_pos} is not zero")
 
     def _walk_file(self, first: Point, last_index: int, after: Point | None, why: str) -> None:
-        """The units of this file cannot be believed: its entries decide, and the units will be written again."""
+        """The units of this file cannot be believed: its entries decide, and the units will be written again. With one witness less, the
+        entries have to prove themselves by their CRCs: an older entry that came back in a place is one that no unit contradicts."""
         stop = self._mark.end_pos if after is None else after.pos
-        walker = Walker(self._files, first, verify=False)
+        walker = Walker(self._files, replace(first, chain=self._chain_before(first)), verify=True)
         for piece in walker.pieces(stop):
             add_runs(self._runs, piece.first_index, piece.terms)
         if walker.point.index != last_index + 1 or (after is None and walker.point.pos != stop):
             raise _Damage(f"entry {walker.point.index} at {walker.point.pos} is damaged ({walker.problem or 'zero bytes'}; {why})")
         if after is not None:
             self._check_blank(walker.point.pos, after)
-        self._rebuilds.append(_Rebuild(first, walker.point.pos))
+            if next_chain(self._files.read(after.pos, HEADER_BYTES), walker.point.chain) != after.chain:
+                raise _Damage(f"entry {after.index} at {after.pos} does not continue entry {last_index} ({why})")
+        self._rebuilds.append(_Rebuild(first, walker.point.pos, last_index, walker.point.chain))
+
+    def _chain_before(self, first: Point) -> int:
+        """The chain CRC in front of the first entry of a file: that of the last entry of the file before, which was checked already."""
+        if first.index == 0:
+            return self._seed
+        if self._rebuilds and self._rebuilds[-1].last_index == first.index - 1:
+            return self._rebuilds[-1].chain
+        units = self._index.get(first.index - 1, 1)
+        head = self._header(int(units["pos"][0])) if len(units) == 1 and int(units["pos"][0]) >= 0 else None
+        if head is None or head.index != first.index - 1:
+            raise _Damage(f"entry {first.index - 1}, the last of its file, is not where its unit says")
+        return head.chain
 
     def _bisect_terms(self, first: Point, last_index: int) -> bool:
         """Add the term runs of a whole file by looking at few units. False when a unit is wrong: the file has to be checked in full."""

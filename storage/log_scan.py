@@ -11,10 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import crc32c
 import numpy as np
 
 from ledgermq.proto.layout import HEADER, HEADER_BYTES, BadEntry, verify_range
-from ledgermq.proto.layout_columns import BLANK_MAGIC, BLANK_MIN_BYTES, ENTRY_MAGIC, ENTRY_MIN_BYTES, windows
+from ledgermq.proto.layout_columns import (
+    BLANK_MAGIC,
+    BLANK_MIN_BYTES,
+    CHAINED_BYTES,
+    CRC_WORDS_AT,
+    ENTRY_MAGIC,
+    ENTRY_MIN_BYTES,
+    windows,
+)
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.index_files import UNIT_MAGIC, IndexFiles, Units
 from ledgermq.storage.mapped_files import MappedFiles
@@ -178,6 +187,11 @@ def _name_problem(data: bytes, at: int, magic: int) -> str:
     if not any(data[at : at + HEADER_BYTES]):
         return ""
     return "bytes that are no entry"
+
+
+def next_chain(header: bytes, chain: int) -> int:
+    """The chain CRC of the entry with this header (and the body CRC in it) behind one whose chain CRC is `chain`."""
+    return int(crc32c.crc32c(header[:CHAINED_BYTES] + header[CRC_WORDS_AT + 4 : CRC_WORDS_AT + 8], chain))
 
 
 def make_blank(length: int) -> bytes:
