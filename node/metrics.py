@@ -12,7 +12,19 @@ REGISTRY = CollectorRegistry()
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
+_ENTRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000)
+_BYTES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+
 SYNC_SECONDS = Histogram("ledgermq_sync_seconds", "Duration of one group commit (fdatasync).", ["group"], buckets=_FAST, registry=REGISTRY)
+SYNC_ENTRIES = Histogram(
+    "ledgermq_sync_batch_entries", "Entries one group commit made durable.", ["group"], buckets=_ENTRIES, registry=REGISTRY
+)
+SYNC_BYTES = Histogram(
+    "ledgermq_sync_batch_bytes", "Bytes of entries one group commit made durable.", ["group"], buckets=_BYTES, registry=REGISTRY
+)
+SLOW_SYNCS = Counter(
+    "ledgermq_slow_syncs_total", "Group commits above a threshold of storage/thresholds.py.", ["group", "level"], registry=REGISTRY
+)
 TURN_SECONDS = Histogram("ledgermq_turn_seconds", "Duration of one turn of a broker group.", ["group"], buckets=_FAST, registry=REGISTRY)
 FORWARDED_CALLS = Counter(
     "ledgermq_forwarded_calls_total", "Client calls this node sent to another leader, by result.", ["group", "result"], registry=REGISTRY
@@ -27,4 +39,27 @@ PEER_REFUSALS = Counter("ledgermq_peer_refusals_total", "Greetings refused on th
 PEER_CONNECTS = Counter("ledgermq_peer_connects_total", "Outgoing streams to a peer that were established.", ["peer"], registry=REGISTRY)
 RECOVERY_SECONDS = Gauge(
     "ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", ["group", "phase"], registry=REGISTRY
+)
+
+DIGEST_FAILURES = Counter(
+    "ledgermq_digest_failures_total", "Sealed log files of this node that could not be read for their digest.", ["group"], registry=REGISTRY
+)
+DIGEST_MISMATCHES = Gauge(
+    "ledgermq_digest_mismatches",
+    "Sealed log files of this node whose content differs from what a majority sealed.",
+    ["group"],
+    registry=REGISTRY,
+)
+FILES_TRIMMED = Counter(
+    "ledgermq_log_files_trimmed_total", "Log files that retention removed from this disk.", ["group"], registry=REGISTRY
+)
+FILES_KEPT = Gauge(
+    "ledgermq_log_files_kept",
+    "Log files by what keeps them; a due file counts once per reason. Told by the node that leads the group.",
+    ["group", "reason"],
+    registry=REGISTRY,
+)
+DISK_BYTES = Gauge("ledgermq_disk_bytes", "Bytes of allocated blocks of a broker group on this disk.", ["group", "kind"], registry=REGISTRY)
+DISK_LEVEL = Gauge(
+    "ledgermq_disk_level", "Watermark of this disk that is crossed: 0 none, 1 warn, 2 files go early, 3 writes refused.", registry=REGISTRY
 )

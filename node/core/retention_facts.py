@@ -30,6 +30,19 @@ class LogLike(Protocol):
     def read(self, first_index: int, max_bytes: int) -> Range: ...
 
 
+class Placed(Protocol):
+    """What is needed to find an entry by its position."""
+
+    end_index: int
+
+    def pos_of(self, index: int) -> int: ...
+
+
+def first_at(log: Placed, first: int, pos: int) -> int:
+    """The first entry at or behind a position, among those from entry `first` on."""
+    return first + bisect_left(range(first, log.end_index + 1), pos, key=log.pos_of)
+
+
 class FileBook:
     """The files of one replica's log, from the begin its records say on. Bounded by the number of files."""
 
@@ -56,8 +69,7 @@ class FileBook:
 
     def _look(self, base: int, first: int, settled: int) -> LogFile:
         """A file behind which another one has begun; remembered once it is sealed."""
-        indexes = range(first, self._log.end_index + 1)
-        following = first + bisect_left(indexes, base + self._size, key=self._log.pos_of)
+        following = first_at(self._log, first, base + self._size)
         last = self._log.read(following - 1, 1)
         sealed = following <= settled
         file = LogFile(base, self._size, first, last.last_index, last.end_pos, last.term, last.last_chain, last_store_ms(last), sealed)
