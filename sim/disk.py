@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -185,6 +185,9 @@ class ForgetfulDisk:
         self.on_sync: Callable[[str], None] | None = None
         self.trace: Callable[[str], None] | None = None
         self.on_access: Callable[[], None] | None = None
+        self.any_names = False
+        self.forgets_directories = False
+        self._unsynced_directories: dict[str, None] = {}
         self._generation_open = True
 
     # -- the port -----------------------------------------------------------------------------------------------------------------
@@ -223,9 +226,11 @@ class ForgetfulDisk:
         return sorted(below | set(self._directories[path].names))
 
     def mkdirs(self, path: str) -> None:
-        """Directories are durable at once: what the store keeps safe is files, and it creates directories before any of them."""
+        """Directories are durable at once unless the disk `forgets_directories`."""
         self.check_alive()
         while path not in self._directories:
+            if self.forgets_directories:
+                self._unsynced_directories[path] = None
             self._directories[path] = Directory()
             path = os.path.dirname(path)
 
@@ -250,6 +255,8 @@ class ForgetfulDisk:
             self.on_sync(path)
         directory = self._directories[path]
         directory.settle(len(directory.pending))
+        for made in [made for made in self._unsynced_directories if os.path.dirname(made) == path]:
+            del self._unsynced_directories[made]
         if self.trace is not None:
             self.trace(path)
 
@@ -278,11 +285,52 @@ class ForgetfulDisk:
     def process_crash(self) -> None:
         """SIGKILL: open files are gone with the process, every byte and name stays in the cache."""
 
-    def power_cut(self, chance: Chance) -> None:
-        """Lose what was not synced: each sector of each unsynced page survives or not, each directory keeps a prefix of its changes."""
+    def unsynced_pages(self) -> list[tuple[str, int]]:
+        """Path and page number of everything a power cut could take now, however it was made dirty."""
+        return [
+            (f"{path.rstrip('/')}/{name}", number)
+            for path, directory in sorted(self._directories.items())
+            for name, inode in sorted(directory.names.items())
+            for number in sorted({*inode.before, *inode.lost})
+        ]
+
+    def write_back(self, chance: Chance) -> None:
+        """What a kernel does whenever it likes: any of the dirty pages reach the medium as they are at this moment, and count as clean."""
+        for inode in self._inodes():
+            for number in sorted(inode.before):
+                if chance.random() < 0.5:
+                    del inode.before[number]
+
+    def power_cut_keeping(self, kept: Set[tuple[str, int]], *, torn: Set[tuple[str, int]] = frozenset()) -> None:
+        """The power cut in which exactly these pages survived, half of each of the `torn` ones, and every name."""
         for path in sorted(self._directories):
             directory = self._directories[path]
-            directory.settle(chance.randrange(len(directory.pending) + 1))
+            directory.settle(len(directory.pending))
+            for name, inode in sorted(directory.names.items()):
+                for number, old in {**inode.lost, **inode.before}.items():
+                    page = f"{path.rstrip('/')}/{name}", number
+                    if page in torn:
+                        start = number * PAGE_BYTES + len(old) // 2
+                        inode.data[start : start + len(old) - len(old) // 2] = old[len(old) // 2 :]
+                    elif page not in kept:
+                        self._restore(inode, number, old, keep=None)
+                inode.before.clear()
+                inode.lost.clear()
+
+    def power_cut(self, chance: Chance) -> None:
+        """Lose what was not synced: each sector of each unsynced page survives or not; each directory keeps a prefix of its changes or,
+        with `any_names`, any of them; with `forgets_directories` one that was made goes unless its parent was synced."""
+        for path in [path for path in self._unsynced_directories if path in self._directories and chance.random() < 0.5]:
+            for below in [found for found in self._directories if found == path or found.startswith(path + "/")]:
+                del self._directories[below]
+        self._unsynced_directories.clear()
+        for path in sorted(self._directories):
+            directory = self._directories[path]
+            if self.any_names:
+                directory.pending = [change for change in directory.pending if chance.random() < 0.5]
+                directory.settle(len(directory.pending))
+            else:
+                directory.settle(chance.randrange(len(directory.pending) + 1))
             directory.names = dict(directory.durable)
         for inode in self._inodes():
             fate = chance.random()
@@ -346,6 +394,8 @@ class ForgetfulDisk:
     def take_over(self, former: ForgetfulDisk) -> None:
         """Continue with another object's medium."""
         self._directories = former._directories
+        self._unsynced_directories = former._unsynced_directories
+        self.any_names, self.forgets_directories = former.any_names, former.forgets_directories
         self.used_bytes = former.used_bytes
         former.detach()
 

@@ -153,3 +153,58 @@ def test_flipped_bits_stay_flipped(disk: ForgetfulDisk) -> None:
     assert file.pread(5, 1) == b"\x04"
     disk.power_cut(random.Random(3))
     assert file.pread(5, 1) == b"\x04"
+
+
+def test_pages_survive_exactly_as_told(disk: ForgetfulDisk) -> None:
+    """For tests that enumerate: the named pages are new, the torn ones half new, all others old, whichever call made them dirty."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"\x01" * PAGE_BYTES)
+    file.store(PAGE_BYTES, b"\x01" * 2 * PAGE_BYTES)
+    assert disk.unsynced_pages() == [("/d/f", 0), ("/d/f", 1), ("/d/f", 2)]
+    disk.power_cut_keeping({("/d/f", 0)}, torn={("/d/f", 2)})
+    half = PAGE_BYTES // 2
+    assert file.pread(0, SIZE) == b"\x01" * PAGE_BYTES + bytes(PAGE_BYTES) + b"\x01" * half + bytes(half) + bytes(PAGE_BYTES)
+    assert disk.unsynced_pages() == []
+
+
+def test_written_back_pages_are_what_they_were_at_that_moment(disk: ForgetfulDisk) -> None:
+    """Write-back makes some pages durable without a sync: afterwards a power cut may leave a state between the last two syncs."""
+    seen = set()
+    for seed in range(60):
+        file = disk.open("/d/f")
+        file.pwrite(0, bytes([1]))
+        disk.write_back(random.Random(seed))
+        file.pwrite(0, bytes([2]))
+        disk.power_cut(random.Random(seed))
+        seen.add(file.pread(0, 1)[0])
+        file.pwrite(0, bytes(1))
+        file.sync()
+    assert seen == {0, 1, 2}
+
+
+def test_any_names_survive_where_order_is_not_promised(disk: ForgetfulDisk) -> None:
+    """With `any_names` a later name may survive an earlier one; a synced one always does."""
+    disk.any_names = True
+    seen = set()
+    for seed in range(40):
+        for name in ("a", "b"):
+            disk.create(f"/d/{name}{seed}", 10, allocate=True)
+        disk.power_cut(random.Random(seed))
+        seen.add((disk.exists(f"/d/a{seed}"), disk.exists(f"/d/b{seed}")))
+    assert seen == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_a_new_directory_may_vanish_with_all_it_holds(disk: ForgetfulDisk) -> None:
+    """With `forgets_directories` synced files in a directory whose parent was not synced are lost with it."""
+    disk.forgets_directories = True
+    fates = set()
+    for seed in range(20):
+        path = f"/d/new{seed}"
+        disk.mkdirs(path)
+        disk.create(f"{path}/file", 10, allocate=True).sync()
+        disk.sync_dir(path)
+        if seed % 2:
+            disk.sync_dir("/d")
+        disk.power_cut(random.Random(seed))
+        fates.add((seed % 2 == 1, disk.exists(f"{path}/file")))
+    assert fates == {(True, True), (False, True), (False, False)}
