@@ -25,6 +25,7 @@ WINDOW = 64
 CALL_TIMEOUT_S = 3.0
 EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
+WEAKER = "memory"
 _serial = itertools.count()
 _node = uuid.getnode()
 
@@ -65,7 +66,7 @@ class Outgoing:
 
 @dataclass
 class SendSummary:
-    """What became of a batch. `durability` is the class stated by the last acknowledgement."""
+    """What became of a batch. `durability` is the class the acknowledgements stated; the weaker one if they differ."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -141,6 +142,6 @@ class Sender:
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)
         for key, value in flight.future.trailing_metadata() or ():
-            if key == DURABILITY_KEY:
+            if key == DURABILITY_KEY and self._summary.durability != WEAKER:
                 self._summary.durability = value
         return None

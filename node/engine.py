@@ -2,9 +2,10 @@
 
 Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
 takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
-further thread per group; its outcome is an input like any other. Calls of a group wait while a sync of it is under way: what has arrived by
-then is the next batch. A batch so costs one append, one push to each follower and one sync, however many calls are in it, and no timer is
-needed. Nothing here decides anything about logs, roles or deliveries, and nothing here knows gRPC.
+further thread per group; its outcome is an input like any other. Calls of a group wait while a sync of it is under way, unless the group
+says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push to each follower
+and one sync, however many calls are in it, and no timer is needed. Nothing here decides anything about logs, roles or deliveries, and
+nothing here knows gRPC.
 
 Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
 group could leave (invariant I9), and is expected not to return control to the groups.
@@ -26,6 +27,7 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_SYNC, FatalError
+from ledgermq.node.sync_watch import SyncWatch
 from ledgermq.proto.types import ReplicaStatus
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class TurnOutput(Protocol):
     def wake_at_ns(self) -> int: ...
     @property
     def view(self) -> GroupView | None: ...
+    @property
+    def hold_calls(self) -> bool: ...
 
 
 class GroupLike(Protocol):
@@ -118,7 +122,15 @@ class _Syncer:
         self._inbox = inbox
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
+        self._watch = SyncWatch(group)
         self.under_way = 0
+        self.hold_calls = True
+        """As the group said after its last turn; the loop reads it too."""
+
+    @property
+    def holds_calls(self) -> bool:
+        """Do calls wait now?"""
+        return self.under_way > 0 and self.hold_calls
 
     def start(self) -> None:
         self._thread.start()
@@ -132,7 +144,6 @@ class _Syncer:
         self._thread.join()
 
     def _work(self) -> None:
-        duration = metrics.SYNC_SECONDS.labels(self._group)
         while (ticket := self._tickets.get()) is not None:
             error: OSError | None = None
             began = time.perf_counter()
@@ -142,7 +153,7 @@ class _Syncer:
                 error = failure
             except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
                 error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
-            duration.observe(time.perf_counter() - began)
+            self._watch.ran(ticket, began, time.perf_counter())
             self._inbox.put(_Synced(self._group, ticket, error))
 
 
@@ -290,12 +301,12 @@ class Engine:
         self._listeners.append(listener)
 
     def _flush_calls(self) -> None:
-        """Hand calls over. While a group is being synced the engine looks for its calls afterwards by itself: nothing wakes it for them."""
+        """Hand calls over. While a group holds calls the engine looks for them afterwards by itself: nothing wakes it for them."""
         collected, self._collected = self._collected, []
         for group, call in collected:
             self._held[group].append(call)
         # Only after the calls are there: whoever ends a sync in this moment sees either the calls or the wake-up.
-        if any(not self._syncers[group].under_way for group in {group for group, _ in collected}):
+        if any(not self._syncers[group].holds_calls for group in {group for group, _ in collected}):
             self._inbox.put(_Look())
 
     def _deliver(self, outputs: Sequence[tuple[str, TurnOutput]]) -> None:
@@ -334,7 +345,7 @@ class Engine:
         outputs: list[tuple[str, TurnOutput]] = []
         for name in self._groups:
             given = inputs.get(name)
-            if self._held[name] and not self._syncers[name].under_way:
+            if self._held[name] and not self._syncers[name].holds_calls:
                 given = given or _Inputs()
                 given.calls = self._held[name][:]
                 del self._held[name][: len(given.calls)]
@@ -347,6 +358,7 @@ class Engine:
         began = time.perf_counter()
         output = self._groups[name].turn(self._now_ns(), self._now_ms(), given.calls, given.packets, given.synced)
         self._wake_at_ns[name] = output.wake_at_ns
+        self._syncers[name].hold_calls = output.hold_calls
         if output.sync is not None:
             self._syncers[name].submit(output.sync)
         self._turn_seconds[name].observe(time.perf_counter() - began)

@@ -23,7 +23,7 @@ SYNC_BYTES = Histogram(
     "ledgermq_sync_batch_bytes", "Bytes of entries one group commit made durable.", ["group"], buckets=_BYTES, registry=REGISTRY
 )
 SLOW_SYNCS = Counter(
-    "ledgermq_slow_syncs_total", "Group commits above a threshold of storage/thresholds.py.", ["group", "level"], registry=REGISTRY
+    "ledgermq_slow_syncs_total", "Group commits above a threshold of storage/thresholds.py.", ["group", "severity"], registry=REGISTRY
 )
 TURN_SECONDS = Histogram("ledgermq_turn_seconds", "Duration of one turn of a broker group.", ["group"], buckets=_FAST, registry=REGISTRY)
 FORWARDED_CALLS = Counter(

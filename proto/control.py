@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
-from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
+from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 VERSION = 1
 MEMBERSHIP_CHANNEL = 1
@@ -95,13 +95,15 @@ class TopicRecord:
                 "perm": c.permission.value,
                 "incarnation": c.incarnation,
                 "deleted": self.deleted,
+                **({"durability": c.durability.value} if c.durability is not TopicDurability.GROUP else {}),
             }
         )
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TopicRecord:
         kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
-        config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"])
+        durability = TopicDurability(fields.get("durability", ""))
+        config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"], durability)
         return cls(config, fields["first_queue"], fields["deleted"])
 
 

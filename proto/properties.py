@@ -24,10 +24,11 @@ MESSAGE_GROUP = "__SHARDINGKEY"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 BORN_HOST = "__BORNHOST"
 ENCODING = "__LMQ.ENC"
+PRIORITY = "PRIORITY"
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
 
-_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING})
+_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING, PRIORITY})
 _ESCAPED = _OURS | RESERVED_KEYS
 _GZIP = "GZIP"
 
@@ -44,6 +45,7 @@ class Fields:
     born_host: str | None = None
     gzip: bool = False
     user: Mapping[str, str] = field(default_factory=dict)
+    priority: int | None = None
 
 
 def _named(key: str) -> str:
@@ -84,6 +86,8 @@ def encode(fields: Fields) -> bytes:
         pairs += (BORN_HOST, fields.born_host)
     if fields.gzip:
         pairs += (ENCODING, _GZIP)
+    if fields.priority is not None:
+        pairs += (PRIORITY, str(fields.priority))
     for key in sorted(fields.user):
         pairs += (_named(key), fields.user[key])
     return _join(pairs)
@@ -101,9 +105,25 @@ def encode_message(message: pb.Message) -> bytes:
             trace_context=system.trace_context if system.HasField("trace_context") else None,
             born_host=system.born_host,
             gzip=system.body_encoding == pb.GZIP,
+            priority=system.priority if system.HasField("priority") else None,
             user=message.user_properties,
         )
     )
+
+
+def priority_of(message: pb.Message) -> int:
+    """How urgent a message is, −1 if it does not say: the client's field, or a user property of that name for clients without the field."""
+    if message.system_properties.HasField("priority"):
+        return message.system_properties.priority
+    number = _number(message.user_properties.get(PRIORITY, ""))
+    return -1 if number is None else number
+
+
+def _number(text: str) -> int | None:
+    """What the client's field, an int32, can hold."""
+    digits = text.removeprefix("-")
+    number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else 1 << 31
+    return number if -(1 << 31) <= number < 1 << 31 else None
 
 
 def parse(data: bytes | memoryview) -> dict[str, str]:
@@ -127,8 +147,9 @@ def decode(data: bytes | memoryview) -> Fields:
     elif joined is not None:
         keys = tuple(joined.split(" "))
     group, trace, born, encoding = take(MESSAGE_GROUP, None), take(TRACE_CONTEXT, None), take(BORN_HOST, None), take(ENCODING, None)
+    priority = _number(stored.get(PRIORITY, ""))
     user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user)
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority)
 
 
 def _is_ours(name: str) -> bool:
@@ -153,6 +174,8 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
         system.trace_context = fields.trace_context
     if fields.born_host is not None:
         system.born_host = fields.born_host
+    if fields.priority is not None:
+        system.priority = fields.priority
     system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
     system.message_type = pb.FIFO if fields.message_group is not None else pb.NORMAL
     return fields

@@ -24,7 +24,7 @@ from ledgermq.node.controller.metadata import Outcome, State, Topic
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Quorum, Timing, require_library
 from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
 from ledgermq.proto.status import Code, LedgerError, fail
-from ledgermq.proto.types import GroupConfig, Permission, TopicKind
+from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.real_disk import RealDisk
@@ -149,9 +149,11 @@ class Controller:
         queues: int = 8,
         permission: Permission = Permission.READ_WRITE,
         timeout: float = DEFAULT_TIMEOUT_S,
+        *,
+        durability: TopicDurability = TopicDurability.GROUP,
     ) -> tuple[Topic, bool]:
         """The topic, and whether this call made it; the same settings again are fine. Raises Conflict, BadRequest, or see `submit`."""
-        settings = {"kind": kind.value, "queues": queues, "permission": permission.value}
+        settings = {"kind": kind.value, "queues": queues, "permission": permission.value, "durability": durability.value}
         outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
         return metadata.restore_topic(_value(outcome)), outcome.changed
 
@@ -162,10 +164,12 @@ class Controller:
         *,
         queues: int | None = None,
         permission: Permission | None = None,
+        durability: TopicDurability | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
         """Change what is given. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
-        settings = {"queues": queues, "permission": None if permission is None else permission.value}
+        given = {"permission": permission, "durability": durability}
+        settings = {"queues": queues, **{name: None if value is None else value.value for name, value in given.items()}}
         outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
         return metadata.restore_topic(_value(outcome))
 

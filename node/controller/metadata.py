@@ -17,7 +17,7 @@ from typing import Any
 
 from ledgermq.proto.names import group_name, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
-from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -45,13 +45,14 @@ class Topic:
     queues: int
     placement: Mapping[str, int]
     incarnation: int
+    durability: TopicDurability = TopicDurability.GROUP
 
     def in_group(self, broker_group: str) -> TopicConfig | None:
         """The topic as that broker group's log should know it; None when it has no queue there."""
         queues = self.placement.get(broker_group, 0)
         if not queues:
             return None
-        return TopicConfig(self.namespace, self.name, self.kind, queues, self.permission, self.incarnation)
+        return TopicConfig(self.namespace, self.name, self.kind, queues, self.permission, self.incarnation, self.durability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +150,35 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
     key = _topic_key(command)
     kind = _choice(TopicKind, command.get("kind"), "kind")
     permission = _choice(Permission, command.get("permission"), "permission")
+    durability = _choice(TopicDurability, command.get("durability", ""), "durability")
     queues = _count(command.get("queues"), "queues", MAX_QUEUES)
     if kind not in IN_PART_ONE:
         raise _Refused(Code.BAD_REQUEST, f"topics of kind {kind.value} are not supported; use normal or fifo")
     known = state.topics.get(key)
     if known is not None:
-        if (known.kind, known.permission, known.queues) == (kind, permission, queues):
+        if (known.kind, known.permission, known.queues, known.durability) == (kind, permission, queues, durability):
             return state, Outcome(value=export_topic(known))
         settings = f"kind {known.kind.value}, {known.queues} queues, permission {known.permission.value}"
+        if known.durability is not TopicDurability.GROUP:
+            settings += f", durability {known.durability.value}"
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} exists with other settings ({settings})")
     placement = _placed(state, key, {}, queues)
-    topic = Topic(*key, kind, permission, queues, placement, incarnation=state.revision + 1)
+    topic = Topic(*key, kind, permission, queues, placement, incarnation=state.revision + 1, durability=durability)
     deleted = _without(state.deleted_topics, key)
     return _changed(state, topics=_with(state.topics, key, topic), deleted_topics=deleted), Outcome(value=export_topic(topic))
 
 
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    """Another permission, more queues, or both; null leaves a setting alone. Existing queues stay where they are."""
+    """Another permission or durability, or more queues; null leaves a setting alone. Existing queues stay where they are."""
     key = _topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     permission = known.permission if command.get("permission") is None else _choice(Permission, command["permission"], "permission")
+    durability = known.durability if command.get("durability") is None else _choice(TopicDurability, command["durability"], "durability")
     queues = known.queues if command.get("queues") is None else _count(command["queues"], "queues", MAX_QUEUES)
     if queues < known.queues:
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} has {known.queues} queues; their number can grow but not shrink")
     placement = known.placement if queues == known.queues else _placed(state, key, known.placement, queues)
-    topic = replace(known, permission=permission, queues=queues, placement=placement)
+    topic = replace(known, permission=permission, queues=queues, placement=placement, durability=durability)
     return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
 
 
@@ -284,13 +289,15 @@ def export_topic(topic: Topic) -> Json:
         "queues": topic.queues,
         "placement": dict(topic.placement),
         "incarnation": topic.incarnation,
+        "durability": topic.durability.value,
     }
 
 
 def restore_topic(tree: Json) -> Topic:
     placement = MappingProxyType(dict(sorted(tree["placement"].items())))
     kind, permission = TopicKind(tree["kind"]), Permission(tree["permission"])
-    return Topic(tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"])
+    durability = TopicDurability(tree.get("durability", ""))
+    return Topic(tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"], durability)
 
 
 def export_group(group: GroupConfig) -> Json:

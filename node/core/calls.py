@@ -44,8 +44,8 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Acknowledged for `durability`: `durable` is committed, on stable storage on a majority; `memory` is held by a majority of processes and
-    committed later, unless it is lost with them. Columns are in the order of the drafts."""
+    """Acknowledged for `durability`: `durable` is committed, on stable storage on a majority; `memory` is held by a majority of processes
+    and committed later, unless it is lost with them. Columns are in the order of the drafts."""
 
     first_index: int
     term: int

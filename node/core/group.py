@@ -38,8 +38,8 @@ _RESERVE_FOR_DELIVERY = 256 << 10
 class TurnOutput:
     """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
 
-    `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its end,
-    because none of them could be answered before the next one.
+    `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its
+    end, because none of them could be answered before the next one.
     """
 
     done: list[Done]

@@ -2,8 +2,8 @@
 
 Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
 `appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
-entry that bears it is applied (`applied`), but sends of the class `memory`: they are answered once it is replicated (`replicated`). Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader`
-for what was not.
+entry that bears it is applied (`applied`), but sends of the class `memory`: they are answered once it is replicated (`replicated`).
+Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader` for what was not.
 """
 
 from __future__ import annotations

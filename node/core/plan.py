@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def urgent(self) -> bool:
-        """Somebody waits for the commit of a draft. Whatever is no client message is urgent: leases and acknowledgements wait for nothing."""
+        """Somebody waits for the commit of a draft. Whatever is no client message is urgent: leases and acknowledgements do not wait."""
         return len(self.drafts) > self.memory_drafts
 
     def refuse(self, token: Token, reason: str, detail: str = "") -> None:

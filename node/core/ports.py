@@ -27,8 +27,8 @@ class PeerPacket:
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
     """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,
-    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size` (bytes)
-    say what became part of it; both are 0 for a sync of the mark alone."""
+    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size`
+    (bytes) say what it is the first to cover; both are 0 for a sync of the mark alone."""
 
     number: int
     run: Callable[[], None]
@@ -124,7 +124,7 @@ class Replicator(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Leader only: somebody waits for the commit of what was not urgent; sync everything, here and on the peers, from the next `take` on."""
+        """Leader only: somebody waits for the commit of what was not urgent. The next `take` begins its sync, here and on the peers."""
         ...
 
     def take(self, now_ns: int) -> ReplicaOutput:

@@ -171,9 +171,9 @@ class MessagingService:
     # Methods of the leaders
 
     async def _send(self, data: bytes, caller: Caller, context: Context) -> bytes:
-        response, stored = await self._sender.route(data, caller, _deadline(context))
-        if stored:
-            context.set_trailing_metadata(sending.DURABILITY)
+        response, durability = await self._sender.route(data, caller, _deadline(context))
+        if durability is not None:
+            context.set_trailing_metadata(((sending.DURABILITY_KEY, durability.value),))
         return response
 
     async def _ack(self, data: bytes, caller: Caller, context: Context) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import Produce, Produced
+from ledgermq.node.core.flush import Durability
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
@@ -21,13 +22,16 @@ from ledgermq.node.service.topics import Topics, slot_of
 from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash
-from ledgermq.proto.properties import encode_message
+from ledgermq.proto.properties import encode_message, priority_of
 from ledgermq.proto.status import Code, common, fail
 from ledgermq.proto.types import Draft, TopicKind
 
 METHOD = "SendMessage"
-DURABILITY = (("x-ledgermq-durability", "majority"),)
-"""Trailing metadata of a successful send: what the acknowledgement covers (design §4)."""
+DURABILITY_KEY = "x-ledgermq-durability"
+"""Trailing metadata of a successful send: the class of its acknowledgement (design §4)."""
+
+Stored = tuple[bytes, Durability | None]
+"""A response, and what it acknowledges; None unless everything is stored."""
 
 
 class Sender:
@@ -40,8 +44,8 @@ class Sender:
         self._forwarder = forwarder
         self._turns: dict[str, int] = {}
 
-    async def route(self, data: bytes, caller: Caller, deadline: float) -> tuple[bytes, bool]:
-        """The response, and whether everything is stored."""
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> Stored:
+        """Store the messages wherever their queues are led."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         parts = self._parts(request, stored, topic)
@@ -51,11 +55,12 @@ class Sender:
         return await self._store_parts(parts, request, stored, caller, deadline)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """The leader's half of a call that another node took: the response and, for that node, the class of the acknowledgement."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         queues = self._queues_here(broker_group, request, stored, topic)
-        return [await self._produce(broker_group, request.messages, stored, queues, deadline)]
+        response, durability = await self._produce(broker_group, request.messages, stored, queues, deadline)
+        return [response, durability.value.encode()]
 
     async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
         stored = check_send(request, caller, self._config.limits, time.time_ns() // 1_000_000)
@@ -111,41 +116,48 @@ class Sender:
         queues: list[int],
         caller: Caller,
         deadline: float,
-    ) -> tuple[bytes, bool]:
+    ) -> Stored:
         if self._groups.leads(broker_group):
             try:
-                return await self._produce(broker_group, request.messages, stored, queues, deadline), True
+                return await self._produce(broker_group, request.messages, stored, queues, deadline)
             except CallRefused as refusal:
                 if refusal.refused.reason != "not-leader":
                     raise
         responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
         response = responses[0]
-        return response, pb.SendMessageResponse.FromString(response).status.code == pb.OK
+        if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
+            return response, None
+        return response, Durability(bytes(responses[1]).decode())
 
-    async def _produce(self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float) -> bytes:
+    async def _produce(
+        self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float
+    ) -> tuple[bytes, Durability]:
         """Store messages in a broker group led here."""
         drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
         call = Produce(self._groups.engine.new_token(), drafts)
         produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
-        return pb.SendMessageResponse(
+        response = pb.SendMessageResponse(
             status=statuses.OK,
             entries=[
                 pb.SendResultEntry(status=statuses.OK, message_id=message.system_properties.message_id, offset=offset)
                 for message, offset in zip(messages, produced.queue_offsets, strict=True)
             ],
-        ).SerializeToString()
+        )
+        return response.SerializeToString(), Durability(produced.durability)
 
     async def _store_parts(
         self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
-    ) -> tuple[bytes, bool]:
-        """Messages for several broker groups: each part succeeds or fails on its own."""
+    ) -> Stored:
+        """Messages for several broker groups: each part succeeds or fails on its own. The weakest acknowledgement names the class."""
+        classes: set[Durability | None] = set()
         entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
 
         async def one(broker_group: str, places: list[tuple[int, int]]) -> None:
             part = pb.SendMessageRequest(messages=[request.messages[place] for place, _ in places])
             queues = [queue for _, queue in places]
             try:
-                data, _ = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                data, durability = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                classes.add(durability)
                 response = pb.SendMessageResponse.FromString(data)
             except Exception as error:  # the other parts may be stored: this one's failure is its entries' status
                 response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
@@ -158,7 +170,8 @@ class Sender:
         code = common({entry.status.code for entry in entries})
         message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
         response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
-        return response.SerializeToString(), code is Code.OK
+        weakest = Durability.MEMORY if Durability.MEMORY in classes else Durability.DURABLE
+        return response.SerializeToString(), weakest if code is Code.OK else None
 
 
 def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
@@ -170,4 +183,5 @@ def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
         properties=encode_message(message),
         born_ms=born_ms(system),
         tags_code=java_hash(system.tag) if system.tag else 0,
+        priority=priority_of(message),
     )

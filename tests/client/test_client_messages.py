@@ -54,11 +54,11 @@ def test_all_sent_and_acknowledged() -> None:
     told: list[int] = []
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", sent)
-        nodes[0].trailing = (("x-ledgermq-durability", "majority"),)
+        nodes[0].trailing = (("x-ledgermq-durability", "durable"),)
         with Connection(endpoints(nodes)) as connection:
             summary = Sender(connection, window=4).send_all(outgoing(20), told.append)
         assert sorted(bodies(nodes[0])) == sorted(f"b{k}".encode() for k in range(20))
-    assert (summary.sent, summary.acknowledged, summary.failed, summary.durability) == (20, 20, 0, "majority")
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.durability) == (20, 20, 0, "durable")
     assert summary.first_error is None and told == list(range(1, 21))
 
 

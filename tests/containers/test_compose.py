@@ -91,7 +91,7 @@ def test_three_containers_carry_messages_and_pass_the_audit(project: Project, tm
     lines = tmp_path / "lines"
     lines.write_text("".join(f"order {n}\n" for n in range(400)))
     sent = json.loads(project.ledgermq("send", "--topic", "orders", "--file", str(lines), "--json"))
-    assert (sent["acknowledged"], sent["durability"]) == (400, "majority")
+    assert (sent["acknowledged"], sent["durability"]) == (400, "durable")
     leader = status["groups"][0]["leader"]
     subprocess.run(["docker", "kill", "-s", "KILL", project.container(leader)], check=True, capture_output=True)
     assert json.loads(project.ledgermq("send", "--topic", "orders", "--file", str(lines), "--json"))["acknowledged"] == 400

@@ -16,7 +16,7 @@ async def test_send_receive_change_and_acknowledge_through_another_node(server: 
     call = server.raw2.unary("SendMessage", pb.SendMessageRequest(messages=[message(tag="a")]))
     response = await call
     assert response.status.code == pb.OK
-    assert ("x-ledgermq-durability", "majority") in list(await call.trailing_metadata() or ())
+    assert ("x-ledgermq-durability", "durable") in list(await call.trailing_metadata() or ())
     (got,) = (await server.raw2.receive(expression="a")).messages
     changed = await server.raw.change(got, 60)
     got.system_properties.receipt_handle = changed.receipt_handle

@@ -265,7 +265,7 @@ async def test_acknowledgement_names_its_durability(server: Backend) -> None:
     """A stored message's call ends with the class of its acknowledgement; a refused one has none."""
     call = server.raw.unary("SendMessage", pb.SendMessageRequest(messages=[message()]))
     await call
-    assert ("x-ledgermq-durability", "majority") in list(await call.trailing_metadata() or ())
+    assert ("x-ledgermq-durability", "durable") in list(await call.trailing_metadata() or ())
     call = server.raw.unary("SendMessage", pb.SendMessageRequest(messages=[message(b"")]))
     await call
     assert not list(await call.trailing_metadata() or ())

@@ -149,7 +149,7 @@ def test_send_file_consume_and_peek(cli: CommandLine, topic: str, tmp_path: Path
     about = ("--tag", "a", "--key", "k1", "--key", "k2", "--property", "p=q=r")
     summary = cli.ok("send", "--topic", topic, "--file", source, *about, "--json").json
     assert list(summary) == ["v", "sent", "acknowledged", "failed", "duration_ms", "durability"]
-    assert (summary["sent"], summary["acknowledged"], summary["failed"], summary["durability"]) == (202, 202, 0, "majority")
+    assert (summary["sent"], summary["acknowledged"], summary["failed"], summary["durability"]) == (202, 202, 0, "durable")
     target = tmp_path / "out.bin"
     consumed = cli.ok("consume", "--topic", topic, "--group", "g-file", "--until-empty", "1s", "--to", target)
     assert consumed.out == "" and sorted(target.read_bytes().removesuffix(b"\n").split(b"\n")) == sorted(bodies)

@@ -27,6 +27,7 @@ class Output:
     sync: SyncTicket | None = None
     wake_at_ns: int = FAR_NS
     view: GroupView | None = None
+    hold_calls: bool = True
 
 
 @dataclass(slots=True)

@@ -1,0 +1,58 @@
+"""Watches the group commits of one broker group: their metrics, and a word in the log when the disk is slow.
+
+One thread calls it, the one that runs the syncs. It measures nothing itself and decides nothing: a slow sync is slow, not wrong. A disk
+that stays slow gets one line a minute that says how many syncs were.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node import metrics
+from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.logs import get_logger
+from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
+
+QUIET_S = 60.0
+"""After a warning no other of the same level for this long."""
+REMEDY = "see what else writes to this disk; measure it with: ledgermq doctor"
+
+log = get_logger()
+
+
+class SyncWatch:
+    """One per broker group."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._seconds = metrics.SYNC_SECONDS.labels(group)
+        self._entries = metrics.SYNC_ENTRIES.labels(group)
+        self._bytes = metrics.SYNC_BYTES.labels(group)
+        self._said: dict[str, float] = {}
+        self._unsaid: dict[str, int] = {}
+
+    def ran(self, ticket: SyncTicket, began_s: float, ended_s: float) -> None:
+        """A ticket's sync ran, whatever came of it; times of any one clock. A sync of the mark alone is no batch."""
+        seconds = ended_s - began_s
+        self._seconds.observe(seconds)
+        if ticket.entries:
+            self._entries.observe(ticket.entries)
+            self._bytes.observe(ticket.size)
+        if seconds > SYNC_ALARM_S:
+            self._slow("alarm", SYNC_ALARM_S, seconds, ended_s)
+        elif seconds > SYNC_WARN_S:
+            self._slow("warning", SYNC_WARN_S, seconds, ended_s)
+
+    def _slow(self, level: str, limit_s: float, seconds: float, now_s: float) -> None:
+        metrics.SLOW_SYNCS.labels(self._group, level).inc()
+        if level in self._said and now_s - self._said[level] < QUIET_S:
+            self._unsaid[level] = self._unsaid.get(level, 0) + 1
+            return
+        self._said[level] = now_s
+        log.warning(
+            "slow sync",
+            group=self._group,
+            severity=level,
+            took_ms=round(seconds * 1000),
+            threshold_ms=round(limit_s * 1000),
+            others_since_last_line=self._unsaid.pop(level, 0),
+            remedy=REMEDY,
+        )
