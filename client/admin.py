@@ -5,6 +5,7 @@ Every call here may be repeated safely: creating what exists with the same setti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -14,6 +15,8 @@ from ledgermq.client.service import ADMIN, unary
 from ledgermq.proto import admin_pb2 as pb
 
 R = TypeVar("R", bound=Message)
+PAGE = 1000
+"""As many messages as one answer may hold."""
 
 
 def name_of(text: str, namespace: str = "") -> pb.Name:
@@ -64,3 +67,32 @@ class Admin:
 
     def peek(self, request: pb.PeekRequest) -> pb.PeekResponse:
         return self._ask("Peek", request, pb.PeekResponse)
+
+    def query(self, request: pb.QueryRequest) -> pb.QueryResponse:
+        return self._ask("Query", request, pb.QueryResponse)
+
+    def query_pages(self, request: pb.QueryRequest, limit: int) -> Iterator[pb.QueryResponse]:
+        """Answer after answer, until `limit` messages came or nothing follows. Changes the request."""
+        left = limit
+        while left > 0:
+            request.max = min(left, PAGE)
+            page = self.query(request)
+            yield page
+            left -= len(page.messages)
+            request.after = page.next
+            if not page.next:
+                return
+
+    def message_detail(self, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
+        """Where a message of a query's answer lies, and what became of it."""
+        request = pb.MessageDetailRequest(
+            topic=message.topic, broker_group=message.broker_group, group_queue=message.group_queue, offset=message.offset
+        )
+        return self._ask("MessageDetail", request, pb.MessageDetailResponse)
+
+    def group_lag(self, name: str, topic: str | None, namespace: str = "") -> pb.GroupLagResponse:
+        request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
+        return self._ask("GroupLag", request, pb.GroupLagResponse)
+
+    def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
+        return self._ask("ResetGroup", request, pb.ResetGroupResponse)

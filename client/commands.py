@@ -90,5 +90,5 @@ def confirmed(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise BadArgument(f"{what} destroys data", "confirm with --yes")
+        raise BadArgument(f"{what} cannot be undone", "confirm with --yes")
     click.confirm(f"{what}?", abort=True, err=True)

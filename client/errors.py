@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ledgermq.proto.status import Code, fail
 
+EXIT_INCOMPLETE = 2
 EXIT_UNREACHABLE = 3
 EXIT_REFUSED = 4
 
@@ -39,6 +40,13 @@ class Refused(ClusterError):
         super().__init__(known.message, remedy)
         self.code = code
         self.retryable = known.retryable
+
+
+class Incomplete(ClusterError):
+    """What came is true, but something may be missing from it."""
+
+    exit_code = EXIT_INCOMPLETE
+    retryable = True
 
 
 class BadArgument(ClusterError):

@@ -1,4 +1,4 @@
-"""The commands about messages: send, consume, peek.
+"""The commands about messages: send, consume, peek, query.
 
 Only argument parsing, progress and exit statuses live here; what they do is in the client package. stdout carries the result alone.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, cast
@@ -14,15 +15,14 @@ from typing import IO, cast
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin, name_of
+from ledgermq.client.admin import PAGE, Admin, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Refused
-from ledgermq.client.receiving import BATCH, Receiver
+from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused
+from ledgermq.client.moments import time_range_ms
+from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
 from ledgermq.client.sending import Outgoing, Sender
 from ledgermq.proto import admin_pb2
-
-PEEK_PAGE = 1000
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
@@ -190,12 +190,12 @@ def peek(connection: Connection, topic_name: str, queue: int | None, start: str,
         if as_json:
             render.print_json(**render.peeked_json(message))
         else:
-            print(f"{message.queue}:{message.offset} {render.known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
+            render.message_text(message)
 
 
 def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
     """Up to `limit` messages. What one answer can hold is asked over all queues at once; more, and a single queue, page by page."""
-    if not request.HasField("queue") and limit > PEEK_PAGE and request.WhichOneof("from") != "latest":
+    if not request.HasField("queue") and limit > PAGE and request.WhichOneof("from") != "latest":
         left = limit
         for queue in admin.describe_topic(request.topic.name, request.topic.namespace).topic.queue_list:
             one = admin_pb2.PeekRequest()
@@ -207,10 +207,82 @@ def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iter
         return
     left = limit
     while left > 0:
-        request.max = min(left, PEEK_PAGE)
+        request.max = min(left, PAGE)
         page = admin.peek(request).messages
         yield from page
         left -= len(page)
         if not page or not request.HasField("queue") or request.WhichOneof("from") == "latest":
             return
         request.offset = page[-1].offset + 1
+
+
+@click.command()
+@click.option("--topic", "topic_name", required=True)
+@click.option("--key", help="Messages that were sent with this key.")
+@click.option("--id", "message_id", help="The message with this id.")
+@click.option("--time-range", "time_range", metavar="A..B", help="Messages stored from A on and before B.")
+@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many messages.")
+@click.option("--detail/--no-detail", default=None, help="Also replicas and consumer groups; on with --id.")
+@namespace_option
+@cluster_command
+@json_option
+def query(
+    connection: Connection,
+    topic_name: str,
+    key: str | None,
+    message_id: str | None,
+    time_range: str | None,
+    limit: int,
+    detail: bool | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Find committed messages by key, by id or by the time they were stored.
+
+    By key or id the newest come first, by time the oldest. A side of --time-range is a time in ISO 8601 (UTC unless it names another
+    offset), milliseconds since 1970, now, or a duration before now as -10m; it may be left out. --time-range also narrows --key and --id.
+
+    \b
+    Examples:
+      ledgermq query --topic orders --key o-1
+      ledgermq query --topic orders --id 01D6F5A2C8E0420000000001 --json
+      ledgermq query --topic orders --time-range -10m.. --max 100
+      ledgermq query --topic orders --time-range 2026-11-21T10:00Z..2026-11-21T10:05Z --detail
+
+    Exit status: 0 done, also when no message has the key or the time; 4 no message has the id; 2 INCOMPLETE: the newest messages
+    could not be looked up yet.
+    """
+    if key is not None and message_id is not None:
+        raise BadArgument("--key and --id exclude each other", "give one of them")
+    if key is None and message_id is None and time_range is None:
+        raise BadArgument("there is nothing to look for", "give --key, --id or --time-range")
+    begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
+    request = admin_pb2.QueryRequest(topic=name_of(topic_name, namespace), key=key, message_id=message_id, begin_ms=begin_ms, end_ms=end_ms)
+    admin = Admin(connection)
+    wants_detail = message_id is not None if detail is None else detail
+    count = 0
+    lagging: dict[str, admin_pb2.IndexProgress] = {}
+    for page in admin.query_pages(request, limit):
+        lagging |= {progress.broker_group: progress for progress in page.lagging}
+        count += len(page.messages)
+        for message in page.messages:
+            show_found(admin, message, wants_detail, as_json)
+    if lagging:
+        far = ", ".join(f"{p.broker_group} to entry {p.indexed_to} of {p.applied_to}" for p in lagging.values())
+        raise Incomplete(f"INCOMPLETE: the newest messages are not in the key index yet ({far})", "ask again in a moment")
+    if message_id is not None and not count:
+        raise Refused(MESSAGE_NOT_FOUND, f"topic {topic_name} has no message with the id {message_id}", "check the id and the topic")
+
+
+def show_found(admin: Admin, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
+    """One message of a query's answer."""
+    if wants_detail:
+        detail = admin.message_detail(message)
+        if as_json:
+            render.print_json(**render.detail_json(message, detail))
+        else:
+            render.detail_text(message, detail)
+    elif as_json:
+        render.print_json(**render.peeked_json(message))
+    else:
+        render.message_text(message)

@@ -199,3 +199,91 @@ def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
         "born_ms": system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else None,
         "store_ms": system.store_timestamp.ToMilliseconds() if system.HasField("store_timestamp") else None,
     }
+
+
+def detail_json(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> dict[str, Any]:
+    """One line of `query --detail --json`."""
+    fields = ("state", "file", "position", "size", "index", "term", "chain_crc", "sha256", "reason")
+    return {
+        **peeked_json(message),
+        "broker_group": message.broker_group,
+        "group_queue": message.group_queue,
+        "replicas": [{"node": copy.node, **{name: known(copy, name) for name in fields}} for copy in detail.copies],
+        "consumption": [
+            {
+                "namespace": state.group.namespace,
+                "group": state.group.name,
+                **{name: known(state, name) for name in ("state", "attempt", "client")},
+            }
+            for state in detail.consumption
+        ],
+    }
+
+
+def message_text(message: admin_pb2.PeekedMessage) -> None:
+    """One line of `peek` and `query`."""
+    print(f"{message.queue}:{message.offset} {known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
+
+
+def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> None:
+    """A message with everything that is known of it."""
+    message_text(message)
+    fields = peeked_json(message)
+    for name in ("message_id", "keys", "message_group", "properties", "born_ms", "store_ms"):
+        value = fields[name]
+        if isinstance(value, dict):
+            value = " ".join(f"{key}={item}" for key, item in sorted(value.items()))
+        elif isinstance(value, list):
+            value = " ".join(value)
+        print(f"  {name}: {'-' if value in (None, '') else value}")
+    columns = ("state", "file", "position", "size", "index", "term", "chain_crc")
+    rows = [[copy.node, *(known(copy, name) for name in columns), known(copy, "reason") or "-"] for copy in detail.copies]
+    print_table("replicas", ["node", "state", "file", "position", "size", "index", "term", "chain CRC", "why"], rows)
+    states = [[state.group.namespace or "-", state.group.name, known(state, "state"), *_lease(state)] for state in detail.consumption]
+    print_table("consumer groups", ["namespace", "group", "state", "attempt", "client"], states)
+
+
+def _lease(state: admin_pb2.ConsumptionState) -> list[Any]:
+    """Attempt and client exist only while a message is in flight."""
+    return [known(state, name) if state.HasField(name) else "-" for name in ("attempt", "client")]
+
+
+LAG_FIELDS = ("cursor", "end", "lag", "leased", "oldest_age_ms")
+
+
+def lag_json(name: str, namespace: str, lag: admin_pb2.GroupLagResponse) -> dict[str, Any]:
+    """The object of `group lag --json`."""
+    return {
+        "namespace": namespace,
+        "group": name,
+        "topics": [
+            {
+                "namespace": topic.topic.namespace,
+                "topic": topic.topic.name,
+                **{field: known(topic, field) for field in ("lag", "leased", "oldest_age_ms")},
+                "queues": [
+                    {
+                        "queue": queue.queue,
+                        "broker_group": queue.broker_group,
+                        "group_queue": queue.group_queue,
+                        **{field: known(queue, field) for field in LAG_FIELDS},
+                    }
+                    for queue in topic.queues
+                ],
+            }
+            for topic in lag.topics
+        ],
+    }
+
+
+def lag_text(lag: admin_pb2.GroupLagResponse) -> None:
+    rows: list[list[Any]] = []
+    for topic in lag.topics:
+        name = f"{topic.topic.namespace}@{topic.topic.name}" if topic.topic.namespace else topic.topic.name
+        for queue in topic.queues:
+            age = "-" if not known(queue, "lag") and queue.HasField("lag") else known(queue, "oldest_age_ms")
+            numbers = [known(queue, field) for field in LAG_FIELDS[:-1]]
+            rows.append([name, queue.queue, queue.broker_group, *numbers, age])
+        age = "-" if not known(topic, "lag") and topic.HasField("lag") else known(topic, "oldest_age_ms")
+        rows.append([name, "all", "", "", "", known(topic, "lag"), known(topic, "leased"), age])
+    print_table("lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", "oldest age ms"], rows)

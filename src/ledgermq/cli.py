@@ -30,11 +30,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("ledgermq.node.commands:config", "Check, show or explain a node's configuration."),
     "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
-    "group": ("ledgermq.client.admin_commands:group", "Create, list, describe and delete consumer groups."),
+    "group": ("ledgermq.client.admin_commands:group", "Create, list, describe, reset and delete consumer groups."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
     "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
+    "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and what became of them."),
     "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
+    "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
+    "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
     "sim": ("ledgermq.sim.commands:sim", "Run the whole cluster on virtual time from a seed."),
 }
 

@@ -27,6 +27,7 @@ COMMANDS = [
     message_commands.send,
     message_commands.consume,
     message_commands.peek,
+    message_commands.query,
 ]
 
 
@@ -210,8 +211,8 @@ def test_send_summary(node: FakeNode, run: Run) -> None:
     assert json.loads(out)["durability"] is None
     (message,) = node.requests["SendMessage"][0].messages
     assert dict(message.user_properties) == {"p": "1=2"} and message.system_properties.message_group == "g"
-    node.trailing = (("x-ledgermq-durability", "majority"),)
-    assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "majority"
+    node.trailing = (("x-ledgermq-durability", "durable"),)
+    assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "durable"
     assert run("send", "--topic", "t", "--body", "b")[1].startswith("sent 1, acknowledged 1, failed 0 in ")
 
 
@@ -245,6 +246,14 @@ def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: in
         ("send", "--topic", "t", "--body", "b", "--endpoints", "nonsense"),
         ("consume", "--topic", "t", "--group", "g", "--max", "0"),
         ("peek", "--topic", "t", "--from", "yesterday"),
+        ("query", "--topic", "t"),
+        ("query", "--topic", "t", "--key", "k", "--id", "i"),
+        ("query", "--topic", "t", "--time-range", ".."),
+        ("query", "--topic", "t", "--time-range", "-1m"),
+        ("query", "--topic", "t", "--time-range", "now..-1m"),
+        ("query", "--topic", "t", "--time-range", "yesterday..now"),
+        ("group", "reset", "g", "--topic", "t", "--to", "5", "--yes"),
+        ("group", "reset", "g", "--topic", "t", "--to", "soon", "--yes"),
         ("topic", "create", "t", "--kind", "odd"),
     ],
 )
