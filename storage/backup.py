@@ -1,0 +1,273 @@
+"""A backup of one node directory at a consistent point, taken beside the node that works on it or after it stopped (format §14).
+
+The point of each broker group's log is the last entry this replica noted as committed and has durable: an entry that no later leader can
+replace. Files are held open before anything is copied, so a concurrent trim cannot take one away; bytes up to the synced mark are copied
+inside the kernel, and bytes below the mark never change except by a truncation, which stops above what is committed. Only then the copy is
+read, from the medium, with all its CRCs up to the point, and cut there. The source is only ever read.
+
+What can be derived is not copied: index files are written from the entries as they are proved; consume queues and the key index are rebuilt
+when a restored node starts. A log that was trimmed needs a snapshot, because what its first entries led to can no longer be derived. The
+backup gets an incarnation of its own: it is another directory than the one whose promises the peers know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ledgermq.proto.layout import chain_seed
+from ledgermq.proto.types import HardState, Identity, SyncedMark
+from ledgermq.storage import checkpoints, identity, sealed_json
+from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step, digest, write_manifest
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
+from ledgermq.storage.log_proof import Proved, prove
+from ledgermq.storage.log_scan import Piece, Point
+from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
+from ledgermq.storage.real_disk import HeldFile, RealDisk, cut_file
+from ledgermq.storage.snapshot import SNAPSHOT_FILE
+from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
+from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree, walk
+
+CONTROLLER = "controller"
+BEGIN_FILE = "begin"
+SNAPSHOTS = (SNAPSHOT_FILE, f"{SNAPSHOT_FILE}.previous")
+"""Newest first."""
+TRIES = 20
+"""How often a listing or a set of small files is read again that changed meanwhile."""
+PASSES = 3
+"""Every byte is copied, proved and summed."""
+Mint = Callable[[], str]
+"""A new random UUID at every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One broker group of the source: its files held open, and what is to be kept of them."""
+
+    name: str
+    root: str
+    identity: Identity
+    files: dict[int, HeldFile]
+    begin: Point
+    begin_file: dict[str, Any] | None
+    mark: SyncedMark
+    index: int
+    snapshot: dict[str, Any] | None
+
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """The base of every file that is copied, and how many bytes of it."""
+        size = self.identity.data_file_bytes
+        for base in range(self.begin.pos - self.begin.pos % size, self.mark.end_pos, size):
+            yield base, min(size, self.mark.end_pos - base)
+
+
+def backup(disk: RealDisk, source: str, target: str, *, program: str, made_ms: int, mint: Mint, progress: Progress) -> Manifest:
+    """Copy the node directory `source` into `target`, which must be empty or missing, and verify the copy.
+
+    Raises Refused before anything was written; BadCopy when source or copy is damaged, other StorageErrors and OSError: the unfinished
+    target then stays, without a manifest."""
+    node = identity.read_node(disk, source)
+    if node is None:
+        raise Refused(f"{source} is no node directory (no {identity.NODE_FILE})", "name one, such as ledgermq-data/n1")
+    require_empty(disk, target)
+    if os.path.commonpath([os.path.realpath(source), os.path.realpath(target)]) == os.path.realpath(source):
+        raise Refused(f"{target} lies inside {source}", "choose a directory outside of the node's own")
+    with ExitStack() as held:
+        logs = [
+            _hold(disk, source, name, held) for name in disk.listdir(source) if disk.exists(f"{source}/{name}/{identity.IDENTITY_FILE}")
+        ]
+        total = sum(length for log in logs for _, length in log.lengths())
+        require_room(disk, target, total)
+        meter = Meter(total * PASSES, progress)
+        disk.mkdirs(target)
+        points = {log.name: _copy_log(disk, log, f"{target}/{log.name}", mint, meter) for log in logs}
+    _copy_controller(disk, source, target)
+    disk.replace_file(f"{target}/{identity.NODE_FILE}", disk.read_file(f"{source}/{identity.NODE_FILE}"))
+    sync_tree(disk, target)
+    files = {path: _kept(disk, target, path, points, meter) for path in walk(disk, target)}
+    manifest = Manifest(program, made_ms, node.cluster_id, node.node, points, files)
+    write_manifest(disk, target, manifest)
+    return manifest
+
+
+# Holding
+
+
+def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
+    """Everything about one group that must be known, and held, before copying begins. Raises Refused, Damaged, OSError."""
+    root = f"{source}/{name}"
+    found = identity.read_identity(disk, root)
+    assert found is not None, f"{root} lost its identity"
+    log_directory = f"{root}/dledger-{found.replica}"
+    for _ in range(TRIES):
+        mark = read_mark(disk, f"{log_directory}/syncedmark", found.log_id)
+        files = _open_all(disk, f"{log_directory}/data", held)
+        if files is None:
+            continue
+        # Read after the files are open: what is not below this beginning was there and is held now.
+        begin_file, begin = _begin(disk, log_directory, found.log_id)
+        snapshots = [value for value in (_snapshot(disk, root, kind, found.log_id) for kind in SNAPSHOTS) if value is not None]
+        noted = checkpoints.read_log_checkpoint(disk, log_directory)
+        known = [-1 if noted is None else noted.committed_index, *(int(value["applied_index"]) for value in snapshots)]
+        index = min(max(known), mark.index)
+        if index < begin.index:
+            what = f"{root} has nothing noted as committed and durable yet"
+            raise Refused(what, "try again in a few seconds while the node runs; is it the right directory?")
+        fits = [value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index]
+        if begin_file is not None and not fits:
+            what = f"{root} was trimmed up to entry {begin.index} and has no snapshot between there and entry {index}"
+            raise Refused(what, "let the node run for two minutes, which writes one, then try again")
+        log = _Log(name, root, found, files, begin, begin_file, mark, index, fits[0] if begin_file is not None else None)
+        missing = [base for base, _ in log.lengths() if base not in files]
+        if missing:
+            raise BadCopy(f"{log_directory}/data/{file_name(missing[0])} is missing", "back up another replica, and audit this one")
+        return log
+    raise Refused(f"the files of {root} change faster than they can be listed", "try again")
+
+
+def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, HeldFile] | None:
+    """Every log file, held open until `held` ends; None when one vanished between the listing and its opening."""
+    files = {}
+    for name in disk.listdir(directory):
+        base = parse_name(name)
+        if base is None:
+            continue
+        try:
+            files[base] = HeldFile(f"{directory}/{name}")
+        except FileNotFoundError:
+            return None
+        held.callback(files[base].close)
+    return files
+
+
+def _begin(disk: RealDisk, log_directory: str, log_id: str) -> tuple[dict[str, Any] | None, Point]:
+    """Where the log begins: the content of the begin file, if there is one, and the point before the first entry."""
+    path = f"{log_directory}/{BEGIN_FILE}"
+    if not disk.exists(path):
+        return None, Point(0, 0, -1, chain_seed(log_id))
+    value = sealed_json.read(disk, path)
+    return value, Point(value["pos"], value["index"], value["term"], value["chain"])
+
+
+def _snapshot(disk: RealDisk, root: str, kind: str, log_id: str) -> dict[str, Any] | None:
+    """A snapshot of this log that is whole, or None."""
+    path = f"{root}/state/{kind}"
+    try:
+        value = sealed_json.read(disk, path)
+    except (FileNotFoundError, Damaged):
+        return None
+    return value if value.get("log_id") == log_id and isinstance(value.get("applied_index"), int) else None
+
+
+# Copying
+
+
+def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> BackupPoint:
+    """One group: copied, proved, cut at its point, and made a directory that a node can start from."""
+    directory = f"{root}/dledger-{log.identity.replica}"
+    for folder in (f"{directory}/data", f"{directory}/index", f"{root}/state", f"{root}/consumequeue"):
+        disk.mkdirs(folder)
+    for base, length in log.lengths():
+        path = f"{directory}/data/{file_name(base)}"
+        log.files[base].copy_to(path, length, log.identity.data_file_bytes, allocate=False, step=step)
+    proved = _prove(disk, log, directory, step)
+    _cut(disk, f"{directory}/data", log.identity.data_file_bytes, proved.point.pos)
+    point = proved.point
+    mark = SyncedMark(point.term, log.index, point.pos, point.chain)
+    SyncedMarkFile.create(disk, f"{directory}/syncedmark", log.identity.log_id, mark).close()
+    term = HardStateFile.create(disk, f"{directory}/hardstate")
+    term.save(HardState(point.term))
+    term.close()
+    checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(log.index, log.index))
+    if log.begin_file is not None and log.snapshot is not None:
+        sealed_json.write(disk, f"{directory}/{BEGIN_FILE}", log.begin_file)
+        sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", log.snapshot)
+    identity.write_identity(disk, root, replace(log.identity, incarnation=mint()))
+    return BackupPoint(
+        log.identity.log_id,
+        log.identity.replica,
+        log.begin.index,
+        log.index,
+        point.term,
+        point.pos,
+        point.chain,
+        proved.store_ms,
+        -1 if log.snapshot is None else log.snapshot["applied_index"],
+    )
+
+
+def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
+    """Verify the copied entries and write their index units. The snapshot must be of this very history."""
+    size = log.identity.index_file_bytes
+    first = log.begin.index * UNIT_BYTES // size * size
+    for base in range(first, log.index * UNIT_BYTES + 1, size):
+        disk.create(f"{directory}/index/{file_name(base)}", size, allocate=False).close()
+    data = MappedFiles(disk, f"{directory}/data", log.identity.data_file_bytes, allocate=False)
+    units = IndexFiles(MappedFiles(disk, f"{directory}/index", size, allocate=False))
+    data.load()
+    units.files.load()
+
+    def put(piece: Piece) -> None:
+        described = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
+        described["term"] = piece.terms
+        units.put(piece.first_index, described)
+        data.close_idle(lambda file: False)
+
+    remedy = f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not a backup"
+    watch = log.begin.index - 1 if log.snapshot is None else int(log.snapshot["applied_index"])
+    try:
+        proved = prove(data, log.begin, log.index, log.mark.end_pos, watch=watch, each=put, step=step, remedy=remedy)
+        units.sync()
+    finally:
+        data.close()
+        units.files.close()
+    if log.snapshot is not None and proved.watched != (log.snapshot["applied_term"], log.snapshot["chain_crc"]):
+        raise BadCopy(f"the snapshot in {log.root}/state does not agree with the log at entry {watch}", remedy)
+    return proved
+
+
+def _cut(disk: RealDisk, directory: str, size: int, end: int) -> None:
+    """Leave nothing behind the position `end`, which lies inside a file."""
+    last = end - end % size
+    for name in disk.listdir(directory):
+        if int(name) > last:
+            disk.unlink(f"{directory}/{name}")
+    cut_file(f"{directory}/{file_name(last)}", end - last, size)
+
+
+def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
+    """The controller's few small files as they were at one moment: read until two readings agree. It keeps what is wanted (topics, groups),
+    no messages."""
+    before: dict[str, bytes] | None = None
+    for _ in range(TRIES):
+        found = _small_files(disk, f"{source}/{CONTROLLER}")
+        if found is not None and found == before:
+            disk.mkdirs(f"{target}/{CONTROLLER}")
+            for name, data in found.items():
+                disk.replace_file(f"{target}/{CONTROLLER}/{name}", data)
+            return
+        before = found
+    raise Refused(f"the files of {source}/{CONTROLLER} change faster than they can be read", "try again")
+
+
+def _small_files(disk: RealDisk, directory: str) -> dict[str, bytes] | None:
+    """The content of every finished file; None when one vanished meanwhile."""
+    try:
+        return {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory) if not name.endswith(UNFINISHED)}
+    except FileNotFoundError:
+        return None
+
+
+def _kept(disk: RealDisk, target: str, path: str, points: dict[str, BackupPoint], step: Step) -> KeptFile:
+    size = disk.file_size(f"{target}/{path}")
+    used = size
+    group, *_, kind, name = path.split("/") if path.count("/") == 3 else ("", "", "")
+    if kind in ("data", "index"):
+        end = points[group].end_pos if kind == "data" else (points[group].index + 1) * UNIT_BYTES
+        used = min(size, end - int(name))
+    return KeptFile(size, used, digest(disk, f"{target}/{path}", step if kind == "data" else ignore))

@@ -1,0 +1,124 @@
+"""What a backup says of itself (`backup.json`, format §14): whose it is, which point of each log it holds, and every file with its digest.
+
+Written last and durably: a directory without a manifest is an unfinished backup, which nothing restores. Here live the value, its file, and
+the comparison of files with it; what the files mean belongs to `backup.py` and `restore.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, StorageError, UnknownFormat
+
+MANIFEST_FILE = "backup.json"
+VERSION = 1
+READ_BYTES = 4 << 20
+Step = Callable[[int], None]
+"""Learns of every piece of work that is done, in bytes."""
+
+
+class BadCopy(StorageError):
+    """A copy, or what it was made from, is not what it has to be (exit 1)."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+
+class Refused(StorageError):
+    """Nothing was begun: the target is in use, or the source cannot give what was asked for (exit 4)."""
+
+    exit_code = 4
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPoint:
+    """What is kept of one log: entries `begin_index` … `index`. `snapshot_index` is the applied index of the snapshot, −1 without one."""
+
+    log_id: str
+    replica: str
+    begin_index: int
+    index: int
+    term: int
+    end_pos: int
+    chain_crc: int
+    store_ms: int
+    snapshot_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """One file of a backup. Behind the first `used` bytes it is zero."""
+
+    bytes: int
+    used: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The whole manifest; `files` by path under the backup, `groups` by name of the broker group."""
+
+    program: str
+    made_ms: int
+    cluster_id: str
+    node: str
+    groups: Mapping[str, BackupPoint]
+    files: Mapping[str, KeptFile]
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(file.used for file in self.files.values())
+
+
+def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
+    sealed_json.write(disk, f"{directory}/{MANIFEST_FILE}", {"v": VERSION, **asdict(manifest)})
+
+
+def read_manifest(disk: Disk, directory: str) -> Manifest:
+    """Raises Refused when there is none, BadCopy when it is damaged, UnknownFormat, OSError."""
+    path = f"{directory}/{MANIFEST_FILE}"
+    if not disk.exists(path):
+        what = f"{directory} holds no finished backup (no {MANIFEST_FILE})"
+        raise Refused(what, "name a directory that `ledgermq backup` finished; an interrupted one must be made again")
+    try:
+        value = sealed_json.read(disk, path)
+    except Damaged as damaged:
+        raise BadCopy(str(damaged), "use another backup") from damaged
+    if value.pop("v", None) != VERSION:
+        raise UnknownFormat(f"{path} was written by another version of LedgerMQ: restore with the program that wrote it")
+    return _manifest(value)
+
+
+def digest(disk: Disk, path: str, step: Step) -> str:
+    """SHA-256 of a whole file. Raises OSError."""
+    summed = hashlib.sha256()
+    file = disk.open(path)
+    try:
+        offset = 0
+        while piece := file.pread(offset, READ_BYTES):
+            summed.update(piece)
+            offset += len(piece)
+            step(len(piece))
+    finally:
+        file.close()
+    return summed.hexdigest()
+
+
+def _manifest(value: dict[str, Any]) -> Manifest:
+    groups = {name: BackupPoint(**point) for name, point in value.pop("groups").items()}
+    files = {path: KeptFile(**kept) for path, kept in value.pop("files").items()}
+    return Manifest(groups=groups, files=files, **value)

@@ -1,0 +1,178 @@
+"""The commands `ledgermq backup` and `ledgermq restore`: arguments, progress and exit status. What they do is in `backup.py`, `restore.py`.
+
+Exit status: 0 done and verified, 1 a copy or its source is damaged or could not be read, 4 refused before anything was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ledgermq import __version__
+from ledgermq.storage.backup import backup as make_backup
+from ledgermq.storage.backup_manifest import BadCopy, Manifest, Refused
+from ledgermq.storage.errors import StorageError, is_no_space
+from ledgermq.storage.identity import NODE_FILE
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.restore import restore as make_restore
+
+LINE_EVERY_S = 5.0
+BAR_EVERY_S = 0.1
+BAR_CELLS = 30
+DEFAULT_DATA = "ledgermq-data"
+
+_JSON = click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+
+
+class ProgressLine:
+    """Tells on stderr how far a job is: a bar on a terminal, else a line every five seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + (0.0 if self._terminal else LINE_EVERY_S)
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (BAR_EVERY_S if self._terminal else LINE_EVERY_S)
+        share = done / total if total else 1.0
+        text = f"{self._what}: {share:4.0%}"
+        if self._terminal:
+            filled = round(share * BAR_CELLS)
+            text = f"\r[{'#' * filled}{'.' * (BAR_CELLS - filled)}] {text} "
+        print(text, file=sys.stderr, end="" if self._terminal else "\n", flush=True)
+
+    def close(self) -> None:
+        if self._terminal:
+            print("\r\033[K", file=sys.stderr, end="", flush=True)
+
+
+@click.command()
+@click.option("--data", help="The node directory.  [default: the only one in ./ledgermq-data, if there is exactly one]")
+@click.option("--to", "target", required=True, help="An empty or a new directory for the backup.")
+@_JSON
+def backup(data: str | None, target: str, as_object: bool) -> None:
+    """Back up one node directory at a consistent point, and verify the copy.
+
+    The node may run or be stopped; the directory is only read. The point of each broker group is the last entry this replica noted as
+    committed, at most about three seconds ago. The logs of all replicas are the same bytes: one backup is enough for a cluster.
+    Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
+
+    \b
+    Examples:
+      ledgermq backup --data ledgermq-data/n1 --to /backup/monday
+      ledgermq backup --data /var/lib/ledgermq --to /backup/monday --json
+    """
+    progress = ProgressLine("backup")
+    source = only_node() if data is None else data
+    allow_open_files()
+    made_ms = time.time_ns() // 1_000_000
+    manifest = _carried_out(
+        target,
+        lambda: make_backup(
+            RealDisk(), _plain(source), _plain(target), program=__version__, made_ms=made_ms, mint=_new_uuid, progress=progress
+        ),
+    )
+    progress.close()
+    _tell(manifest, target, manifest.node, "backed up", as_object)
+
+
+@click.command()
+@click.option("--from", "source", required=True, help="A directory that `ledgermq backup` made.")
+@click.option("--data", required=True, help="The node directory to make: empty or new.")
+@click.option("--node", help="Restore it as this node of the cluster.  [default: the node it was taken from]")
+@_JSON
+def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
+    """Make a node directory from a backup, and verify it.
+
+    To bring back a cluster, stop all nodes, restore the same backup for every one of them (--node), then start them together: a
+    restored replica takes part once every other replica of its group has met it. Peers that still have their own data refuse it.
+    Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
+
+    \b
+    Examples:
+      ledgermq restore --from /backup/monday --data ledgermq-data/n1
+      ledgermq restore --from /backup/monday --data ledgermq-data/n2 --node n2
+    """
+    progress = ProgressLine("restore")
+    manifest = _carried_out(
+        data, lambda: make_restore(RealDisk(), _plain(source), _plain(data), node=node, mint=_new_uuid, progress=progress)
+    )
+    progress.close()
+    _tell(manifest, data, node or manifest.node, "restored", as_object)
+
+
+def only_node() -> str:
+    """The node directory that is meant when none is named: the only one of a local cluster."""
+    found = sorted(entry.path for entry in os.scandir(DEFAULT_DATA) if os.path.isfile(f"{entry.path}/{NODE_FILE}")) if _is_there() else []
+    if len(found) == 1:
+        return found[0]
+    some = f"there are {', '.join(found)}" if found else f"there is no node directory in ./{DEFAULT_DATA}"
+    raise click.UsageError(f"which node directory? {some}; name one with --data")
+
+
+def _is_there() -> bool:
+    return os.path.isdir(DEFAULT_DATA)
+
+
+def allow_open_files() -> None:
+    """A backup holds every log file of the node open: as many as the system allows this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _plain(path: str) -> str:
+    return os.path.normpath(path)
+
+
+def _new_uuid() -> str:
+    return str(uuid.uuid4())
+
+
+def _carried_out(target: str, job: Any) -> Manifest:
+    """The manifest, or an error with an exit status of these commands: those of a node that cannot start mean nothing here."""
+    try:
+        manifest: Manifest = job()
+        return manifest
+    except (BadCopy, Refused):
+        raise
+    except StorageError as error:
+        raise BadCopy(str(error).rpartition(": ")[0] or str(error), "look at the source with `ledgermq audit`") from error
+    except OSError as error:
+        where = error.filename or target
+        remedy = "free space, remove the target and try again" if is_no_space(error) else "correct this, remove the target and try again"
+        raise BadCopy(f"{where}: {error.strerror or error}", remedy) from error
+
+
+def _tell(manifest: Manifest, directory: str, node: str, what: str, as_object: bool) -> None:
+    """The result on stdout."""
+    if as_object:
+        groups = [
+            {
+                "group": name,
+                "begin_index": point.begin_index,
+                "index": point.index,
+                "term": point.term,
+                "store_ms": point.store_ms,
+                "chain_crc": f"{point.chain_crc:08x}",
+            }
+            for name, point in sorted(manifest.groups.items())
+        ]
+        value = {"v": 1, "verified": True, "directory": directory, "cluster_id": manifest.cluster_id, "node": node}
+        print(json.dumps({**value, "made_ms": manifest.made_ms, "used_bytes": manifest.used_bytes, "groups": groups}), flush=True)
+        return
+    print(f"{what} and verified: node {node} in {directory}, {len(manifest.files)} files, {manifest.used_bytes:,} bytes")
+    for name, point in sorted(manifest.groups.items()):
+        stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(timespec="seconds")
+        print(f"  {name}: entries {point.begin_index} to {point.index}, the last of term {point.term}, stored at {stored}")
+    sys.stdout.flush()

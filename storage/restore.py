@@ -1,0 +1,142 @@
+"""A node directory made again from a backup (format §14): copied, compared with the manifest, and its logs proved entry by entry.
+
+A restored directory is a *successor*: cluster, node and logs are those of the backup, the incarnation is new. It knows less than its
+predecessor may have promised since (entries acknowledged, votes given), so peers that remember the predecessor refuse it; restored replicas
+accept each other once all of them have met. For the same reason it calls nothing committed that a snapshot does not force it to: what it
+holds beyond the other restored replicas may be replaced by the leader they elect. The identity is written last: until then nothing can
+start here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from ledgermq.proto.layout import chain_seed
+from ledgermq.storage import checkpoints, identity, sealed_json
+from ledgermq.storage.backup import BEGIN_FILE, PASSES, Mint
+from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, Manifest, Refused, Step, digest, read_manifest
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.index_files import IndexFiles, make_units
+from ledgermq.storage.log_proof import prove
+from ledgermq.storage.log_scan import Piece, Point, first_nonzero
+from ledgermq.storage.mapped_files import MappedFiles
+from ledgermq.storage.real_disk import HeldFile, RealDisk
+from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree
+
+REMEDY = "use another backup, and remove the target"
+
+
+def restore(disk: RealDisk, source: str, target: str, *, node: str | None, mint: Mint, progress: Progress) -> Manifest:
+    """Make the node directory `target`, which must be empty or missing, from the backup `source`: as the node it was taken from, or as
+    `node`, because the logs of all replicas of a group are the same bytes. Raises Refused before anything was written, BadCopy when the
+    backup or the copy is damaged, other StorageErrors, OSError; what was made then stays, and nothing starts from it."""
+    manifest = read_manifest(disk, source)
+    require_empty(disk, target)
+    node = manifest.node if node is None else node
+    if not node or "/" in node or node.startswith("."):
+        raise Refused(f"{node!r} is no node id", "name a node of the cluster's configuration")
+    require_room(disk, target, manifest.used_bytes)
+    counted = sum(kept.used for path, kept in manifest.files.items() if _is_log_file(path))
+    meter = Meter(counted * PASSES, progress)
+    disk.mkdirs(target)
+    for path in sorted(manifest.files):
+        _copy_file(disk, source, target, path, node, manifest, meter)
+    for name, point in manifest.groups.items():
+        directory = f"{target}/{name}/dledger-{node}"
+        found = identity.read_identity(disk, f"{source}/{name}")
+        if found is None or found.log_id != point.log_id:
+            raise BadCopy(f"{source}/{name}/{identity.IDENTITY_FILE} is missing or of another log", REMEDY)
+        for folder in ("state", "consumequeue"):
+            disk.mkdirs(f"{target}/{name}/{folder}")
+        _prove(disk, directory, point, found.data_file_bytes, found.index_file_bytes, meter)
+        checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(point.index, point.snapshot_index))
+    _take_over(disk, source, target, node, manifest, mint)
+    return manifest
+
+
+def _copy_file(disk: RealDisk, source: str, target: str, path: str, node: str, manifest: Manifest, step: Step) -> None:
+    """One file of the manifest, and its digest. What names the directory's owner is written anew in the end, but compared here all the
+    same."""
+    kept = manifest.files[path]
+    new = f"{target}/{_renamed(path, node, manifest)}"
+    counted = step if _is_log_file(path) else ignore
+    owner = os.path.basename(path) in (identity.IDENTITY_FILE, identity.NODE_FILE)
+    try:
+        if owner:
+            found = digest(disk, f"{source}/{path}", counted)
+        else:
+            disk.mkdirs(os.path.dirname(new))
+            held = HeldFile(f"{source}/{path}")
+            try:
+                held.copy_to(new, kept.used, kept.bytes, allocate=_is_log_file(path), step=counted)
+            finally:
+                held.close()
+            found = digest(disk, new, counted)
+    except FileNotFoundError as error:
+        raise BadCopy(f"{error.filename} is missing from the backup", REMEDY) from error
+    if found != kept.sha256:
+        raise BadCopy(f"{source}/{path} is not what the backup's manifest says: it was damaged, or the copy of it was", REMEDY)
+
+
+def _renamed(path: str, node: str, manifest: Manifest) -> str:
+    """Where a file of the backup belongs in a directory of `node`."""
+    group, _, rest = path.partition("/")
+    former = f"dledger-{manifest.groups[group].replica}/" if group in manifest.groups else ""
+    return f"{group}/dledger-{node}/{rest.removeprefix(former)}" if former and rest.startswith(former) else path
+
+
+def _is_log_file(path: str) -> bool:
+    return path.count("/") == 3 and path.split("/")[2] == "data"
+
+
+def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: int, index_file_bytes: int, step: Step) -> None:
+    """Every entry, the index units, the end and the zeros behind it."""
+    data = MappedFiles(disk, f"{directory}/data", data_file_bytes, allocate=True)
+    units = IndexFiles(MappedFiles(disk, f"{directory}/index", index_file_bytes, allocate=False))
+
+    def compare(piece: Piece) -> None:
+        described = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
+        described["term"] = piece.terms
+        if units.get(piece.first_index, len(described)).tobytes() != described.tobytes():
+            raise BadCopy(f"{directory}/index does not describe the entries from {piece.first_index} on", REMEDY)
+        data.close_idle(lambda file: False)
+
+    try:
+        data.load()
+        units.files.load()
+        begin = _begin(disk, directory, point.log_id)
+        if begin.index != point.begin_index:
+            raise BadCopy(f"{directory} begins with entry {begin.index}, the manifest says {point.begin_index}", REMEDY)
+        proved = prove(data, begin, point.index, point.end_pos, watch=-2, each=compare, step=step, remedy=REMEDY)
+        found = (proved.point.pos, proved.point.term, proved.point.chain)
+        if found != (point.end_pos, point.term, point.chain_crc):
+            raise BadCopy(f"{directory} ends otherwise than the manifest says", REMEDY)
+        if first_nonzero(data, point.end_pos, data.end) is not None:
+            raise BadCopy(f"{directory}/data holds bytes behind its last entry", REMEDY)
+    except Damaged as damaged:
+        raise BadCopy(str(damaged), REMEDY) from damaged
+    finally:
+        data.close()
+        units.files.close()
+
+
+def _begin(disk: RealDisk, directory: str, log_id: str) -> Point:
+    path = f"{directory}/{BEGIN_FILE}"
+    if not disk.exists(path):
+        return Point(0, 0, -1, chain_seed(log_id))
+    value = sealed_json.read(disk, path)
+    return Point(value["pos"], value["index"], value["term"], value["chain"])
+
+
+def _take_over(disk: RealDisk, source: str, target: str, node: str, manifest: Manifest, mint: Mint) -> None:
+    """Make the directory the node's own; the last act, after everything else is durable."""
+    sync_tree(disk, target)
+    for name in manifest.groups:
+        found = identity.read_identity(disk, f"{source}/{name}")
+        assert found is not None, f"{source}/{name} lost its identity"
+        identity.write_identity(disk, f"{target}/{name}", replace(found, replica=node, incarnation=mint()))
+    whose = identity.read_node(disk, source)
+    if whose is None:
+        raise BadCopy(f"{source}/{identity.NODE_FILE} is missing from the backup", REMEDY)
+    identity.write_node(disk, target, replace(whose, node=node))
