@@ -15,6 +15,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EXIT_SYNC_FAILED, EntryLog
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError, Unusable, is_no_space
 from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 from ledgermq.storage.phases import Phases
 
@@ -63,9 +64,18 @@ class GroupStore:
 
     @classmethod
     def open(
-        cls, disk: Disk, root: str, wanted: Identity, *, process: int = 0, submit: Submit = run_now, phases: Phases | None = None
+        cls,
+        disk: Disk,
+        root: str,
+        wanted: Identity,
+        *,
+        process: int = 0,
+        submit: Submit = run_now,
+        writer: LogWriter | None = None,
+        phases: Phases | None = None,
     ) -> GroupStore:
-        """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own.
+        """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own;
+        `writer` says how its log is appended to.
 
         The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75) or
         UnknownFormat (76); a log with damage at or below its mark comes back fenced in `log.fenced`.
@@ -87,7 +97,7 @@ class GroupStore:
                         raise _incomplete(f"{log_directory}/{name}")
                 checkpoints.write_abort(disk, root, process)
                 hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
-            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, phases=phases)
+            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)
         except OSError as error:
             raise _unusable(root, error) from error
         return cls(disk, root, found, hard_state, log, was_clean=was_clean)
