@@ -157,6 +157,32 @@ class Limits(Section):
     drain_ms: Milliseconds = 2_000
 
 
+FlushPolicyName = Literal["durable", "memory", "hybrid"]
+
+
+class Flush(Section):
+    """What an acknowledgement of a send waits for, and how long bytes may lie unsynced that nobody waits for (design §4).
+
+    Not part of a group's identity: it may change at any restart. A topic's own `durability` stands above it.
+    """
+
+    policy: FlushPolicyName = "durable"
+    groups: dict[Name, FlushPolicyName] = {}
+    interval_ms: Annotated[Milliseconds, Field(ge=1)] = 500
+    least_pages: Annotated[int, Field(ge=1, le=1 << 20)] = 4
+    thorough_ms: Annotated[Milliseconds, Field(ge=1)] = 10_000
+
+    @model_validator(mode="after")
+    def _check(self) -> Flush:
+        if self.interval_ms > self.thorough_ms:
+            raise ValueError("interval_ms must not exceed thorough_ms")
+        return self
+
+    def of(self, group: str) -> FlushPolicyName:
+        """The policy of one broker group."""
+        return self.groups.get(group, self.policy)
+
+
 class GroupRetention(Section):
     """What one broker group keeps differently; what is not set is as for all."""
 
@@ -213,6 +239,7 @@ class NodeConfig(Section):
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
     retention: Retention = Retention()
+    flush: Flush = Flush()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -222,10 +249,10 @@ class NodeConfig(Section):
             for replica in group.replicas:
                 if replica not in self.nodes:
                     raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, which nodes does not list")
-        strangers = sorted(self.retention.groups.keys() - {group.name for group in self.cluster.groups})
-        if strangers:
-            known = ", ".join(group.name for group in self.cluster.groups)
-            raise ValueError(f"retention.groups names {strangers[0]!r}, which is no broker group; known: {known}")
+        known = {group.name: None for group in self.cluster.groups}
+        for section, overrides in (("retention", self.retention.groups.keys()), ("flush", self.flush.groups.keys())):
+            for stranger in sorted(overrides - known.keys()):
+                raise ValueError(f"{section}.groups names {stranger!r}, which is no broker group; known: {', '.join(known)}")
         taken: dict[tuple[str, int], str] = {}
         for name, address in self.nodes.items():
             for kind in ("client_port", "peer_port", "controller_port", "http_port"):
@@ -446,6 +473,12 @@ delivery:
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB
+flush:
+  policy: durable              # durable, memory or hybrid: what a send's acknowledgement waits for
+  groups: {}                   # one broker group otherwise, e.g. {g1: memory}
+  interval_ms: 500ms           # messages of the class memory wait this long for their sync when least_pages of 4 KiB are there,
+  least_pages: 4
+  thorough_ms: 10s             # and never longer than this
 retention:                     # whole log files go, oldest first; 0 = no such limit
   hours: 72                    # since the file's last message was stored
   max_bytes: 0                 # per broker group, complete files together

@@ -20,6 +20,7 @@ from typing import Any
 from ledgermq.node import metrics
 from ledgermq.node.config import BrokerGroup, NodeConfig
 from ledgermq.node.core.calls import Call
+from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
@@ -236,6 +237,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         store_host=host_bytes(config.address.host, config.address.client_port),
         commit_index=_known_commit(store, machine),
         admitted=admitted,
+        lazy=_lazy(config),
     )
     hosted = HostedGroup(store, machine, Group(group.name, config.node, replica, machine, _settings(config, store.identity)), now_ns)
     hosted.expect_replay(phases, replica.commit_index)
@@ -307,6 +309,11 @@ def _timing(config: NodeConfig) -> Timing:
     )
 
 
+def _lazy(config: NodeConfig) -> LazySync:
+    flush = config.flush
+    return LazySync(flush.interval_ms * MS, flush.least_pages * PAGE_BYTES, flush.thorough_ms * MS)
+
+
 def _settings(config: NodeConfig, identity: Identity) -> LeaderSettings:
     delivery = config.delivery
     times = LeaseTimes(
@@ -314,4 +321,5 @@ def _settings(config: NodeConfig, identity: Identity) -> LeaderSettings:
         cap_ns=delivery.auto_renew_max_ms * MS,
         gone_ns=delivery.gone_grace_ms * MS,
     )
-    return LeaderSettings(times=times, entry_bytes_max=identity.data_file_bytes - 8)
+    policy = FlushPolicy(config.flush.of(identity.group))
+    return LeaderSettings(times=times, entry_bytes_max=identity.data_file_bytes - 8, policy=policy)
