@@ -22,7 +22,7 @@ from ledgermq.node.queries import Queries
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
-from ledgermq.proto.types import GroupConfig, Permission, TopicKind
+from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 
 IN_FORCE_WITHIN_S = 5.0
 ADMIN_PREFIX = "ledgermq.v1.Admin/"
@@ -62,7 +62,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             name = request.topic
             kind = _choice(TopicKind, request.kind or "normal", "kind")
             permission = _choice(Permission, request.permission or "rw", "permission")
-            topic, created = await self._controller.create_topic(name.namespace, name.name, kind, request.queues or 8, permission)
+            durability = _choice(TopicDurability, request.durability, "durability")
+            topic, created = await self._controller.create_topic(
+                name.namespace, name.name, kind, request.queues or 8, permission, durability=durability
+            )
             await self._topic_in_force(topic)
             return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
 
@@ -73,7 +76,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             name = request.topic
             queues = request.queues if request.HasField("queues") else None
             permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
-            topic = await self._controller.update_topic(name.namespace, name.name, queues=queues, permission=permission)
+            durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
+            topic = await self._controller.update_topic(
+                name.namespace, name.name, queues=queues, permission=permission, durability=durability
+            )
             await self._topic_in_force(topic)
             return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
 
@@ -285,7 +291,7 @@ def _choice(kind: Any, value: str, what: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {', '.join(item.value for item in kind)}") from None
+        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {', '.join(item.value for item in kind if item.value)}") from None
 
 
 def _split(stored: str) -> tuple[str, str]:

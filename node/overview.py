@@ -126,6 +126,7 @@ def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb
         kind=topic.kind.value,
         queues=topic.queues,
         permission=topic.permission.value,
+        durability=topic.durability.value,
     )
     for number, (group, queue) in enumerate(queues_of(topic)):
         info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))

@@ -111,20 +111,22 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list")
+    __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LIST_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     kind: str
     queues: int
     permission: str
     messages: int
     queue_list: _containers.RepeatedCompositeFieldContainer[QueueInfo]
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ...) -> None: ...
+    durability: str
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., durability: _Optional[str] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
     __slots__ = ("queue", "broker_group", "group_queue", "min_offset", "max_offset")
@@ -141,16 +143,18 @@ class QueueInfo(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("topic", "kind", "queues", "permission")
+    __slots__ = ("topic", "kind", "queues", "permission", "durability")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     kind: str
     queues: int
     permission: str
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ...) -> None: ...
+    durability: str
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("status", "topic", "created")
@@ -163,14 +167,16 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "permission")
+    __slots__ = ("topic", "queues", "permission", "durability")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     queues: int
     permission: str
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ...) -> None: ...
+    durability: str
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
     __slots__ = ("status", "topic")
