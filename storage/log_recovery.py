@@ -150,10 +150,10 @@ class Recovery:
     def _look_below(self) -> Below:
         mark = self._mark
         try:
-            if self._files.begin != 0:
-                raise _Damage(f"the first log file begins at {self._files.begin}, not at 0")
             if mark.index < 0:
                 return Below.NOTHING
+            if self._files.begin != 0:
+                raise _Damage(f"the first log file begins at {self._files.begin}, not at 0")
             self._require_files(mark.end_pos)
             firsts = self._read_firsts(mark.end_pos)
             self._check_files(firsts)
@@ -310,7 +310,7 @@ class Recovery:
         return Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc) if mark.index >= 0 else Point(0, 0, -1, self._seed)
 
     def _look_above(self) -> tuple[Above, Walker]:
-        gap = self._files.gap_after()
+        gap = 0 if self._files.begin > self._start().pos else self._files.gap_after()
         if gap is not None:
             self._drop(gap)
         walker = Walker(self._files, self._start(), verify=True)
@@ -330,7 +330,8 @@ class Recovery:
     # Carrying it out
 
     def _drop(self, offset: int) -> None:
-        """Remove files behind a gap, which only an interrupted truncation leaves."""
+        """Remove files behind a gap: it is above the mark, so an interrupted truncation left it, or a power cut that took a name which was
+        not synced yet."""
         dropped = [base for base in self._files.bases if base >= offset]
         for file in self._files.drop_from(offset):
             file.close()

@@ -216,6 +216,8 @@ class MappedFiles:
         """As `load`, for derived files: wrong names and lengths are removed, every missing file is made empty again. True if any was."""
         found: list[int] = []
         suspect = False
+        # As in `load`: a name that is found may be in the cache only. The owner's first sync of names covers it.
+        self.names_changed = self._disk.exists(self.directory)
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
             base = parse_name(name)
@@ -224,7 +226,6 @@ class MappedFiles:
                 continue
             suspect = suspect or not name.endswith(UNFINISHED)
             self._disk.unlink(path)
-            self.names_changed = True
         self.bases = []
         for base in found:
             while self.end < base:
