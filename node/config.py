@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.proto import units
+from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
 from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 ENV_PREFIX = "LEDGERMQ_"
@@ -160,6 +161,19 @@ class Limits(Section):
 FlushPolicyName = Literal["durable", "memory", "hybrid"]
 
 
+class Storage(Section):
+    """How appended bytes reach the log files, and what of them is kept in memory.
+
+    `pwrite` copies into the kernel's cache, `map` stores through the mapped file, `pool` goes through buffers that a commit thread empties:
+    only where the flush policy is `memory`. `lock_memory` locks the file being written, the one ahead of it and the pool.
+    """
+
+    append: Literal["pwrite", "map", "pool"] = "pwrite"
+    lock_memory: bool = False
+    pool_buffers: Annotated[int, Field(ge=1, le=1024)] = POOL_BUFFERS
+    pool_buffer_bytes: Annotated[Bytes, Field(ge=64 << 10, le=1 << 30)] = POOL_BUFFER_BYTES
+
+
 class Flush(Section):
     """What an acknowledgement of a send waits for, and how long bytes may lie unsynced that nobody waits for (design §4).
 
@@ -240,6 +254,7 @@ class NodeConfig(Section):
     limits: Limits = Limits()
     retention: Retention = Retention()
     flush: Flush = Flush()
+    storage: Storage = Storage()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -253,6 +268,11 @@ class NodeConfig(Section):
         for section, overrides in (("retention", self.retention.groups.keys()), ("flush", self.flush.groups.keys())):
             for stranger in sorted(overrides - known.keys()):
                 raise ValueError(f"{section}.groups names {stranger!r}, which is no broker group; known: {', '.join(known)}")
+        durable = [group.name for group in self.hosted_groups if self.flush.of(group.name) != "memory"]
+        if self.storage.append == "pool" and durable:
+            policy = self.flush.of(durable[0])
+            remedy = "set flush.policy to memory, or storage.append to pwrite or map"
+            raise ValueError(f"storage.append pool needs the flush policy memory, but broker group {durable[0]!r} has {policy}: {remedy}")
         taken: dict[tuple[str, int], str] = {}
         for name, address in self.nodes.items():
             for kind in ("client_port", "peer_port", "controller_port", "http_port"):
@@ -479,6 +499,11 @@ flush:
   interval_ms: 500ms           # messages of the class memory wait this long for their sync when least_pages of 4 KiB are there,
   least_pages: 4
   thorough_ms: 10s             # and never longer than this
+storage:
+  append: pwrite               # how the log is written: pwrite, map (through the mapped file), pool (buffers; only with flush memory)
+  lock_memory: false           # lock the file being written, the next one and the pool (needs a high limit on locked memory)
+  pool_buffers: 5              # append: pool only; a broker group takes pool_buffers x pool_buffer_bytes of memory
+  pool_buffer_bytes: 8MiB
 retention:                     # whole log files go, oldest first; 0 = no such limit
   hours: 72                    # since the file's last message was stored
   max_bytes: 0                 # per broker group, complete files together

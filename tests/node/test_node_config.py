@@ -58,6 +58,10 @@ def test_example_is_valid_and_its_units_are_read() -> None:
         ("retention.delete_percent", 95, ["warn_percent < delete_percent < refuse_percent"]),
         ("retention.warn_percent", 0, ["retention.warn_percent = 0", "at least 1"]),
         ("retention.groups", {"g9": {"hours": 1}}, ["'g9'", "no broker group", "g1"]),
+        ("storage.append", "mmap", ["storage.append = 'mmap'", "'pwrite', 'map' or 'pool'"]),
+        ("storage.append", "pool", ["'g1' has durable", "flush.policy to memory"]),
+        ("storage.pool_buffers", 0, ["storage.pool_buffers = 0", "at least 1"]),
+        ("storage.pool_buffer_bytes", "1KiB", ["storage.pool_buffer_bytes", "at least 65536"]),
     ],
 )
 def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value: Any, said: list[str]) -> None:
@@ -67,6 +71,16 @@ def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value
     for part in said:
         assert part in str(caught.value)
     assert caught.value.exit_code == 64
+
+
+def test_the_pool_is_for_groups_whose_policy_is_memory() -> None:
+    """What counts is the policy of each group this node hosts, its own before the node's."""
+    tree = changed("storage", {"append": "pool"})
+    assert config.validate({**tree, "flush": {"policy": "memory"}}).storage.append == "pool"
+    assert config.validate({**tree, "flush": {"groups": {"g1": "memory"}}}).storage.pool_buffers == 5
+    for flush in ({"policy": "hybrid"}, {"policy": "memory", "groups": {"g1": "durable"}}):
+        with pytest.raises(ConfigError, match=r"storage\.append pool needs the flush policy memory"):
+            config.validate({**tree, "flush": flush})
 
 
 def test_a_group_overrides_only_what_it_names() -> None:
