@@ -35,12 +35,17 @@ class Admin:
     def cluster_status(self) -> pb.ClusterStatusResponse:
         return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
 
-    def create_topic(self, name: str, kind: str, queues: int, permission: str, namespace: str = "") -> pb.CreateTopicResponse:
-        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
+    def create_topic(
+        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = ""
+    ) -> pb.CreateTopicResponse:
+        topic = name_of(name, namespace)
+        request = pb.CreateTopicRequest(topic=topic, kind=kind, queues=queues, permission=permission, durability=durability)
         return self._ask("CreateTopic", request, pb.CreateTopicResponse)
 
-    def update_topic(self, name: str, queues: int | None, permission: str | None, namespace: str = "") -> pb.UpdateTopicResponse:
-        request = pb.UpdateTopicRequest(topic=name_of(name, namespace), queues=queues, permission=permission)
+    def update_topic(
+        self, name: str, queues: int | None, permission: str | None, namespace: str = "", durability: str | None = None
+    ) -> pb.UpdateTopicResponse:
+        request = pb.UpdateTopicRequest(topic=name_of(name, namespace), queues=queues, permission=permission, durability=durability)
         return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
 
     def list_topics(self) -> pb.ListTopicsResponse:

@@ -19,6 +19,8 @@ from ledgermq.proto import admin_pb2
 
 KINDS = ["normal", "fifo"]
 PERMISSIONS = ["rw", "r", "w", "none"]
+DURABILITIES = ["group", "high", "memory", "hybrid"]
+DURABILITY_HELP = "A send waits for: a durable majority (high), one in memory, by PRIORITY (hybrid), or as its broker group says."
 
 # -- status -----------------------------------------------------------------------------------------------------------------------------
 
@@ -90,16 +92,19 @@ def topic() -> None:
 @click.option("--kind", type=click.Choice(KINDS), default="normal", show_default=True)
 @click.option("--queues", type=click.IntRange(1, 4096), default=8, show_default=True, help="Message queues over all broker groups.")
 @click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True)
+@click.option("--durability", type=click.Choice(DURABILITIES), default="group", show_default=True, help=DURABILITY_HELP)
 @namespace_option
 @cluster_command
 @json_option
-def topic_create(connection: Connection, name: str, kind: str, queues: int, permission: str, namespace: str, as_json: bool) -> None:
+def topic_create(
+    connection: Connection, name: str, kind: str, queues: int, permission: str, durability: str, namespace: str, as_json: bool
+) -> None:
     """Create a topic. The same settings again are fine; other settings are refused.
 
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
-    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace)
+    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace, durability.removeprefix("group"))
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
@@ -110,18 +115,28 @@ def topic_create(connection: Connection, name: str, kind: str, queues: int, perm
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues.")
 @click.option("--permission", type=click.Choice(PERMISSIONS))
+@click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
 @namespace_option
 @cluster_command
 @json_option
-def topic_update(connection: Connection, name: str, queues: int | None, permission: str | None, namespace: str, as_json: bool) -> None:
-    """Change a topic's permission or raise its number of queues.
+def topic_update(
+    connection: Connection,
+    name: str,
+    queues: int | None,
+    permission: str | None,
+    durability: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Change a topic's permission or durability, or raise its number of queues.
 
     \b
     Example: ledgermq topic update orders --permission r
     """
-    if queues is None and permission is None:
-        raise BadArgument("there is nothing to change", "give --queues or --permission")
-    answer = Admin(connection).update_topic(name, queues, permission, namespace)
+    if queues is None and permission is None and durability is None:
+        raise BadArgument("there is nothing to change", "give --queues, --permission or --durability")
+    given = None if durability is None else durability.removeprefix("group")
+    answer = Admin(connection).update_topic(name, queues, permission, namespace, given)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:

@@ -72,7 +72,7 @@ def send(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Send messages and wait until each is durable on a majority.
+    """Send messages and wait until each is acknowledged: durable on a majority, unless topic or broker group ask for less.
 
     \b
     Examples:

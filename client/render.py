@@ -70,7 +70,8 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
         }
         for q in topic.queue_list
     ]
-    return {**topic_json(topic), "permission": topic.permission, "queue_list": queues}
+    durability = topic.durability or "group"
+    return {**topic_json(topic), "permission": topic.permission, "durability": durability, "queue_list": queues}
 
 
 def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
@@ -132,8 +133,11 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
 
 
 def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
-    rows = [[t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, known(t, "messages")] for t in topics]
-    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "messages"], rows)
+    rows = [
+        [t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, t.durability or "group", known(t, "messages")]
+        for t in topics
+    ]
+    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "messages"], rows)
 
 
 def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:

@@ -291,7 +291,8 @@ def _choice(kind: Any, value: str, what: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {', '.join(item.value for item in kind if item.value)}") from None
+        known = ", ".join(item.value for item in kind if item.value)
+        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {known}") from None
 
 
 def _split(stored: str) -> tuple[str, str]:
