@@ -48,6 +48,9 @@ class KillFile:
         return self._file.pread(offset, length)
 
     def pwrite(self, offset: int, data: Buffer) -> None:
+        if self._disk.through_map and "/data/" in self.path:
+            self.store(offset, data)
+            return
         with self._disk.operation("pwrite", self.path, lambda: self._file.pwrite(offset, memoryview(data)[: len(data) // 2])):
             self._file.pwrite(offset, data)
 
@@ -83,8 +86,10 @@ class Operation:
 class KillDisk:
     """Forwards to a forgetful disk and raises Killed at operation number `at` (counted from 0), after half of it when `half`."""
 
-    def __init__(self, disk: ForgetfulDisk, at: int = -1, *, half: bool = False) -> None:
+    def __init__(self, disk: ForgetfulDisk, at: int = -1, *, half: bool = False, through_map: bool = False) -> None:
         self.disk = disk
+        self.through_map = through_map
+        """Everything written to log files is stored through their maps."""
         self.operations: list[tuple[str, str]] = []
         self.bytes_read = 0
         self._at = at
@@ -287,9 +292,11 @@ class Owner:
 Act = Callable[[Owner], None]
 
 
-def run(base: ForgetfulDisk, promises: Promises, act: Act, at: int = -1, *, half: bool = False) -> tuple[KillDisk, Promises, bool]:
+def run(
+    base: ForgetfulDisk, promises: Promises, act: Act, at: int = -1, *, half: bool = False, through_map: bool = False
+) -> tuple[KillDisk, Promises, bool]:
     """Run `act` on copies. Returns the disk as the process left it, what was promised, and whether `act` came to its end."""
-    disk = KillDisk(copy.deepcopy(base), at, half=half)
+    disk = KillDisk(copy.deepcopy(base), at, half=half, through_map=through_map)
     given = copy.deepcopy(promises)
     try:
         act(Owner(disk, given))
@@ -302,6 +309,7 @@ def prepared(*acts: Act) -> tuple[ForgetfulDisk, Promises]:
     """A medium on which `acts` were carried out undisturbed."""
     disk, promises = ForgetfulDisk(), Promises()
     disk.mkdirs("/data/n1")
+    disk.forgets_directories = disk.any_names = True
     owner = Owner(KillDisk(disk), promises)
     for act in acts:
         act(owner)
