@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from ledgermq import cli
 from ledgermq.client import admin_commands, commands, message_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
+from ledgermq.storage import commands as storage_commands
+from ledgermq.storage import doctor_commands
 from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, fake_nodes, route, sent, status, verdict
 
 Run = Callable[..., tuple[int, str, str]]
@@ -28,6 +30,9 @@ COMMANDS = [
     message_commands.consume,
     message_commands.peek,
     message_commands.query,
+    storage_commands.backup,
+    storage_commands.restore,
+    doctor_commands.doctor,
 ]
 
 

@@ -1,0 +1,166 @@
+"""The command `ledgermq doctor`: arguments, the report as text or JSON, exit status. What is measured and what it means: `doctor.py`."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.commands import ProgressLine
+from ledgermq.storage.doctor import KIB, MIB, QUICK, THOROUGH, Effort, Measured, Verdict, examine, measure, probe_bytes
+from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, read_facts
+from ledgermq.storage.errors import is_no_space
+
+EXIT_CROSSED = 1
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option("--quick", is_flag=True, help="About three seconds instead of about fifteen.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+def doctor(directory: str, quick: bool, as_object: bool) -> None:
+    """Measure the disk under DIR and say what it is good for.
+
+    Sequential writes, flushes of 4 KiB, 64 KiB and 1 MiB, and the limits that matter; in a file without a name, so nothing is left
+    behind. If DIR is a node directory, it also says what stands there; it changes nothing.
+    Exit status: 0 fine, 1 a threshold crossed.
+
+    \b
+    Examples:
+      ledgermq doctor /var/lib/ledgermq
+      ledgermq doctor ledgermq-data/n1 --quick --json
+    """
+    facts = read_facts(directory)
+    progress = ProgressLine("doctor")
+    measured = _measured(directory, probe_bytes(facts.free_bytes), QUICK if quick else THOROUGH, progress)
+    progress.close()
+    verdict = examine(facts, measured)
+    node = look_at_node(directory)
+    print(json.dumps(as_json(directory, verdict, node)) if as_object else as_text(directory, verdict, node), flush=True)
+    raise SystemExit(EXIT_CROSSED if verdict.warnings else 0)
+
+
+def _measured(directory: str, size: int, effort: Effort, progress: ProgressLine) -> Measured | None:
+    """None where there is no room."""
+    if size == 0:
+        return None
+    try:
+        with closing(ScratchFile(directory)) as probe:
+            return measure(probe, size, effort, time.monotonic_ns, progress)
+    except OSError as error:
+        if is_no_space(error):
+            return None
+        raise Refused(f"{directory} cannot be measured ({error.strerror})", "check the path, its owner and its permissions") from error
+
+
+def as_json(directory: str, verdict: Verdict, node: NodeFound | None) -> dict[str, Any]:
+    """The report as the command line prints it."""
+    facts, measured = verdict.facts, verdict.measured
+    return {
+        "v": 1,
+        "directory": directory,
+        "file_system": facts.file_system,
+        "in_memory": facts.in_memory,
+        "rotational": facts.rotational,
+        "free_bytes": facts.free_bytes,
+        "total_bytes": facts.total_bytes,
+        "used_percent": round(facts.used_percent, 1),
+        "max_map_count": facts.max_map_count,
+        "memory_lock_bytes": facts.memory_lock_bytes,
+        "open_files": facts.open_files,
+        "sequential": None if measured is None else {"bytes_per_s": round(measured.rate), "written_bytes": measured.written_bytes},
+        "flushes": None if measured is None else [_flush(flush) for flush in measured.flushes],
+        "model": None if measured is None else _model(measured),
+        "advice": None if verdict.advice is None else asdict(verdict.advice),
+        "warnings": [asdict(warning) for warning in verdict.warnings],
+        "node": None if node is None else asdict(node),
+    }
+
+
+def _flush(flush: Any) -> dict[str, Any]:
+    return {"write_bytes": flush.write_bytes, "samples": flush.samples, "p50_ms": _ms(flush.p50_s), "p99_ms": _ms(flush.p99_s)}
+
+
+def _model(measured: Measured) -> dict[str, Any]:
+    check = [
+        {
+            "batch_bytes": flush.write_bytes,
+            "model_ms": _ms(measured.cost_s(flush.write_bytes)),
+            "measured_ms": _ms(flush.p50_s + measured.write_s),
+        }
+        for flush in measured.flushes
+    ]
+    terms = {"rate_bytes_per_s": round(measured.rate), "write_ms": _ms(measured.write_s), "flush_ms": _ms(measured.flush_s)}
+    return {**terms, "half_transfer_bytes": measured.half_bytes, "check": check}
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 4)
+
+
+def as_text(directory: str, verdict: Verdict, node: NodeFound | None) -> str:
+    """The report for people."""
+    facts, measured = verdict.facts, verdict.measured
+    turning = {True: "rotational", False: "not rotational", None: "rotational or not: unknown"}[facts.rotational]
+    memory = ", in memory" if facts.in_memory else ""
+    lines = [
+        f"{directory}: {facts.file_system}{memory}, {turning}",
+        f"  space        {facts.free_bytes / MIB:,.0f} MiB free of {facts.total_bytes / MIB:,.0f} MiB, {facts.used_percent:.1f} % used",
+        f"  limits       {_limit(facts.max_map_count, 'memory maps')}, {_limit(facts.open_files, 'open files')}, "
+        f"{_limit(facts.memory_lock_bytes, 'bytes of locked memory')}",
+    ]
+    if measured is not None:
+        lines.append(
+            f"  sequential   {measured.rate / MIB:,.0f} MiB/s in writes of 1 MiB ({measured.written_bytes / MIB:,.0f} MiB written)"
+        )
+        for flush in measured.flushes:
+            times = f"p50 {_ms(flush.p50_s):.2f} ms, p99 {_ms(flush.p99_s):.2f} ms ({flush.samples} times)"
+            lines.append(f"  fdatasync    {flush.write_bytes // KIB:>5} KiB: {times}")
+        lines += _model_lines(measured)
+    if verdict.advice is not None:
+        lines.append(f"  flush policy {verdict.advice.flush_policy}: {verdict.advice.why}")
+        lines.append(
+            f"  log files    of {verdict.advice.log_file_bytes // MIB} MiB (data_file_bytes, fixed when a broker group is created)"
+        )
+    if node is not None:
+        lines += _node_lines(node)
+    for warning in verdict.warnings:
+        lines.append(f"{warning.level}: {warning.what}; {warning.remedy}")
+    lines.append(f"doctor: {'a threshold is crossed' if verdict.warnings else 'fine'}")
+    return "\n".join(lines)
+
+
+def _model_lines(measured: Measured) -> list[str]:
+    sizes = [
+        (flush.write_bytes, _ms(measured.cost_s(flush.write_bytes)), _ms(flush.p50_s + measured.write_s)) for flush in measured.flushes
+    ]
+    check = ", ".join(f"{size // KIB} KiB {model:.2f} ms (measured {found:.2f})" for size, model, found in sizes[1:])
+    return [
+        f"  cost model   T = S/R + W + F: R = {measured.rate / MIB:,.0f} MiB/s, W = {_ms(measured.write_s):.3f} ms, "
+        f"F = {_ms(measured.flush_s):.2f} ms",
+        f"               predicts {check}",
+        f"               half of T is transfer from batches of {measured.half_bytes / KIB:,.0f} KiB on: group commit pays up to there",
+    ]
+
+
+def _node_lines(node: NodeFound) -> list[str]:
+    lines = [f"  node         {node.node} of cluster {node.cluster_id}, {node.used_bytes / MIB:,.1f} MiB"]
+    if node.problem is not None:
+        lines.append(f"               cannot be read further: {node.problem}")
+    for group in node.groups:
+        state = "stopped in good order" if group.clean else "running, or not stopped in good order"
+        committed = "unknown" if group.committed_index is None else str(group.committed_index)
+        lines.append(
+            f"  group        {group.group}: {group.log_files} log files, {group.log_bytes / MIB:,.1f} MiB, synced up to entry "
+            f"{group.synced_index}, committed (noted): {committed}, {state}"
+        )
+    return lines
+
+
+def _limit(value: int | None, what: str) -> str:
+    return f"no known limit of {what}" if value is None else f"{value:,} {what}"

@@ -1,0 +1,181 @@
+"""Where the doctor's facts come from: the kernel's tables, the limits of this process, a scratch file without a name, a node's small files.
+
+Only reading, but for the scratch file, which no directory ever lists: it is gone with the process, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledgermq.storage import checkpoints, identity
+from ledgermq.storage.doctor import Facts
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.mapped_files import parse_name
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.synced_mark import read_mark
+
+MOUNTS = "/proc/self/mounts"
+MAP_COUNT = "/proc/sys/vm/max_map_count"
+BLOCK_DEVICES = "/sys/dev/block"
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+WITHOUT_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
+"""How file systems say that they cannot make a file without a name."""
+BLOCK_BYTES = 512
+"""The unit of a file's allocated size."""
+
+
+class ScratchFile:
+    """A probe (see `doctor.Probe`) in a directory that will not show it."""
+
+    def __init__(self, directory: str) -> None:
+        try:
+            self._fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except OSError as error:
+            if error.errno not in WITHOUT_NAMELESS:
+                raise
+            self._fd, path = tempfile.mkstemp(prefix=".ledgermq-doctor-", suffix=".tmp", dir=directory)
+            os.unlink(path)
+
+    def write(self, offset: int, data: bytes) -> None:
+        done = os.pwrite(self._fd, data, offset)
+        if done != len(data):
+            raise OSError(errno.ENOSPC, "the disk accepts no more bytes")
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFound:
+    """One broker group of a node directory. Indexes are −1 for none; `clean`: its last process stopped in good order."""
+
+    group: str
+    replica: str
+    log_id: str
+    clean: bool
+    log_files: int
+    log_bytes: int
+    """Of the log files, as the disk has them allocated."""
+    synced_index: int
+    committed_index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFound:
+    """Whose directory it is and what stands there; `problem` is why the rest could not be read."""
+
+    cluster_id: str
+    node: str
+    used_bytes: int
+    groups: tuple[GroupFound, ...]
+    problem: str | None = None
+
+
+def read_facts(directory: str) -> Facts:
+    """Raises OSError when the directory cannot be looked at."""
+    kind = file_system(directory)
+    space = os.statvfs(directory)
+    return Facts(
+        file_system=kind,
+        in_memory=kind in MEMORY_FILE_SYSTEMS,
+        rotational=rotational(os.stat(directory).st_dev),
+        free_bytes=space.f_bavail * space.f_frsize,
+        total_bytes=(space.f_blocks - space.f_bfree + space.f_bavail) * space.f_frsize,
+        max_map_count=_number(MAP_COUNT),
+        memory_lock_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        open_files=_limit(resource.RLIMIT_NOFILE),
+    )
+
+
+def file_system(directory: str) -> str:
+    """The type of the file system that holds `directory`, by the longest mount point above it."""
+    path = f"{os.path.realpath(directory)}/"
+    best, kind = "", "unknown"
+    try:
+        lines = Path(MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        _, mount, its_kind, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        if path.startswith(f"{mount.rstrip('/')}/") and len(mount) >= len(best):
+            best, kind = mount, its_kind
+    return kind
+
+
+def rotational(device: int) -> bool | None:
+    """What the kernel says of the block device, or of the disk that a partition is on; None where it says nothing."""
+    place = f"{BLOCK_DEVICES}/{os.major(device)}:{os.minor(device)}"
+    for queue in (f"{place}/queue/rotational", f"{place}/../queue/rotational"):
+        found = _number(queue)
+        if found is not None:
+            return found == 1
+    return None
+
+
+def look_at_node(directory: str) -> NodeFound | None:
+    """What stands in a node directory, read only; None when it is no node's."""
+    disk = RealDisk()
+    try:
+        node = identity.read_node(disk, directory)
+    except StorageError as error:
+        return NodeFound("", "", _used_bytes(directory), (), str(error))
+    if node is None:
+        return None
+    used = _used_bytes(directory)
+    try:
+        roots = [name for name in disk.listdir(directory) if disk.exists(f"{directory}/{name}/{identity.IDENTITY_FILE}")]
+        groups = tuple(_look_at_group(disk, f"{directory}/{name}") for name in roots)
+    except (StorageError, OSError) as error:
+        return NodeFound(node.cluster_id, node.node, used, (), str(error))
+    return NodeFound(node.cluster_id, node.node, used, groups)
+
+
+def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
+    found = identity.read_identity(disk, root)
+    assert found is not None, f"{root} lost its identity"
+    log_directory = f"{root}/dledger-{found.replica}"
+    names = [name for name in disk.listdir(f"{log_directory}/data") if parse_name(name) is not None]
+    noted = checkpoints.read_log_checkpoint(disk, log_directory)
+    return GroupFound(
+        found.group,
+        found.replica,
+        found.log_id,
+        checkpoints.is_clean(disk, root),
+        len(names),
+        sum(os.stat(f"{log_directory}/data/{name}").st_blocks * BLOCK_BYTES for name in names),
+        read_mark(disk, f"{log_directory}/syncedmark", found.log_id).index,
+        None if noted is None else noted.committed_index,
+    )
+
+
+def _used_bytes(directory: str) -> int:
+    """What all files under a directory take on the disk. Files that vanish meanwhile take nothing."""
+    used = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            try:
+                used += os.stat(f"{folder}/{name}", follow_symlinks=False).st_blocks * BLOCK_BYTES
+            except FileNotFoundError:
+                continue
+    return used
+
+
+def _limit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
