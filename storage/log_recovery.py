@@ -198,6 +198,9 @@ class Recovery:
             last_index = self._mark.index if after is None else after.index - 1
             if at >= checked_from or not self._bisect_terms(first, last_index):
                 self._check_file(first, last_index, after)
+            # Nothing is written yet. A log of many files must not need as many descriptors.
+            for files in (self._files, self._index.files):
+                files.close_idle(lambda file: False)
 
     def _check_file(self, first: Point, last_index: int, after: Point | None) -> None:
         self._report.checked_files += 1

@@ -16,11 +16,15 @@ class FaultyFile:
         self.path = file.path
         self.size = file.size
         self._closed = False
+        disk.opened += 1
         disk.open_files += 1
+        disk.open_files_most = max(disk.open_files_most, disk.open_files)
 
     def pread(self, offset: int, length: int) -> bytes:
         self._disk.note("pread", self.path, offset, length)
-        return self._file.pread(offset, length)
+        data = self._file.pread(offset, length)
+        self._disk.bytes_read += len(data)
+        return data
 
     def pwrite(self, offset: int, data: Buffer) -> None:
         self._disk.note("pwrite", self.path, offset, len(data))
@@ -81,7 +85,10 @@ class FaultyDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.trace: list[tuple[object, ...]] = []
+        self.opened = 0
         self.open_files = 0
+        self.open_files_most = 0
+        self.bytes_read = 0
         self.syncs_fail = False
         self.locks_fail = False
         self.free: int | None = None

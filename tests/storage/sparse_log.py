@@ -1,0 +1,80 @@
+"""A log of many large files that takes hardly any room: of every file only the first and the last entry are there, and their units.
+
+What a start does not look at does not exist here, so a start that reads more than it says fails or is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ledgermq.proto.layout import seal
+from ledgermq.proto.types import Identity, SyncedMark
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.index_files import make_units
+from ledgermq.storage.log_scan import make_blank
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.synced_mark import SyncedMarkFile
+from tests.storage.log_material import HOST, make_batch, make_identity
+
+FILE_BYTES = 1 << 30
+INDEX_FILE_BYTES = 167_772_160
+ENTRIES_A_FILE = 1_000_000
+
+
+def make_sparse_log(directory: Path, files: int, *, term_every: int = 100, unmarked: int = 5) -> Identity:
+    """`files` full files and one with a few entries, the last `unmarked` of them above the mark. A new term every `term_every` files."""
+    identity = make_identity(data_file_bytes=FILE_BYTES, index_file_bytes=INDEX_FILE_BYTES)
+    disk = RealDisk()
+    disk.mkdirs(str(directory))
+    EntryLog.create(disk, str(directory), identity)
+    index_bytes = (files + 1) * ENTRIES_A_FILE * 32
+    for base in range(0, index_bytes, INDEX_FILE_BYTES):
+        _make(directory / "index" / f"{base:020d}", INDEX_FILE_BYTES)
+    chain = 0
+    for number in range(files):
+        base, first = number * FILE_BYTES, number * ENTRIES_A_FILE
+        path = directory / "data" / f"{base:020d}"
+        _make(path, FILE_BYTES)
+        term = 1 + number // term_every
+        data = bytes(make_batch(1).data)
+        last_pos = base + FILE_BYTES - 8 - len(data)
+        for index, pos in ((first, base), (first + ENTRIES_A_FILE - 1, last_pos)):
+            chain = _put(directory, path, index, term, pos, chain)
+        with path.open("r+b") as file:
+            file.seek(FILE_BYTES - 8)
+            file.write(make_blank(8))
+    base, first, term = files * FILE_BYTES, files * ENTRIES_A_FILE, 1 + files // term_every
+    path = directory / "data" / f"{base:020d}"
+    _make(path, FILE_BYTES)
+    pos = base
+    for index in range(first, first + 10 + unmarked):
+        chain = _put(directory, path, index, term, pos, chain)
+        pos += len(make_batch(1).data)
+        if index == first + 9:
+            mark = SyncedMark(term, index, pos, chain)
+    SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id).write_and_sync(mark)
+    return identity
+
+
+def _make(path: Path, size: int) -> None:
+    with path.open("xb") as file:
+        os.ftruncate(file.fileno(), size)
+
+
+def _put(directory: Path, path: Path, index: int, term: int, pos: int, chain: int) -> int:
+    """One entry and its unit. Returns its chain CRC."""
+    batch = make_batch(1, first=index)
+    chain = seal(
+        batch, first_index=index, term=term, pos=pos, queue_offsets=np.array([index]), store_ms=1, store_host=HOST, prev_chain=chain
+    )
+    with path.open("r+b") as file:
+        file.seek(pos % FILE_BYTES)
+        file.write(batch.data)
+    at = index * 32
+    with (directory / "index" / f"{at - at % INDEX_FILE_BYTES:020d}").open("r+b") as file:
+        file.seek(at % INDEX_FILE_BYTES)
+        file.write(make_units(index, term, np.array([pos]), batch.sizes).tobytes())
+    return chain
