@@ -150,12 +150,13 @@ class PoolWriter(LogWriter):
 
     def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
         with self._lock:
-            runs = [run for run in self._runs if run.file is file and run.offset < offset + length and offset < run.offset + run.used]
+            end = offset + length
+            runs = [run for run in self._runs if run.file is file and run.offset + run.copied < end and offset < run.offset + run.used]
             if not runs:
                 return None
             found = bytearray(file.pread(offset, length))
             for run in runs:
-                low, high = max(offset, run.offset), min(offset + length, run.offset + run.used)
+                low, high = max(offset, run.offset + run.copied), min(end, run.offset + run.used)
                 found[low - offset : high - offset] = run.area[low - run.offset : high - run.offset]
             return bytes(found)
 

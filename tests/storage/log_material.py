@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,35 @@ from ledgermq.proto.types import Draft, Identity, UnsealedBatch
 from ledgermq.storage import identity as identities
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.log_writer import LogWriter, make_writer
 from ledgermq.storage.real_disk import RealDisk
 
 CLUSTER = "2b1b9a6e-6f0e-4b8e-9a43-0d0f5f3f5a10"
 INCARNATION = "7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d21"
 FILE_BYTES = 4096
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
+
+
+class Append:
+    """How the logs of these tests are appended to (the fixture `each_mode` of conftest.py); the pool's buffers are small and its commit
+    runner never runs, so that bytes stay in it as long as they may."""
+
+    def __init__(self) -> None:
+        self.mode = "pwrite"
+        self.logs: dict[str, EntryLog] = {}
+        """directory -> the log opened there last"""
+
+    def writer(self) -> LogWriter:
+        return make_writer(self.mode, buffers=3, buffer_bytes=1500, submit=lambda work: None)
+
+    def drain(self, directory: str) -> None:
+        """Bring the bytes a log has taken into its files."""
+        if directory in self.logs:
+            with suppress(OSError):
+                self.logs[directory]._writer.drain()
+
+
+APPEND = Append()
 
 
 def make_identity(*, data_file_bytes: int = FILE_BYTES, index_file_bytes: int = 32 * 16, queue_file_bytes: int = 20 * 10) -> Identity:
@@ -43,11 +67,13 @@ def new_log(directory: Path, disk: Disk | None = None, identity: Identity | None
     identity = identity or make_identity()
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), identity)
-    return EntryLog.open(disk, str(directory), identity, clean=True)
+    return reopen(directory, clean=True, disk=disk, identity=identity)
 
 
 def reopen(directory: Path, *, clean: bool, disk: Disk | None = None, identity: Identity | None = None) -> EntryLog:
-    return EntryLog.open(disk or RealDisk(), str(directory), identity or make_identity(), clean=clean)
+    log = EntryLog.open(disk or RealDisk(), str(directory), identity or make_identity(), clean=clean, writer=APPEND.writer())
+    APPEND.logs[str(directory)] = log
+    return log
 
 
 def append(log: EntryLog, count: int, *, term: int = 1, body_bytes: int = 100, control: bool = False, topic: str = "t") -> None:
@@ -65,7 +91,8 @@ def sync(log: EntryLog) -> None:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """Every file of a log directory, by relative name."""
+    """Every file of a log directory, by relative name, with everything its log was given."""
+    APPEND.drain(str(directory))
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 

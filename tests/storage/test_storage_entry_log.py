@@ -22,6 +22,8 @@ from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_by
 ENTRY_EXTRA = 48 + 91 + 1 + 7
 """What an entry of `make_batch` has besides its body: header, record, topic, properties."""
 
+pytestmark = pytest.mark.usefixtures("each_mode")
+
 
 def all_ranges(log: EntryLog, max_bytes: int = 1 << 20) -> list[Range]:
     ranges, index = [], log.begin_index
@@ -179,12 +181,14 @@ def test_only_known_bytes_come_from_the_map(tmp_path: Path) -> None:
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 5)
+    sync(log)
     assert log.read(0, 1 << 20).data.readonly
     assert disk.names("view")
     log.flush_mark()
     log.close()
     log = reopen(tmp_path / "log", clean=True, disk=disk)
     append(log, 5)
+    sync(log)
     disk.trace.clear()
     cold = log.read(0, 5 * (100 + ENTRY_EXTRA))
     assert not disk.names("view")
@@ -567,6 +571,7 @@ def test_verify_catches_a_change_after_reading(tmp_path: Path) -> None:
     """What the map shows after a truncation is not what was read before: receivers verify, so nothing of it gets further."""
     log = new_log(tmp_path / "log")
     append(log, 5)
+    sync(log)
     entries = log.read(0, 1 << 20)
     log.truncate_from(2)
     with pytest.raises(BadEntry):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -30,6 +31,8 @@ class Life:
     def __init__(self, seed: int, mode: str) -> None:
         self.chance = random.Random(seed)
         self.mode = mode
+        self.commits: list[Callable[[], object]] = []
+        """What the pool's commit runner was asked to do and has not done yet."""
         self.disk = ForgetfulDisk()
         self.disk.any_names = True
         self.disk.mkdirs(ROOT)
@@ -43,8 +46,14 @@ class Life:
         self.trace: list[str] = []
 
     def open(self, *, clean: bool) -> EntryLog:
-        writer = make_writer(self.mode, buffers=2, buffer_bytes=2 * PAGE_BYTES)
+        self.commits = []
+        writer = make_writer(self.mode, buffers=self.chance.randint(1, 6), buffer_bytes=2 * PAGE_BYTES, submit=self.commits.append)
         return EntryLog.open(self.disk, ROOT, IDENTITY, clean=clean, writer=writer)
+
+    def commit(self) -> None:
+        """The pool's commit runner gets its turn."""
+        while self.commits:
+            self.commits.pop()()
 
     def write_back(self) -> None:
         """The kernel stores some dirty pages as they are now; later writes to them are lost, or not, for themselves."""
@@ -155,6 +164,7 @@ def test_lives_on_a_forgetful_disk(seed: int, mode: str) -> None:
     """What was durable stays, what comes back was once appended, and no crash looks like damage, whichever way bytes reach the files."""
     life = Life(seed, mode)
     often = [life.append] * 6 + [life.begin] * 3 + [life.finish] * 3 + [life.truncate] * 2 + [life.write_back] * 2
+    often += [life.commit] * 2 * (mode == "pool")
     acts = [*often, life.cut_power, life.kill, life.stop, life.fail]
     for _ in range(80):
         act = life.chance.choice(acts)

@@ -19,6 +19,8 @@ from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_bytes, make_batch, make_identity, new_log, reopen, sync
 
+pytestmark = pytest.mark.usefixtures("each_mode")
+
 
 def expected_row(clean: bool, below: Below, above: Above) -> tuple[str, Act]:
     """The table once more, as a sentence: damage refuses; otherwise what lies above decides."""
