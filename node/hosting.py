@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgermq.node import metrics
@@ -39,6 +39,7 @@ from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import DerivedLost, is_no_space
 from ledgermq.storage.identity import mint
+from ledgermq.storage.log_writer import LogWriter, make_writer
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
@@ -109,7 +110,9 @@ class HostedGroup:
         self.replicator.admit()
 
     def status(self) -> ReplicaStatus:
-        return self.group.status()
+        status = self.group.status()
+        memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
+        return replace(status, extra={**status.extra, **memory})
 
     def close(self) -> None:
         """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop."""
@@ -216,7 +219,15 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     began = time.monotonic()
     files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
     phases = Phases(time.monotonic_ns)
-    store = GroupStore.open(disk, root, wanted, process=os.getpid(), submit=lambda work: _submitted(files, work), phases=phases)
+    store = GroupStore.open(
+        disk,
+        root,
+        wanted,
+        process=os.getpid(),
+        submit=lambda work: _submitted(files, work),
+        writer=_writer(config, group.name),
+        phases=phases,
+    )
     if store.log.fenced is not None:
         raise store.log.fenced
     _check_sizes(config, group, store.identity)
@@ -254,6 +265,24 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         phases=phases.seconds,
     )
     return Hosted(hosted, store.identity, store.state_directory, others)
+
+
+def _writer(config: NodeConfig, group: str) -> LogWriter:
+    """How this node appends to the log of a broker group."""
+    storage = config.storage
+    commits = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{group}")
+    try:
+        return make_writer(
+            storage.append,
+            lock_memory=storage.lock_memory,
+            refused=lambda reason: log.warning("memory is not as it was configured", group=group, reason=reason),
+            buffers=storage.pool_buffers,
+            buffer_bytes=storage.pool_buffer_bytes,
+            submit=lambda work: _submitted(commits, work),
+        )
+    except OSError as error:
+        what = f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes} bytes ({error.strerror})"
+        raise ConfigError(what, "lower storage.pool_buffers or storage.pool_buffer_bytes") from error
 
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:

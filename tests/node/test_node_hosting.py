@@ -19,6 +19,7 @@ from ledgermq.node.errors import ConfigError
 from ledgermq.node.hosting import HostedGroup, open_groups
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from ledgermq.storage import memory
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.identity import write_peers
 from ledgermq.storage.phases import PHASES
@@ -348,3 +349,38 @@ def test_recovery_is_measured_by_phase(tmp_path: Path) -> None:
     assert all(value >= 0 for value in found.values()), found
     assert found["identity"] > 0 and found["above_mark"] > 0 and found["replay"] > 0
     driver.group.close()
+
+
+@pytest.mark.parametrize("append", ["pwrite", "map", "pool"])
+def test_every_way_of_appending_keeps_what_was_committed(tmp_path: Path, append: str) -> None:
+    """Committed messages are there after a crash and after a good stop, whatever wrote them; memory is counted."""
+    storage = {"append": append, "pool_buffers": 2, "pool_buffer_bytes": "64KiB", "lock_memory": True}
+    settings = single(tmp_path, storage=storage, flush={"policy": "memory"})
+    driver = Driver(settings)
+    driver.configure()
+    driver.produce(300, size=1000)
+    driver.turn(elapsed_ns=60 * S)
+    assert driver.count() == 300
+    counts = driver.group.status().extra
+    assert counts["mapped-bytes"] >= 1 << 20
+    assert counts["locked-bytes"] >= 0
+    driver.crash()
+    driver = Driver(settings)
+    assert driver.count() == 300
+    driver.produce(1500, size=1000)
+    driver.turn(elapsed_ns=60 * S)
+    driver.group.close()
+    driver = Driver(settings)
+    assert driver.count() == 1800
+    driver.group.close()
+
+
+def test_no_memory_for_the_pool_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that cannot be had is a matter of configuration."""
+
+    def none(size: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(memory, "anonymous", none)
+    with pytest.raises(ConfigError, match=r"no memory for 5 buffers.*lower storage\.pool_buffers"):
+        open_groups(single(tmp_path, storage={"append": "pool"}, flush={"policy": "memory"}), RealDisk())
