@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ledgermq.node.core.pins import TooManyPins
 from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
 from ledgermq.node.logs import get_logger
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
+from ledgermq.node.retention import STORAGE_METHOD, WHY_METHOD, Retainer
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -35,12 +37,13 @@ R = TypeVar("R")
 class AdminService(admin_pb2_grpc.AdminServicer):
     """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
-    def __init__(self, engine: Engine, controller: Any, overview: Overview, peeks: Peeks, queries: Queries) -> None:
+    def __init__(self, engine: Engine, controller: Any, overview: Overview, peeks: Peeks, queries: Queries, storage: Retainer) -> None:
         self._engine = engine
         self._controller = controller
         self._overview = overview
         self._peeks = peeks
         self._queries = queries
+        self._storage = storage
 
     # -- status
 
@@ -209,8 +212,54 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.ResetGroupResponse, answer)
 
+    # -- log files
+
+    async def WhyKept(self, request: Any, context: Any) -> admin_pb2.WhyKeptResponse:
+        async def answer() -> admin_pb2.WhyKeptResponse:
+            self._require_broker_group(request.broker_group)
+            return await self._storage.ask_leader(request)
+
+        return await _answered(admin_pb2.WhyKeptResponse, answer)
+
+    async def TakePin(self, request: Any, context: Any) -> admin_pb2.TakePinResponse:
+        async def answer() -> admin_pb2.TakePinResponse:
+            self._require_hosted(request.broker_group)
+            try:
+                return await self._storage.take_pin(request)
+            except TooManyPins as error:
+                raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
+
+        return await _answered(admin_pb2.TakePinResponse, answer)
+
+    async def RenewPin(self, request: Any, context: Any) -> admin_pb2.RenewPinResponse:
+        async def answer() -> admin_pb2.RenewPinResponse:
+            self._require_hosted(request.broker_group)
+            return await self._storage.renew_pin(request)
+
+        return await _answered(admin_pb2.RenewPinResponse, answer)
+
+    async def DropPin(self, request: Any, context: Any) -> admin_pb2.DropPinResponse:
+        async def answer() -> admin_pb2.DropPinResponse:
+            self._require_hosted(request.broker_group)
+            return await self._storage.drop_pin(request)
+
+        return await _answered(admin_pb2.DropPinResponse, answer)
+
+    def _require_broker_group(self, group: str) -> None:
+        known = self._controller.state.broker_groups
+        if group not in known:
+            raise fail(Code.BAD_REQUEST, f"broker group {group!r} does not exist; known: {', '.join(sorted(known))}")
+
+    def _require_hosted(self, group: str) -> None:
+        if group not in self._engine.groups:
+            raise fail(Code.BAD_REQUEST, f"this node has no replica of broker group {group!r}; ask a node that has one")
+
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
         """A call of this service that was forwarded here."""
+        if method == STORAGE_METHOD:
+            return [await self._storage.answer(request)]
+        if method == WHY_METHOD:
+            return [(await self._storage.why_kept(admin_pb2.WhyKeptRequest.FromString(request))).SerializeToString()]
         if method == PEEK_METHOD:
             return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
         return await self._queries.execute(method, group, request)

@@ -25,11 +25,15 @@ from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import SNAPSHOT_VERSION, Machine
+from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.errors import ConfigError
+from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.logs import get_logger
+from ledgermq.node.trimming import Trimming
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity, ReplicaStatus
 from ledgermq.raft.config import MS, RaftConfig, Timing
@@ -39,8 +43,11 @@ from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import DerivedLost, is_no_space
 from ledgermq.storage.identity import mint
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.log_writer import LogWriter, make_writer
 from ledgermq.storage.phases import Phases
+from ledgermq.storage.reserve import Reserve
 from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
@@ -50,6 +57,7 @@ SNAPSHOT_EVERY_NS = 60_000 * MS
 SNAPSHOT_EVERY_BYTES = 64 << 20
 # A state that is large is exported rarely: not before this many times what the last export took.
 EXPORT_REST_FACTOR = 100
+RESERVE_FILE = "reserve"
 
 log = get_logger()
 
@@ -57,10 +65,18 @@ log = get_logger()
 class HostedGroup:
     """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
 
-    def __init__(self, store: GroupStore, machine: Machine, group: Group, now_ns: int) -> None:
+    def __init__(
+        self, store: GroupStore, machine: Machine, group: Group, key_index: KeyIndex, now_ns: int, reserve_bytes: int = 0
+    ) -> None:
         self.store = store
         self.machine = machine
         self.group = group
+        self.key_index = key_index
+        reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
+        self.lookup = MeasuredLookup(group.group, reader, key_index)
+        """For questions on any thread but the loop's and the engine's."""
+        self.indexer = Indexer(group.group, key_index, reader)
+        self.indexer.start()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None] | None = None
@@ -72,6 +88,13 @@ class HostedGroup:
         self._snapshot_pos = machine.applied_end_pos
         self._rest_ns = 0
         self.replicator = group.replicator
+        file_bytes = store.identity.data_file_bytes
+        self.files = FileBook(store.log, machine, file_bytes)
+        self.pins = PinBook()
+        self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
+        self.trimming = Trimming(group.group, machine, store.log, [store.queues, self.indexer], self.pins, file_bytes)
+        self._snapshot_wanted = False
+        self._stalls = 0
         self._replay: tuple[Phases, int, int] | None = None
         """The phases of this start, the index up to which the log is applied again, and when that began."""
 
@@ -104,7 +127,40 @@ class HostedGroup:
             done.result()
         if self._keeping is None:
             self._keep(now_ns)
+        self._clean(now_ns)
+        self._tell_indexer()
         return output
+
+    def _tell_indexer(self) -> None:
+        """What may be read beside this thread: applied, and durable here. Below that nothing changes any more."""
+        machine, entries = self.machine, self.store.log
+        if machine.applied_index <= entries.durable_index:
+            end_index, end_pos = machine.applied_index + 1, machine.applied_end_pos
+        else:
+            end_index = entries.durable_index + 1
+            end_pos = entries.pos_of(end_index)
+        self.indexer.told(Limits(entries.begin_index, end_index, end_pos), machine.applied_index, machine.store_ms)
+
+    def _clean(self, now_ns: int) -> None:
+        """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
+        self.trimming.step(self.snapshot_index, now_ns)
+        stalls = self.group.dispatch_stalled
+        if stalls != self._stalls and self.reserve.release():
+            log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
+        self._stalls = stalls
+
+    @property
+    def snapshot_index(self) -> int:
+        """Where the older of the two snapshots ends that are kept."""
+        return int(getattr(self.store, "durable_snapshot_index", -1))
+
+    def refuse_writes(self, refused: bool) -> None:
+        """Whether clients' messages are refused because a disk is too full."""
+        self.group.writes_refused = refused
+
+    def snapshot_soon(self) -> None:
+        """Retention waits for a snapshot: take one ahead of its time."""
+        self._snapshot_wanted = True
 
     def admit(self) -> None:
         self.replicator.admit()
@@ -119,6 +175,7 @@ class HostedGroup:
         self._keeper.shutdown()
         if self._keeping is not None:
             self._keeping.result()
+        self.indexer.close()
         self.store.log.flush_mark()
         if self._exported is not None:
             self._write_snapshot(*self._exported[1:])
@@ -133,6 +190,7 @@ class HostedGroup:
             value = self._export()
             self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
             self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+            self._snapshot_wanted = False
             self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
             self._exported = self._snapshot_index, value, self.store.queues.begin_sync()
         if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
@@ -148,7 +206,10 @@ class HostedGroup:
 
     def _snapshot_due(self, now_ns: int) -> bool:
         grown = self.machine.applied_end_pos - self._snapshot_pos
-        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
+        if self.trimming.wants_snapshot(self.snapshot_index) and self.machine.settled:
+            # Both generations must reach the trim record, even when nothing is applied any more.
+            return now_ns >= self._rest_ns
+        due = now_ns >= self._next_snapshot_ns or ((grown >= SNAPSHOT_EVERY_BYTES or self._snapshot_wanted) and now_ns >= self._rest_ns)
         return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
 
     def _safe_commit(self) -> int:
@@ -160,7 +221,7 @@ class HostedGroup:
         return self.machine.export(self.store.identity.log_id)
 
     def _stamps(self) -> StoreCheckpoint:
-        return StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.machine.store_ms)
+        return StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.key_index.durable_store_ms)
 
     # -- on the keeper's thread
 
@@ -179,7 +240,13 @@ class HostedGroup:
     def _hint(self, what: str, write: Any) -> None:
         """Both files may be missing or old; only a disk that fails for another reason than being full is fatal."""
         try:
-            write()
+            try:
+                write()
+            except OSError as error:
+                if not is_no_space(error) or not self.reserve.release():
+                    raise
+                log.warning("reserve released", group=self.group.group, reason=f"the disk is full and the {what} could not be written")
+                write()
         except OSError as error:
             if not is_no_space(error):
                 raise Fenced(f"the {what} could not be written: {error}") from error
@@ -250,7 +317,8 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         admitted=admitted,
         lazy=_lazy(config),
     )
-    hosted = HostedGroup(store, machine, Group(group.name, config.node, replica, machine, _settings(config, store.identity)), now_ns)
+    driven = Group(group.name, config.node, replica, machine, _settings(config, store.identity))
+    hosted = HostedGroup(store, machine, driven, now_ns, config.retention.reserve_bytes)
     hosted.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",

@@ -45,8 +45,20 @@ class LinkLike(Protocol):
     async def status(self) -> peer_pb2.NodeStatusReply: ...
 
 
+class StorageLike(Protocol):
+    """What is needed of retention."""
+
+    @property
+    def disk_bytes(self) -> Mapping[str, Mapping[str, int]]: ...
+    @property
+    def files_kept(self) -> Mapping[str, Mapping[str, int]]: ...
+
+
 class Overview:
     """Asks and merges."""
+
+    storage: StorageLike | None = None
+    """Who knows what the log files take and what keeps them; without it neither is told."""
 
     def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike]) -> None:
         self._config = config
@@ -68,13 +80,20 @@ class Overview:
         reply = peer_pb2.NodeStatusReply(node=node)
         async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
             statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
-        reply.groups.extend(_own_group(status) for status in statuses)
+        reply.groups.extend(self._own_group(status) for status in statuses)
         for group, view in self._engine.views.items():
             for stored, ends in view.queue_ends.items():
                 reply.topics.add(topic=admin_pb2.Name(name=stored)).queue_list.extend(
                     admin_pb2.QueueInfo(broker_group=group, group_queue=queue, max_offset=end) for queue, end in enumerate(ends)
                 )
         return reply
+
+    def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
+        info = _group_of(status)
+        if self.storage is not None:
+            info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
+            info.files_kept.update(self.storage.files_kept.get(status.group, {}))
+        return info
 
     async def gather(self) -> dict[str, peer_pb2.NodeStatusReply | None]:
         """Every node's answer; None for one that did not answer in time."""
@@ -141,7 +160,7 @@ def queues_of(topic: Any) -> list[tuple[str, int]]:
     return [(group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count)]
 
 
-def _own_group(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
+def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
     info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)
     info.replicas.add(
         node=status.node,
@@ -150,6 +169,7 @@ def _own_group(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         durable_index=status.durable_index,
         commit_index=status.commit_index,
         fenced=status.fenced,
+        begin_index=status.begin_index,
     )
     return info
 
@@ -167,6 +187,7 @@ def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer
     leading = max(leaders, key=lambda info: info.term, default=None)
     if leading is not None:
         merged.leader = leading.replicas[0].node
+        merged.files_kept.update(leading.files_kept)
     if reports:
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term

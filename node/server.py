@@ -45,6 +45,7 @@ from ledgermq.node.peeks import Peeks
 from ledgermq.node.peers import Peers
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
+from ledgermq.node.retention import Retainer
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
@@ -248,8 +249,10 @@ class Node:
         self.controller = Controller(_controller_config(config, secret))
         self.overview = Overview(config, self.engine, self.peers.links)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
+        self.retainer = Retainer(config, disk, {name: found.group for name, found in hosted.items()}, self.engine, self.forwarder)
+        self.overview.storage = self.retainer
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
-        self.admin = AdminService(self.engine, self.controller, self.overview, Peeks(self.engine, self.forwarder), queries)
+        self.admin = AdminService(self.engine, self.controller, self.overview, Peeks(self.engine, self.forwarder), queries, self.retainer)
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
@@ -270,6 +273,7 @@ class Node:
         await self.controller.start()
         self.forwarder.start(self._execute)
         self.reconciler.start()
+        self.retainer.start()
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
@@ -285,6 +289,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         self.reconciler.stop()
+        await self.retainer.stop()
         self.service.drain()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)

@@ -92,7 +92,10 @@ class Group:
         """What outsiders were told last, besides what applying entries changes."""
         self._log_full = 0
         self._reserve_left = _RESERVE_FOR_DELIVERY
-        self._dispatch_stalled = 0
+        self.dispatch_stalled = 0
+        """How often the consume queues found no room."""
+        self.writes_refused = False
+        """A disk is too full for clients' messages: retention says so. Everything else goes on."""
 
     def turn(
         self,
@@ -208,7 +211,7 @@ class Group:
             # What is appended now could not be applied, and its caller would wait for nothing.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
+        plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=self.writes_refused)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: clients' messages are refused, everything else may use the reserve.
@@ -245,7 +248,7 @@ class Group:
             try:
                 effects = self.machine.apply(entries)
             except NoSpace:
-                self._dispatch_stalled += 1
+                self.dispatch_stalled += 1
                 turn.stalled = True
                 break
             applied = turn.changed = True
@@ -301,7 +304,8 @@ class Group:
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
             "log_full": self._log_full,
-            "dispatch_stalled": self._dispatch_stalled,
+            "dispatch_stalled": self.dispatch_stalled,
+            "writes_refused": int(self.writes_refused),
         }
 
     def status(self) -> ReplicaStatus:

@@ -58,7 +58,7 @@ class PinBook:
         """As the decision takes them."""
         self._forget(now_ns)
         return [
-            Pin("reader", held.pos, f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more unless renewed)")
+            Pin("reader", held.pos, f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more unless renewed)", pin)
             for pin, held in self._held.items()
         ]
 

@@ -35,7 +35,7 @@ class Retained:
         self.begin_chain: int | None = None
         """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) as long as the log is whole."""
         self.seals: dict[int, SealRecord] = {}
-        """Base of a file that is still part of the log → its seal."""
+        """Base of a file that is still part of the log → its seal. Never changed, only replaced."""
         self.trims: tuple[Trimmed, ...] = ()
         """The last ones, oldest first."""
         self.trim_digest = ""
@@ -56,7 +56,7 @@ class Retained:
 
     def apply_seal(self, record: SealRecord) -> None:
         if self.sealing(record):
-            self.seals[record.base] = record
+            self.seals = {**self.seals, record.base: record}
 
     def apply_trim(self, index: int, store_ms: int, record: TrimRecord) -> None:
         """A record that moves nothing (two leaders decided the same) leaves no trace."""

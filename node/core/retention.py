@@ -102,6 +102,8 @@ class Pin:
     pos: int
     detail: str
     """For people: who needs it and how far it is."""
+    holder: str = ""
+    """Who, where several may need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,16 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
         elif kept is None:
             kept = file
     return verdicts
+
+
+def lowest(pins: Sequence[Pin]) -> list[Pin]:
+    """Of every holder the pin that reaches furthest back, which keeps whatever the others keep; ascending."""
+    found: dict[tuple[str, str], Pin] = {}
+    for pin in pins:
+        known = found.setdefault((pin.kind, pin.holder), pin)
+        if pin.pos < known.pos:
+            found[pin.kind, pin.holder] = pin
+    return sorted(found.values(), key=lambda pin: pin.pos)
 
 
 def _due(rules: Rules, now_ms: int, file: LogFile, sealed_bytes: int, excess: int) -> str:

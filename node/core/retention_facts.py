@@ -90,9 +90,9 @@ def follower_pins(book: FileBook, voters: Iterable[str], own: str, peers: Sequen
     for node in sorted(set(voters) - {own}):
         durable = progress.get(node)
         if durable is None:
-            yield Pin("follower", 0, f"replica {node} has not told this leader yet how far it is")
+            yield Pin("follower", 0, f"replica {node} has not told this leader yet how far it is", node)
         elif durable < end_index:
-            yield Pin("follower", book.pos_after(durable), f"replica {node} has the log up to entry {durable} on stable storage")
+            yield Pin("follower", book.pos_after(durable), f"replica {node} has the log up to entry {durable} on stable storage", node)
 
 
 def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
@@ -115,4 +115,4 @@ def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
         positions, _, _ = machine.units(topic, queue, offset, 1)
         if len(positions):
             pin = f"consumer group {group} has not finished message {offset} of queue {queue} of topic {topic}"
-            yield Pin("consumer", int(positions[0]), pin)
+            yield Pin("consumer", int(positions[0]), pin, group)
