@@ -1,0 +1,200 @@
+"""Two nodes in one process for queries: n1 leads the broker groups g1 and g2, n2 follows in g1. Logs are in memory, the index is a scan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from ledgermq.node.core.calls import Ack, Configure, Handle, Produce, Receive, Received, TagFilter
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.ranges import cut
+from ledgermq.node.forward import Forwarder
+from ledgermq.node.group_queries import GroupQueries
+from ledgermq.node.peeks import PEEK_METHOD, Peeks
+from ledgermq.node.queries import Queries
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.types import Draft, Range
+from tests.contract.backend import AgreedState, Clock, LoopEngine, MemoryLink
+from tests.node_core.core_fakes import EPOCH_MS, MS, MemoryLog
+
+T = TypeVar("T")
+TOPIC = SimpleNamespace(namespace="", name="t", placement={"g1": 2, "g2": 1}, queues=3)
+NAME = admin_pb2.Name(name="t")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a lookup finds."""
+
+    index: int
+    physical_offset: int
+    size: int
+    record: bytes
+
+
+class ScanningLookup:
+    """Finds what `Lookup` finds, by reading everything."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    def by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[Found]:
+        found = []
+        for entries in self._log.ranges:
+            for at, start in enumerate(entries.starts.tolist()):
+                record = bytes(entries.data[start + 48 : start + int(entries.sizes[at])])
+                fields = decode_record(record)
+                own = decode_properties(fields.properties)
+                if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= fields.store_ms <= end_ms:
+                    found.append(Found(entries.first_index + at, entries.pos + start + 48, len(record), record))
+        return found[::-1][:limit]
+
+
+class MemoryStore:
+    """As much of a group's store as a copy's place needs. `damage` flips a byte of every entry that is read."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self.log = self
+        self.identity = SimpleNamespace(data_file_bytes=1 << 20)
+        self.begin_index = 0
+        self.damage = False
+
+    @property
+    def end_index(self) -> int:
+        return self._log.end_index
+
+    def record_at(self, physical_offset: int, size: int) -> bytes:
+        return self._log.record(physical_offset, size)
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        entries = cut(self._log.read(first_index), first_index)
+        if not self.damage:
+            return entries
+        data = bytearray(entries.data)
+        data[-1] ^= 1
+        return Range(
+            entries.first_index, entries.last_index, entries.term, entries.pos, memoryview(data), entries.starts, entries.sizes,
+            entries.prev_chain, entries.last_chain,
+        )  # fmt: skip
+
+
+class QueryEngine(LoopEngine):
+    """The engine with hosted groups to look at."""
+
+    def __init__(self, clock: Clock, groups: Sequence[str]) -> None:
+        super().__init__(clock, groups, LeaderSettings(times=LeaseTimes(handover_ns=0)))
+        self.hosted = {
+            name: SimpleNamespace(
+                machine=group.machine,
+                group=group,
+                store=MemoryStore(self.replicators[name].log),
+                lookup=ScanningLookup(self.replicators[name].log),
+                key_index=SimpleNamespace(next_index=1 << 40),
+            )
+            for name, group in self.groups.items()
+        }
+
+    async def run(self, group: str, work: Callable[[Any], T]) -> T:
+        return work(self.hosted[group])
+
+
+class QueryBench:
+    """Both nodes. `queries[0]` is asked at the leader's node, `queries[1]` at the other."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.engines = [QueryEngine(self.clock, ("g1", "g2")), QueryEngine(self.clock, ("g1",))]
+        self.state = AgreedState(("g1", "g2"))
+        command = {"op": "create-topic", "ns": "", "name": "t", "kind": "normal", "queues": 3, "permission": "rw"}
+        self.state.command(command)
+        self.state._shown = self.state._agreed = replace(self.state.state, broker_groups={"g1": ("n1", "n2", "n3"), "g2": ("n1",)})
+        replicas = {"g1": ("n1", "n2", "n3"), "g2": ("n1",)}
+        first = Forwarder("n1", replicas, self.engines[0], {}, self.clock)
+        self.link = MemoryLink(first)
+        second = Forwarder("n2", replicas, self.engines[1], {"n1": self.link}, self.clock)
+        self.back = MemoryLink(second)
+        first._links = {"n2": self.back}
+        self.forwarders = [first, second]
+        self.queries = []
+        self.peeks = []
+        for node, forwarder, engine in zip(("n1", "n2"), self.forwarders, self.engines, strict=True):
+            queries = Queries(forwarder, self.state, GroupQueries(node, engine, self.clock, lambda: self.now_ms))
+            self.queries.append(queries)
+            self.peeks.append(Peeks(engine, forwarder))  # type: ignore[arg-type]
+            forwarder._executor = self._executor(queries, self.peeks[-1])
+        self.topic = self.state.state.topics["", "t"]
+
+    def _executor(self, queries: Queries, peeks: Peeks) -> Any:
+        async def execute(group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> list[bytes]:
+            if method == PEEK_METHOD:
+                answer = await peeks.peek(self.topic, admin_pb2.PeekRequest.FromString(request))
+                answer.status.code = 20000
+                return [answer.SerializeToString()]
+            return await queries.execute(method, group, request)
+
+        return execute
+
+    @property
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.clock.now_ns // MS
+
+    async def start(self) -> None:
+        for group in ("g1", "g2"):
+            self.engines[0].lead(group, 1)
+            topics = self.state.state.topics_of(group)
+            await self.engines[0].call(group, Configure(self.engines[0].new_token(), topics))
+        self.engines[1].follow("g1", "n1")
+        self.follow()
+
+    def follow(self, entries: int | None = None) -> None:
+        """n2 receives what g1 holds, or the first so many ranges more."""
+        leader, follower = self.engines[0].replicators["g1"], self.engines[1].replicators["g1"]
+        missing = leader.log.ranges[len(follower.log.ranges) :]
+        follower.log.ranges += missing if entries is None else missing[:entries]
+        follower.commit_index = follower.log.end_index
+        self.engines[1].turn()
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.clock.now_ns += milliseconds * MS
+
+    async def send(self, group: str, queue: int, body: str, *, key: str | None = None, message_id: str | None = None) -> None:
+        properties = encode(Fields(message_id=message_id or f"id-{body}", keys=(key,) if key else ()))
+        draft = Draft("t", queue, body.encode(), properties, EPOCH_MS)
+        await self.engines[0].call(group, Produce(self.engines[0].new_token(), [draft]))
+
+    async def receive(self, group: str = "c", broker: str = "g1", count: int = 32, invisible_ms: int = 10_000) -> Received:
+        engine = self.engines[0]
+        call = Receive(engine.new_token(), group, "t", "client", TagFilter(), count, invisible_ms, self.clock.now_ns)
+        outcome = await engine.call(broker, call)
+        assert isinstance(outcome, Received)
+        return outcome
+
+    async def ack(self, received: Received, group: str = "c", broker: str = "g1") -> tuple[bool, ...]:
+        handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in received.leases]
+        outcome: Any = await self.engines[0].call(broker, Ack(self.engines[0].new_token(), handles))
+        ok: tuple[bool, ...] = outcome.ok
+        return ok
+
+
+def with_bench(work: Callable[[QueryBench], Awaitable[None]]) -> None:
+    """Run a test on a loop of its own."""
+
+    async def main() -> None:
+        bench = QueryBench()
+        await bench.start()
+        async with asyncio.timeout(30):
+            await work(bench)
+
+    asyncio.run(main())
+
+
+def bodies(answer: admin_pb2.QueryResponse | admin_pb2.PeekResponse) -> list[str]:
+    return [message.body.decode() for message in answer.messages]

@@ -1,0 +1,440 @@
+"""Queries over two broker groups and two nodes: order, pages, the index's lag, copies, consumption, progress and resets."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ledgermq.node import group_queries, queries
+from ledgermq.node.core.calls import Configure, Receive, Received, Reset, TagFilter
+from ledgermq.node.group_queries import copy_of
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.status import Code, LedgerError
+from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
+from tests.node_core.core_fakes import SECOND
+
+QUEUES = [("g1", 0), ("g1", 1), ("g2", 0)]
+
+
+async def pages(bench: QueryBench, at: int, size: int, **what: Any) -> list[list[str]]:
+    """Every page of a query, asked of one of the nodes."""
+    request = admin_pb2.QueryRequest(topic=NAME, max=size, **what)
+    found = []
+    while True:
+        answer = await bench.queries[at].query(bench.topic, request)
+        assert len(answer.messages) <= size
+        found.append(bodies(answer))
+        if not answer.next:
+            return found
+        assert answer.messages, "a page that is not the last one is not empty"
+        request.after = answer.next
+
+
+async def fill(bench: QueryBench, seed: int, count: int = 40) -> list[tuple[int, str]]:
+    """Messages with the key k in random queues, many of them in the same millisecond: (store time, body)."""
+    rng = Random(seed)
+    sent = []
+    for number in range(count):
+        group, queue = rng.choice(QUEUES)
+        await bench.send(group, queue, f"m{number}", key="k")
+        sent.append((bench.now_ms, f"m{number}"))
+        bench.pass_ms(rng.choice((0, 0, 0, 1, 700)))
+    return sent
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_hold_every_message_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By key newest first, by time oldest first, from any node, however small the pages and the byte limits are."""
+    rng = Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(group_queries, "ANSWER_BYTES", rng.choice((1, 6, 600)))
+        monkeypatch.setattr(queries, "ANSWER_BYTES", rng.choice((1, 6, 600)))
+        monkeypatch.setattr(group_queries, "BUFFER_BYTES", 300)
+        monkeypatch.setattr(group_queries, "PAGE", 3)
+
+    async def work(bench: QueryBench) -> None:
+        sent = await fill(bench, seed)
+        times = dict(map(reversed, sent))  # type: ignore[arg-type]
+        for at in (0, 1):
+            for size in (1, 3, 1000):
+                by_key = [body for page in await pages(bench, at, size, key="k") for body in page]
+                by_time = [body for page in await pages(bench, at, size) for body in page]
+                assert sorted(by_key) == sorted(by_time) == sorted(times)
+                assert [times[body] for body in by_key] == sorted(times.values(), reverse=True)
+                assert [times[body] for body in by_time] == sorted(times.values())
+        begin, end = sent[10][0], sent[30][0]
+        wanted = {body for ms, body in sent if begin <= ms < end}
+        for what in ({}, {"key": "k"}):
+            found = [body for page in await pages(bench, 1, 4, begin_ms=begin, end_ms=end, **what) for body in page]
+            assert set(found) == wanted and len(found) == len(wanted)
+
+    with_bench(work)
+
+
+def test_a_found_message_is_shown_as_peek_shows_it() -> None:
+    """Queue numbers count over all broker groups; the place inside the group is told as well."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a", key="x")
+        await bench.send("g2", 0, "b", key="k")
+        (found,) = (await bench.queries[1].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))).messages
+        (peeked,) = (await bench.peeks[1].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, queue=2))).messages
+        assert found == peeked and (found.queue, found.broker_group, found.group_queue, found.offset) == (2, "g2", 0, 0)
+
+    with_bench(work)
+
+
+def test_keys_and_ids_are_not_mixed_up() -> None:
+    """One index serves both: a key that reads like an id finds no id, and many messages with such a key do not hide it."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "real", message_id="X")
+        for number in range(30):
+            await bench.send("g1", 0, f"m{number}", key="X")
+        assert await pages(bench, 0, 2, message_id="X") == [["real"]]
+        assert sum(map(len, await pages(bench, 0, 7, key="X"))) == 30
+        assert await pages(bench, 0, 2, message_id="id-real") == [[]]
+
+    with_bench(work)
+
+
+def test_a_topic_created_again_does_not_show_what_it_held_before() -> None:
+    """Messages of an older incarnation are found neither by key nor by time."""
+
+    async def work(bench: QueryBench) -> None:
+        await fill(bench, 1, 9)
+        bench.state.command({"op": "delete-topic", "ns": "", "name": "t"})
+        bench.state.command({"op": "create-topic", "ns": "", "name": "t", "kind": "normal", "queues": 3, "permission": "rw"})
+        engine = bench.engines[0]
+        for group in ("g1", "g2"):
+            await engine.call(group, Configure(engine.new_token(), deleted_topics=("t",)))
+            await engine.call(group, Configure(engine.new_token(), bench.state.state.topics_of(group)))
+        await bench.send("g1", 0, "new", key="k")
+        assert await pages(bench, 0, 10, key="k") == await pages(bench, 0, 10) == [["new"]]
+
+    with_bench(work)
+
+
+def test_a_query_waits_for_the_index_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is called absent that the index has not reached: the answer names the broker group, or comes once the index is there."""
+    monkeypatch.setattr(group_queries, "INDEXED_WITHIN_S", 0.05)
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a", key="k")
+        hosted = bench.engines[0].hosted["g1"]
+        hosted.key_index.next_index = 1
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))
+        applied = hosted.machine.applied_index
+        assert [(p.broker_group, p.indexed_to, p.applied_to) for p in answer.lagging] == [("g1", 0, applied)]
+        by_time = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME))
+        assert bodies(by_time) == ["a"] and not by_time.lagging, "the consume queues never lag"
+
+        class CatchingUp:
+            """One entry further at every look."""
+
+            looks = 0
+
+            @property
+            def next_index(self) -> int:
+                self.looks += 1
+                return self.looks
+
+        monkeypatch.setattr(group_queries, "INDEXED_WITHIN_S", 20)
+        hosted.key_index = CatchingUp()
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))
+        assert not answer.lagging and hosted.key_index.looks == applied + 1
+
+    with_bench(work)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (admin_pb2.QueryRequest(topic=NAME, key="k", message_id="i"), Code.BAD_REQUEST),
+        (admin_pb2.QueryRequest(topic=NAME, key="k", after=b"nonsense"), Code.BAD_REQUEST),
+        (admin_pb2.QueryRequest(topic=NAME, key="k", after=b"[1]"), Code.BAD_REQUEST),
+        (admin_pb2.QueryRequest(topic=NAME, key="k", after=b'{"ms":"x"}'), Code.BAD_REQUEST),
+        (admin_pb2.QueryRequest(topic=NAME, after=b'{"offsets":{"g1":[1,2,3,4,5]}}'), Code.BAD_REQUEST),
+        (admin_pb2.QueryRequest(topic=NAME, after=b'{"offsets":[]}'), Code.BAD_REQUEST),
+    ],
+)
+def test_bad_queries_are_refused(request_: admin_pb2.QueryRequest, code: Code) -> None:
+    """A place that no answer gave, or two things at once."""
+
+    async def work(bench: QueryBench) -> None:
+        with pytest.raises(LedgerError) as caught:
+            await bench.queries[1].query(bench.topic, request_)
+        assert caught.value.code == code
+
+    with_bench(work)
+
+
+# -- detail
+
+
+def test_copies_on_every_replica() -> None:
+    """Present and equal, missing while behind, different, damaged, and unknown where nobody answers."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 1, "a")
+        request = admin_pb2.MessageDetailRequest(topic=NAME, broker_group="g1", group_queue=1, offset=0)
+
+        async def copies(at: int = 0) -> dict[str, admin_pb2.ReplicaCopy]:
+            return {copy.node: copy for copy in (await bench.queries[at].detail(bench.topic, request)).copies}
+
+        behind = await copies()
+        assert (behind["n1"].state, behind["n2"].state) == ("present", "missing") and "ends with" in behind["n2"].reason
+        assert not behind["n3"].HasField("state") and "n3" in behind["n3"].reason
+        bench.follow()
+        for at in (0, 1):
+            level = await copies(at)
+            one, two = level["n1"], level["n2"]
+            assert one.state == two.state == "present" and not two.HasField("reason")
+            assert one.file == f"g1/dledger-n1/data/{0:020d}" and two.file == f"g1/dledger-n2/data/{0:020d}"
+            for name in ("position", "size", "index", "term", "chain_crc", "sha256"):
+                assert getattr(one, name) == getattr(two, name) and one.HasField(name)
+        bench.engines[1].hosted["g1"].store.damage = True
+        damaged = (await copies())["n2"]
+        assert damaged.state == "different" and "damaged" in damaged.reason
+        bench.back.up = False
+        assert not (await copies())["n2"].HasField("state")
+
+    with_bench(work)
+
+
+def test_a_sound_copy_of_another_entry_is_different() -> None:
+    """What the leader holds counts, even if both copies are whole."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        other = QueryBench()
+        await other.start()
+        await other.send("g1", 0, "b")
+        bench.engines[1].hosted["g1"].store = other.engines[0].hosted["g1"].store
+        request = admin_pb2.MessageDetailRequest(topic=NAME, broker_group="g1", group_queue=0, offset=0)
+        copies = (await bench.queries[0].detail(bench.topic, request)).copies
+        assert [(copy.node, copy.state) for copy in copies][:2] == [("n1", "present"), ("n2", "different")]
+
+    with_bench(work)
+
+
+def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
+    """A log that begins later says so."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        store = bench.engines[0].hosted["g1"].store
+        store.begin_index = 2
+        copy = copy_of(store, "n1", "g1", 1)
+        assert copy.state == "missing" and "trimmed" in copy.reason and not copy.HasField("position")
+
+    with_bench(work)
+
+
+def test_what_became_of_a_message_in_each_group() -> None:
+    """Not delivered yet, leased, visible again, acknowledged; groups that never used the topic are not listed."""
+
+    async def work(bench: QueryBench) -> None:
+        for body in "abc":
+            await bench.send("g1", 0, body)
+        done = await bench.receive("done", count=3)
+        assert await bench.ack(done, "done") == (True,) * 3
+        await bench.receive("held", count=2, invisible_ms=60_000)
+        await bench.receive("late", count=2, invisible_ms=1000)
+        bench.clock.now_ns += 2 * SECOND
+
+        async def states(offset: int) -> dict[str, tuple[str, int, str]]:
+            request = admin_pb2.MessageDetailRequest(topic=NAME, broker_group="g1", group_queue=0, offset=offset)
+            found = (await bench.queries[1].detail(bench.topic, request)).consumption
+            return {state.group.name: (state.state, state.attempt, state.client) for state in found}
+
+        assert await states(1) == {
+            "done": ("acknowledged", 0, ""),
+            "held": ("leased", 1, "client"),
+            "late": ("visible again", 1, "client"),
+        }
+        assert await states(2) == {
+            "done": ("acknowledged", 0, ""),
+            "held": ("not delivered yet", 0, ""),
+            "late": ("not delivered yet", 0, ""),
+        }
+        with pytest.raises(LedgerError) as caught:
+            await states(3)
+        assert caught.value.code == Code.MESSAGE_NOT_FOUND
+
+    with_bench(work)
+
+
+# -- progress
+
+
+def name(group: str) -> admin_pb2.Name:
+    return admin_pb2.Name(name=group)
+
+
+def test_lag_counts_what_waits_everywhere() -> None:
+    """Also in a broker group that the consumer group never met; ages are those of the first message that waits."""
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(5):
+            await bench.send("g1", number % 2, f"m{number}")
+        bench.pass_ms(1000)
+        await bench.send("g2", 0, "other")
+        bench.pass_ms(500)
+        received = await bench.receive("c", count=3)
+        await bench.ack(received)
+        await bench.receive("c", count=1)
+        for at in (0, 1):
+            (topic,) = (await bench.queries[at].lag(name("c"), None)).topics
+            assert (topic.lag, topic.leased, topic.oldest_age_ms) == (2, 1, 1500)
+            assert [(q.queue, q.broker_group, q.group_queue) for q in topic.queues] == [(0, "g1", 0), (1, "g1", 1), (2, "g2", 0)]
+            assert sum(q.cursor for q in topic.queues) == 4 and [q.end for q in topic.queues] == [3, 2, 1]
+            assert topic.queues[2].oldest_age_ms == 500
+            waits = [q.HasField("oldest_age_ms") for q in topic.queues]
+            assert waits == [q.lag > 0 for q in topic.queues]
+
+    with_bench(work)
+
+
+def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown is no number, and the sums over it are unknown too; the rest is told."""
+    monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.1)
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        await bench.receive("c")
+        bench.engines[0].follow("g2", None)
+        for topic_of in (None, bench.topic):
+            (topic,) = (await bench.queries[0].lag(name("c"), topic_of)).topics
+            assert not topic.HasField("lag") and topic.queues[0].cursor == 1
+            assert not any(topic.queues[2].HasField(field) for field in ("cursor", "end", "lag", "leased"))
+
+    with_bench(work)
+
+
+def test_lag_of_groups_that_used_nothing() -> None:
+    """With a topic everything waits for it; an unknown group is refused, a configured one has no topics."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        with pytest.raises(LedgerError) as caught:
+            await bench.queries[0].lag(name("nobody"), None)
+        assert caught.value.code == Code.CONSUMER_GROUP_NOT_FOUND
+        bench.state.command({"op": "create-group", "ns": "", "name": "new", "max_attempts": 3, "fifo": False})
+        assert not (await bench.queries[0].lag(name("new"), None)).topics
+        (topic,) = (await bench.queries[0].lag(name("new"), bench.topic)).topics
+        assert (topic.lag, topic.leased) == (1, 0)
+
+    with_bench(work)
+
+
+# -- reset
+
+
+async def reset(bench: QueryBench, at: int = 1, group: str = "c", **where: Any) -> dict[int, int]:
+    request = admin_pb2.ResetGroupRequest(group=name(group), topic=NAME, **where)
+    return {cursor.queue: cursor.cursor for cursor in (await bench.queries[at].reset(bench.topic, request)).queues}
+
+
+def test_reset_moves_every_queue_and_old_handles_stop_counting() -> None:
+    """Back to the beginning everything comes again; to the end nothing; both over all broker groups."""
+
+    async def work(bench: QueryBench) -> None:
+        for group, queue in QUEUES:
+            await bench.send(group, queue, f"{group}-{queue}")
+        first = await bench.receive()
+        await bench.ack(await bench.receive(broker="g2"), broker="g2")
+        assert len(first.leases) == 2 and not (await bench.receive()).leases
+        assert await reset(bench, earliest=True) == {0: 0, 1: 0, 2: 0}
+        assert await bench.ack(first) == (False, False)
+        again = await bench.receive()
+        assert [lease.attempt for lease in again.leases] == [1, 1] and len((await bench.receive(broker="g2")).leases) == 1
+        assert await bench.ack(again) == (True, True)
+        await reset(bench, at=0, earliest=True)
+        assert await reset(bench, latest=True) == {0: 1, 1: 1, 2: 1}
+        assert not (await bench.receive()).leases and not (await bench.receive(broker="g2")).leases
+        await bench.send("g1", 0, "next")
+        assert len((await bench.receive()).leases) == 1
+
+    with_bench(work)
+
+
+def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
+    """An offset is brought into what the queue holds; a time means its first message in each queue."""
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(4):
+            await bench.send("g1", 0, f"a{number}")
+            await bench.send("g2", 0, f"b{number}")
+            bench.pass_ms(10)
+        await bench.receive()
+        assert await reset(bench, queue=0, offset=3) == {0: 3}
+        assert await reset(bench, queue=2, offset=99) == {2: 4}
+        assert await reset(bench, store_ms=bench.now_ms - 20) == {0: 2, 1: 0, 2: 2}
+        lag = (await bench.queries[0].lag(name("c"), None)).topics[0]
+        assert [queue.lag for queue in lag.queues] == [2, 0, 2]
+        for wrong in ({"queue": 3, "earliest": True}, {}):
+            with pytest.raises(LedgerError) as caught:
+                await reset(bench, **wrong)
+            assert caught.value.code == Code.BAD_REQUEST
+
+    with_bench(work)
+
+
+def test_reset_of_a_group_nobody_knows_is_refused() -> None:
+    """A misspelt name creates nothing; a group that was only created may be told where to begin."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        with pytest.raises(LedgerError) as caught:
+            await reset(bench, group="nobody", latest=True)
+        assert caught.value.code == Code.CONSUMER_GROUP_NOT_FOUND
+        assert not bench.engines[0].groups["g1"].machine.delivery.queues
+        bench.state.command({"op": "create-group", "ns": "", "name": "new", "max_attempts": 3, "fifo": False})
+        assert await reset(bench, group="new", latest=True) == {0: 1, 1: 0, 2: 0}
+        assert not (await bench.receive("new")).leases
+
+    with_bench(work)
+
+
+def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
+    """Nobody has to ask again."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        await bench.ack(await bench.receive())
+        engine = bench.engines[0]
+        call = Reset(engine.new_token(), "c", "t", ((0, 0),))
+        waiting = engine.call("g1", Receive(engine.new_token(), "c", "t", "x", TagFilter(), 8, 1000, bench.clock.now_ns + 60 * SECOND))
+        engine.turn()
+        assert not waiting.done()
+        await engine.call("g1", call)
+        engine.turn()
+        outcome = await waiting
+        assert isinstance(outcome, Received) and len(outcome.leases) == 1
+
+    with_bench(work)
+
+
+# -- peek
+
+
+def test_peek_at_the_latest_looks_at_all_queues() -> None:
+    """The last messages of the topic, whichever queues hold them, queue by queue; in one queue its last ones."""
+
+    async def work(bench: QueryBench) -> None:
+        for number, (group, queue) in enumerate([*QUEUES, *QUEUES, ("g1", 0), ("g1", 0)]):
+            await bench.send(group, queue, f"m{number}")
+            bench.pass_ms(1)
+        bench.follow()
+        for at in (0, 1):
+            last = await bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, latest=True, max=4))
+            assert bodies(last) == ["m6", "m7", "m4", "m5"]
+            one = await bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, latest=True, queue=1, max=1))
+            assert bodies(one) == ["m4"]
+            after = await bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, store_ms=bench.now_ms - 3, max=9))
+            assert bodies(after) == ["m6", "m7", "m5"]
+
+    with_bench(work)
