@@ -1,4 +1,4 @@
-"""A backup of one node directory at a consistent point, taken beside the node that works on it or after it stopped (format §14).
+"""A backup of one node directory at a consistent point, taken beside the node that works on it or after it stopped (format §15).
 
 The point of each broker group's log is the last entry this replica noted as committed and has durable: an entry that no later leader can
 replace. Files are held open before anything is copied, so a concurrent trim cannot take one away; bytes up to the synced mark are copied

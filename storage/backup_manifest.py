@@ -1,4 +1,4 @@
-"""What a backup says of itself (`backup.json`, format §14): whose it is, which point of each log it holds, and every file with its digest.
+"""What a backup says of itself (`backup.json`, format §15): whose it is, which point of each log it holds, and every file with its digest.
 
 Written last and durably: a directory without a manifest is an unfinished backup, which nothing restores. Here live the value, its file, and
 the comparison of files with it; what the files mean belongs to `backup.py` and `restore.py`.

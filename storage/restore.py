@@ -1,4 +1,4 @@
-"""A node directory made again from a backup (format §14): copied, compared with the manifest, and its logs proved entry by entry.
+"""A node directory made again from a backup (format §15): copied, compared with the manifest, and its logs proved entry by entry.
 
 A restored directory is a *successor*: cluster, node and logs are those of the backup, the incarnation is new. It knows less than its
 predecessor may have promised since (entries acknowledged, votes given), so peers that remember the predecessor refuse it; restored replicas
