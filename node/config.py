@@ -83,6 +83,9 @@ class BrokerGroup(Section):
     data_file_bytes: Annotated[Bytes, Field(ge=64 << 10)] = 1 << 30
     index_file_bytes: Annotated[Bytes, Field(ge=32)] = 5 * 1024 * 1024 * 32
     consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
+    key_index_slots: Annotated[int, Field(ge=1, le=1 << 27)] = 5_000_000
+    """Of key index files that are made from now on; those that exist keep their size."""
+    key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
 
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:

@@ -318,7 +318,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         lazy=_lazy(config),
     )
     driven = Group(group.name, config.node, replica, machine, _settings(config, store.identity))
-    hosted = HostedGroup(store, machine, driven, now_ns, config.retention.reserve_bytes)
+    hosted = HostedGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
     hosted.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",
@@ -333,6 +333,12 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         phases=phases.seconds,
     )
     return Hosted(hosted, store.identity, store.state_directory, others)
+
+
+def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
+    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=group.key_index_slots, units=group.key_index_units)
+    index.start(store.log.begin_index, store.log.end_index, store.log.chain_at, clean=store.was_clean)
+    return index
 
 
 def _writer(config: NodeConfig, group: str) -> LogWriter:

@@ -63,3 +63,12 @@ DISK_BYTES = Gauge("ledgermq_disk_bytes", "Bytes of allocated blocks of a broker
 DISK_LEVEL = Gauge(
     "ledgermq_disk_level", "Watermark of this disk that is crossed: 0 none, 1 warn, 2 files go early, 3 writes refused.", registry=REGISTRY
 )
+KEY_INDEX_LAG_ENTRIES = Gauge(
+    "ledgermq_key_index_lag_entries", "Applied entries that a search by key does not find yet.", ["group"], registry=REGISTRY
+)
+KEY_INDEX_LAG_SECONDS = Gauge(
+    "ledgermq_key_index_lag_seconds", "Store time between the last applied and the last indexed entry.", ["group"], registry=REGISTRY
+)
+LOOKUP_SECONDS = Histogram(
+    "ledgermq_lookup_seconds", "Duration of one search by key in the key index and the log.", ["group"], buckets=_FAST, registry=REGISTRY
+)

@@ -192,7 +192,7 @@ def record_columns(entries: Range) -> Columns:
     data, starts = entries.data, entries.starts
     heads = prefixes(data, starts)
     found = tails(data, starts, entries.sizes, heads)
-    topics, topic_of = _topics(data, found)
+    topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
     return Columns(
         topics=topics,
         topic_of=topic_of,
@@ -232,23 +232,23 @@ _ROUNDS = 8
 """Distinct values compared in vectors before the rest is looked up one by one."""
 
 
-def _topics(data: memoryview, found: Tails) -> tuple[tuple[str, ...], I32]:
+def distinct_topics(data: memoryview, topic_at: I64, topic_length: I64) -> tuple[tuple[str, ...], I32]:
     """Distinct topics: take the first entry without one, compare all others with it, and so on."""
     topics: dict[bytes, int] = {}
-    topic_of = np.full(len(found.topic_at), -1, np.int32)
+    topic_of = np.full(len(topic_at), -1, np.int32)
     rest = np.arange(len(topic_of))
     for _ in range(_ROUNDS):
         if not len(rest):
             break
-        at, length = int(found.topic_at[rest[0]]), int(found.topic_length[rest[0]])
+        at, length = int(topic_at[rest[0]]), int(topic_length[rest[0]])
         topic = bytes(data[at : at + length])
-        same = found.topic_length[rest] == length
+        same = topic_length[rest] == length
         if length:
-            same[same] = windows(data, np.dtype(f"V{length}"))[found.topic_at[rest[same]]] == np.void(topic)
+            same[same] = windows(data, np.dtype(f"V{length}"))[topic_at[rest[same]]] == np.void(topic)
         topic_of[rest[same]] = topics.setdefault(topic, len(topics))
         rest = rest[~same]
     for i in rest.tolist():
-        at, length = int(found.topic_at[i]), int(found.topic_length[i])
+        at, length = int(topic_at[i]), int(topic_length[i])
         topic_of[i] = topics.setdefault(bytes(data[at : at + length]), len(topics))
     return tuple([topic.decode() for topic in topics]), topic_of
 

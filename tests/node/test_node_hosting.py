@@ -96,6 +96,7 @@ class Driver:
         """Leave everything as it is."""
         self.keep()
         self.group._keeper.shutdown()
+        self.group.indexer.abandon()
         self.group.store.abandon()
 
 

@@ -1,0 +1,210 @@
+"""Keeps the key index of one broker group up with what is applied, on a thread of its own, in small steps.
+
+The engine's side is `told` and `trim`: they say up to where entries are committed and durable here, and never wait. The thread reads those
+entries itself, from the files. It gathers what comes within a moment, works in pieces and rests as long as it worked, so that the engine is
+never kept from the interpreter for long. Everything here is derived: a full disk pauses it, any other failure of the disk ends the node
+(invariant I9).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from ledgermq.node import metrics
+from ledgermq.node.core.ports import Fenced
+from ledgermq.node.logs import get_logger
+from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_reader import Limits, LogReader
+from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
+
+STEP_BYTES = 256 << 10
+GATHER_S = 0.02
+"""New entries wait so long for company: a wake-up costs more than a few keys do."""
+SYNC_EVERY_S = 60.0
+SYNC_EVERY_BYTES = 64 << 20
+"""So much of the log, or so long, is indexed again after a crash at most."""
+PAUSE_S = 1.0
+FILTER_PAUSE_S = 60.0
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class MeasuredLookup(Lookup):
+    """A lookup that tells how long it took."""
+
+    def __init__(self, group: str, reader: LogReader, index: KeyIndex) -> None:
+        super().__init__(reader, index)
+        self._seconds = metrics.LOOKUP_SECONDS.labels(group)
+
+    def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
+        began = time.perf_counter()
+        try:
+            return super().by_key(stored_topic, key, begin_ms, end_ms, limit)
+        finally:
+            self._seconds.observe(time.perf_counter() - began)
+
+
+class Indexer:
+    """The thread and what it was told. `start` it once; `close` ends a good stop, `abandon` any other."""
+
+    def __init__(self, group: str, index: KeyIndex, reader: LogReader) -> None:
+        self.index = index
+        self.failure: Exception | None = None
+        self._group = group
+        self._reader = reader
+        self._there = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"index-{group}", daemon=True)
+        self._applied_index = -1
+        self._applied_ms = 0
+        self._trim_pos = 0
+        self._trimmed_pos = 0
+        self._bytes = 0
+        self._next_sync_s = time.monotonic() + SYNC_EVERY_S
+        self._next_filter_s = 0.0
+        self._paused = False
+        metrics.KEY_INDEX_LAG_ENTRIES.labels(group).set_function(lambda: self.lag)
+        metrics.KEY_INDEX_LAG_SECONDS.labels(group).set_function(lambda: self.lag_seconds)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # -- the engine's side
+
+    def told(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
+        """Entries up to `limits` may be read and indexed; `applied_index` is how far the group is. Raises what the thread failed with."""
+        if self.failure is not None:
+            raise self.failure
+        self._applied_index, self._applied_ms = applied_index, applied_ms
+        self._reader.limits = limits
+        if limits.end_index > self.index.next_index and not self._there.is_set():
+            self._there.set()
+
+    def trim(self, begin_pos: int) -> None:
+        """Files wholly below `begin_pos` go, as soon as the thread comes to it."""
+        self._trim_pos = begin_pos
+        self._there.set()
+
+    @property
+    def lag(self) -> int:
+        """Applied entries whose keys are not found yet."""
+        return max(0, self._applied_index - self.index.next_index + 1)
+
+    @property
+    def lag_seconds(self) -> float:
+        """The same in store time."""
+        return max(0, self._applied_ms - self.index.store_ms) / 1000 if self.lag and self.index.store_ms else 0.0
+
+    def close(self) -> None:
+        """What is indexed is durable when this returns; the rest is indexed by the next life. Raises what the thread failed with."""
+        self._end()
+        if self.failure is not None:
+            raise self.failure
+        try:
+            if self.index.dirty:
+                self._guarded(self.index.sync)
+        except NoSpace as full:
+            log.warning("key index not synced", group=self._group, reason=str(full))
+        self.index.close()
+
+    def abandon(self) -> None:
+        """Stop and leave everything as it is."""
+        self._end()
+        self.index.close()
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._there.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # -- on the thread
+
+    def _work(self) -> None:
+        try:
+            if not self.index.load(self._until_stopped()):
+                return
+            while not self._stop.is_set():
+                began = time.monotonic()
+                if self._step(began):
+                    self._stop.wait(time.monotonic() - began)
+                else:
+                    self._wait()
+        except Exception as failure:  # whatever it was: the engine raises it in its next turn, and the node ends
+            self.failure = failure
+            log.error("key index failed", group=self._group, reason=str(failure))
+
+    def _until_stopped(self) -> Iterator[None]:
+        while not self._stop.is_set():
+            yield
+
+    def _wait(self) -> None:
+        limit = None
+        if self._paused:
+            limit = PAUSE_S
+        elif self.index.dirty:
+            limit = max(0.0, self._next_sync_s - time.monotonic())
+        self._there.wait(limit)
+        self._there.clear()
+        self._stop.wait(PAUSE_S if self._paused else GATHER_S)
+
+    def _step(self, now_s: float) -> bool:
+        """One piece of work; False when there is none, or no room for it."""
+        try:
+            worked = self._guarded(lambda: self._advance(now_s))
+        except NoSpace as full:
+            if not self._paused:
+                log.warning("key index paused", group=self._group, reason=str(full))
+            self._paused = True
+            return False
+        if self._paused:
+            log.info("key index goes on", group=self._group)
+        self._paused = False
+        return worked
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OSError as error:
+            raise Fenced(f"the key index failed: {error}") from error
+
+    def _advance(self, now_s: float) -> bool:
+        index, limits = self.index, self._reader.limits
+        # An index that was put back by a full disk makes its slots again.
+        if not index.load(self._until_stopped()):
+            return False
+        index.skip_to(limits.begin_index)
+        if self._trim_pos > self._trimmed_pos:
+            self._trimmed_pos = self._trim_pos
+            for path in index.trim(self._trimmed_pos):
+                log.info("key index file removed", group=self._group, file=path)
+            return True
+        if self._bytes >= SYNC_EVERY_BYTES or (index.dirty and now_s >= self._next_sync_s):
+            index.sync()
+            self._bytes, self._next_sync_s = 0, now_s + SYNC_EVERY_S
+            return True
+        if index.next_index < limits.end_index:
+            entries = self._reader.read(index.next_index, STEP_BYTES)
+            if entries is None:
+                # Trimmed a moment ago; the engine is about to say so.
+                return False
+            index.append(entries)
+            self._bytes += len(entries.data)
+            return True
+        return self._tend(now_s)
+
+    def _tend(self, now_s: float) -> bool:
+        """Making a filter reads a whole file: without room for the result it is not tried again soon."""
+        if now_s < self._next_filter_s:
+            return False
+        try:
+            return self.index.tend(self._until_stopped())
+        except NoSpace:
+            self._next_filter_s = now_s + FILTER_PAUSE_S
+            return False

@@ -1,0 +1,195 @@
+"""The keys of many entries at once, as RocketMQ's key index takes them (docs/format.md §14): which names, in which order, with which hash.
+
+A message has a key for its `UNIQ_KEY`, then one for every space-separated piece of `KEYS`; empty pieces do not count, and neither do
+control topics. Everything is a pure function of the bytes, whatever ranges they come in: the files of two replicas are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout_columns import FEW_ENTRIES, HEADER_BYTES, U32, distinct_topics, java_hash, prefixes, split_record, tails, windows
+from ledgermq.proto.names import CONTROL_TOPICS
+from ledgermq.proto.types import I32, I64
+
+_END, _NAME_END, _SPACE = 0x02, 0x01, 0x20
+_ID_FIELD = b"UNIQ_KEY\x01"
+_KEYS_FIELD = b"KEYS\x01"
+_ID_WORD = np.frombuffer(_ID_FIELD[:8], np.uint64)[0]
+_KEYS_WORD = np.frombuffer(_KEYS_FIELD[:4], np.uint32)[0]
+_U8, _U4 = np.dtype("u8"), np.dtype("u4")
+_MIN_VALUE = -(1 << 31)
+
+_WIDTHS = (8, 16, 34, 64, 128)
+"""Keys are hashed in vectors by these classes of length (34 is the usual message id's); longer ones one by one. All are shorter than what
+always lies before a key in its entry, so that a window that ends with the key begins inside the data."""
+_POWERS = np.array([pow(31, n, 1 << 32) for n in range(_WIDTHS[-1] + 1)], np.uint32)
+
+
+class Entries(Protocol):
+    """Sealed entries, one behind the other: what a `Range` is, without its history."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def last_index(self) -> int: ...
+    @property
+    def data(self) -> memoryview: ...
+    @property
+    def starts(self) -> I64: ...
+    @property
+    def sizes(self) -> I32: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """One row a key, in log order. `entry_of` is the place of its message in the range; `hashes` are as the index stores them."""
+
+    entry_of: I64
+    hashes: I32
+    physical_offsets: I64
+    store_ms: I64
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+def key_hash(stored_topic: str, key: str) -> int:
+    """The hash under which a key is stored: the absolute value of Java's, and 0 for the one that has none."""
+    signed = java_hash(f"{stored_topic}#{key}")
+    return 0 if signed == _MIN_VALUE else abs(signed)
+
+
+def pieces(key: str) -> list[str]:
+    """What of a key is in the index: itself, or for one with spaces the pieces between them."""
+    return [piece for piece in key.split(" ") if piece]
+
+
+def key_columns(entries: Entries) -> KeyColumns:
+    """The keys of entries whose bytes were written or verified here."""
+    heads = prefixes(entries.data, entries.starts)
+    entry_of, hashes = _few(entries) if len(entries.sizes) <= FEW_ENTRIES else _many(entries)
+    stored = hashes.view(np.int32)
+    stored = np.where(stored == np.int32(_MIN_VALUE), np.int32(0), np.abs(stored))
+    return KeyColumns(
+        entry_of=entry_of,
+        hashes=stored,
+        physical_offsets=heads["physical_offset"].astype(np.int64)[entry_of],
+        store_ms=heads["store_ms"].astype(np.int64)[entry_of],
+    )
+
+
+def _few(entries: Entries) -> tuple[I64, U32]:
+    """Message by message: vectors cost more than they save before there are many."""
+    places: list[int] = []
+    hashes: list[int] = []
+    for place, (start, size) in enumerate(zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True)):
+        record = entries.data[start + HEADER_BYTES : start + size]
+        _, topic_at, topic_end, properties_at = split_record(record)
+        topic = str(record[topic_at:topic_end], "utf-8")
+        if topic in CONTROL_TOPICS:
+            continue
+        fields = bytes(record[properties_at:]).split(b"\x02")
+        names = [field[len(_ID_FIELD) :] for field in fields if field.startswith(_ID_FIELD)]
+        names += [piece for field in fields if field.startswith(_KEYS_FIELD) for piece in field[len(_KEYS_FIELD) :].split(b" ")]
+        for name in names:
+            if name:
+                places.append(place)
+                hashes.append(java_hash(f"{topic}#{name.decode()}") & 0xFFFFFFFF)
+    return np.array(places, np.int64), np.array(hashes, np.uint32)
+
+
+def _many(entries: Entries) -> tuple[I64, U32]:
+    data = entries.data
+    heads = prefixes(data, entries.starts)
+    found = tails(data, entries.starts, entries.sizes, heads)
+    topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
+    raw = np.frombuffer(data, np.uint8)
+    entry_of, begins, ends = _fields(raw, found.properties_at, found.properties_at + found.properties_length)
+    if any(topic in CONTROL_TOPICS for topic in topics):
+        keyless = np.array([topic in CONTROL_TOPICS for topic in topics])
+        wanted = ~keyless[topic_of[entry_of]]
+        entry_of, begins, ends = entry_of[wanted], begins[wanted], ends[wanted]
+    ids = _named(data, raw, begins, ends, _U8, _ID_WORD)
+    keys = _named(data, raw, begins, ends, _U4, _KEYS_WORD)
+    key_of, key_begins, key_ends = _split(raw, entry_of[keys], begins[keys] + len(_KEYS_FIELD), ends[keys])
+    entry_of = np.concatenate((entry_of[ids], key_of))
+    begins = np.concatenate((begins[ids] + len(_ID_FIELD), key_begins))
+    ends = np.concatenate((ends[ids], key_ends))
+    present = ends > begins
+    if not present.all():
+        entry_of, begins, ends = entry_of[present], begins[present], ends[present]
+    order = np.argsort(entry_of, kind="stable")
+    entry_of, begins, ends = entry_of[order], begins[order], ends[order]
+    return entry_of, _hashes(data, topics, topic_of[entry_of], begins, ends)
+
+
+def _fields(raw: NDArray[np.uint8], begins: I64, ends: I64) -> tuple[I64, I64, I64]:
+    """Entry, begin and end (without the final 0x02) of every property. A last property that lacks its end is one all the same."""
+    marks = np.flatnonzero(raw == _END)
+    owners = np.searchsorted(begins, marks, side="right") - 1
+    inside = (owners >= 0) & (marks < ends[owners])
+    marks, owners = marks[inside], owners[inside]
+    unended = np.flatnonzero((ends > begins) & (raw[ends - 1] != _END))
+    if len(unended):
+        marks, owners = np.concatenate((marks, ends[unended])), np.concatenate((owners, unended))
+        order = np.argsort(owners, kind="stable")
+        marks, owners = marks[order], owners[order]
+    first = np.ones(len(marks), np.bool_)
+    first[1:] = owners[1:] != owners[:-1]
+    starts = np.empty(len(marks), np.int64)
+    starts[1:] = marks[:-1] + 1
+    starts[first] = begins[owners[first]]
+    return owners, starts, marks
+
+
+def _named(data: memoryview, raw: NDArray[np.uint8], begins: I64, ends: I64, word: np.dtype[Any], name: Any) -> I64:
+    """Which properties have this name: it fills one word, and the separator follows."""
+    long: I64 = np.flatnonzero(ends - begins > word.itemsize)
+    at = begins[long]
+    named: NDArray[np.bool_] = np.logical_and(windows(data, word)[at] == name, raw[at + word.itemsize] == _NAME_END)
+    return long[named]
+
+
+def _split(raw: NDArray[np.uint8], owners: I64, begins: I64, ends: I64) -> tuple[I64, I64, I64]:
+    """Values taken apart at their spaces, in order."""
+    spaces = np.flatnonzero(raw == _SPACE) if len(begins) else np.zeros(0, np.int64)
+    value_of = np.searchsorted(begins, spaces, side="right") - 1
+    inside = (value_of >= 0) & (spaces < ends[value_of]) if len(begins) else np.zeros(0, np.bool_)
+    spaces, value_of = spaces[inside], value_of[inside]
+    if not len(spaces):
+        return owners, begins, ends
+    # Values do not overlap, so sorting begins and ends each for itself pairs them up.
+    all_begins = np.concatenate((begins, spaces + 1))
+    order = np.argsort(all_begins, kind="stable")
+    return np.concatenate((owners, owners[value_of]))[order], all_begins[order], np.sort(np.concatenate((ends, spaces)))
+
+
+def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I64, ends: I64) -> U32:
+    """Java's hash of `topic#key`. The hash of a text that begins with another is that one's, times 31 for each character more, plus the
+    rest's own: so the topic is hashed once."""
+    lengths = ends - begins
+    out = np.zeros(len(begins), np.uint32)
+    plain = np.zeros(len(begins), np.bool_)
+    shorter = -1
+    for width in _WIDTHS:
+        rows = np.flatnonzero((lengths > shorter) & (lengths <= width))
+        shorter = width
+        if not len(rows):
+            continue
+        letters = windows(data, np.dtype(f"V{width}"))[ends[rows] - width].view(np.uint8).reshape(-1, width)
+        missing = width - lengths[rows]
+        if missing.any():
+            letters[np.arange(width) < missing[:, None]] = 0
+        out[rows] = np.einsum("ij,j->i", letters, _POWERS[width - 1 :: -1], dtype=np.uint32)
+        plain[rows] = True if letters.max() < 0x80 else letters.max(axis=1) < 0x80
+    prefix = np.array([java_hash(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.uint32)
+    out += prefix[topic_of] * _POWERS[np.minimum(lengths, _WIDTHS[-1])]
+    for row in np.flatnonzero(~plain).tolist():
+        key = str(data[int(begins[row]) : int(ends[row])], "utf-8")
+        out[row] = java_hash.__wrapped__(f"{topics[int(topic_of[row])]}#{key}") & 0xFFFFFFFF
+    return out

@@ -1,0 +1,442 @@
+"""The key index of one broker group (format §14): from the hash of `topic#key` to the places of messages, newest first.
+
+Derived from the committed log, message by message and in order, so that the files of two replicas are equal. Here live the sequence of
+files, the position up to which everything is durable, and which files a question has to touch; the bytes of a file are `key_file.py`'s,
+what a key really is `lookup.py`'s. When in doubt files are discarded from one on, and their part is derived again.
+
+Recovery. `state/keyindex` names the files and what of each counts; it is replaced only after everything it speaks of was synced. What a
+file holds above it is not believed: units there are overwritten (the same keys get the same numbers), slots are made from the units below
+it, files it does not name are removed.
+
+One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any thread may use beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ledgermq.proto.key_columns import Entries, KeyColumns, key_columns
+from ledgermq.proto.layout import chain_crc_at
+from ledgermq.storage import sealed_json
+from ledgermq.storage.bloom import StoredBloom
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import Damaged, DerivedLost, NoSpace, is_no_space
+from ledgermq.storage.key_file import HEADER_BYTES, KeyFileWriter, KeyNote, build_filter, slot_of, walk
+
+SLOTS = 5_000_000
+UNITS = 20_000_000
+POSITION_FILE = "keyindex"
+VERSION = 1
+PUT_UNITS = 1 << 15
+"""Units put at once: bounds the memory and the time of one write."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS_MAX = 253_402_300_799_999
+
+
+def name_of(ms: int) -> str:
+    """The name of a file whose first message was stored then: yyyyMMddHHmmssSSS, UTC."""
+    moment = _EPOCH + timedelta(milliseconds=min(max(ms, 0), _MS_MAX))
+    return moment.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{moment.microsecond // 1000:03d}"
+
+
+def _ms_of(name: str) -> int:
+    moment = datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1) + int(name[14:])
+
+
+class KeyIndex:
+    """The index of the group in `root`. `start` once, then `append` and `sync`."""
+
+    def __init__(self, disk: Disk, root: str, log_id: str, *, slots: int = SLOTS, units: int = UNITS) -> None:
+        self.directory = f"{root}/index"
+        self.next_index = 0
+        """The first entry whose keys are not all in the index."""
+        self.store_ms = 0
+        """Store time of the last entry in the index; 0 for none."""
+        self.durable_store_ms = 0
+        """The same for what a power cut leaves."""
+        self._disk = disk
+        self._root = root
+        self._log_id = log_id
+        self._slots, self._units = slots, units
+        self._filters = f"{root}/state/bloom"
+        self._position_path = f"{root}/state/{POSITION_FILE}"
+        self._rows = 0
+        """Keys of the entries from `next_index` on that are in the index already: a full disk may have stopped us in between."""
+        self._chain: int | None = None
+        """Chain CRC of the entry before `next_index`, where known."""
+        self._lock = threading.Lock()
+        self._sealed: tuple[KeyNote, ...] = ()
+        self._active: KeyFileWriter | None = None
+        self._filter_of: dict[str, StoredBloom] = {}
+        """Filters that were read and found sound, by file."""
+        self._unsynced: list[str] = []
+        self._names_changed = False
+        self._durable: dict[str, Any] = {}
+        self._dirty = False
+        self._load_lock = threading.Lock()
+        self._loaded = False
+        self._distrust = False
+
+    # Starting
+
+    def start(self, begin_index: int, end_index: int, chain_at: Callable[[int], int], *, clean: bool) -> None:
+        """Find out what there is: quick, nothing of a file but its header is read. `chain_at` tells chain CRCs of the log's entries."""
+        position = self._read_position()
+        self._distrust = not clean
+        if position is not None:
+            before = position["next"] - 1
+            known = begin_index <= before <= end_index and position["chain"] is not None
+            if before > end_index or (known and chain_at(before) != position["chain"]):
+                position = None
+        self._disk.mkdirs(self.directory)
+        self._disk.mkdirs(self._filters)
+        self._names_changed = True
+        self._take_over(position)
+        self.skip_to(begin_index)
+        self._remove_strays()
+        if position is None or self._dirty:
+            self._write_position()
+
+    def _read_position(self) -> dict[str, Any] | None:
+        try:
+            value = sealed_json.read(self._disk, self._position_path)
+        except (FileNotFoundError, Damaged):
+            return None
+        return value if value.get("v") == VERSION and value.get("log_id") == self._log_id else None
+
+    def _take_over(self, position: dict[str, Any] | None) -> None:
+        notes = [KeyNote(*fields) for fields in position["files"]] if position is not None else []
+        kept = []
+        for note in notes:
+            if not self._is_sound(note):
+                break
+            kept.append(note)
+        if position is not None and len(kept) == len(notes):
+            self.next_index, self._rows, self._chain = position["next"], position["rows"], position["chain"]
+            self.store_ms = self.durable_store_ms = position["store_ms"]
+        else:
+            self._resume_at(notes[len(kept)] if notes else None, kept)
+        self._durable = position or {}
+        last = kept.pop() if kept and kept[-1].room else None
+        self._sealed = tuple(kept)
+        self._active = None if last is None else KeyFileWriter(self._disk, self.directory, last, new=False)
+        self._loaded = last is None
+
+    def _resume_at(self, lost: KeyNote | None, kept: list[KeyNote]) -> None:
+        """Go on where the first lost file began."""
+        self.next_index, self._rows = (0, 0) if lost is None else (lost.first_index, lost.first_rows)
+        self._chain = None
+        self.store_ms = self.durable_store_ms = kept[-1].end_ms if kept else 0
+        self._dirty = True
+
+    def _is_sound(self, note: KeyNote) -> bool:
+        """Whether the file is there; a full one must also have the header it had when it was synced."""
+        path = f"{self.directory}/{note.name}"
+        if not self._disk.exists(path) or self._disk.file_size(path) != note.file_bytes:
+            return False
+        if note.room:
+            return True
+        file = self._disk.open(path)
+        try:
+            return file.pread(0, HEADER_BYTES) == note.header()
+        finally:
+            file.close()
+
+    def _remove_strays(self) -> None:
+        names = {note.name for note in self._notes()}
+        for directory in (self.directory, self._filters):
+            for name in self._disk.listdir(directory):
+                if name not in names:
+                    self._disk.unlink(f"{directory}/{name}")
+
+    def load(self, keep_going: Iterable[None]) -> bool:
+        """Make slots and filter of the file being written from its units, a piece for each turn of `keep_going`. Needed once before
+        anything is appended or found; False when it was broken off."""
+        with self._load_lock:
+            if self._loaded:
+                return True
+            assert self._active is not None
+            try:
+                self._loaded = self._active.load(keep_going, distrust=self._distrust)
+            except DerivedLost:
+                self._drop_active()
+            return self._loaded
+
+    def _drop_active(self) -> None:
+        """The file being written is not what it should be: its part of the log is derived again."""
+        assert self._active is not None
+        lost = self._active
+        with self._lock:
+            self._active = None
+        lost.close()
+        begin = self.next_index
+        self._resume_at(lost.note, list(self._sealed))
+        self._write_position()
+        self._disk.unlink(lost.path)
+        self._loaded = True
+        assert self.next_index <= begin
+
+    # Appending
+
+    def append(self, entries: Entries) -> None:
+        """Add the keys of committed entries; what is there already is passed over, a gap is a broken invariant. Raises NoSpace: the same
+        entries may be given again."""
+        assert self._loaded, "the key index is not loaded yet"
+        first, last = entries.first_index, entries.last_index
+        assert first <= self.next_index, f"entry {first} does not follow {self.next_index - 1} in the key index"
+        if last < self.next_index:
+            return
+        columns = key_columns(entries)
+        row = int((columns.entry_of < self.next_index - first).sum()) + self._rows
+        try:
+            while row < len(columns):
+                put = self._put(columns, row)
+                row += put
+                self._rows += put
+        except OSError as error:
+            if is_no_space(error):
+                raise NoSpace(f"no space for the key index in {self.directory}: free disk space; indexing resumes by itself") from error
+            raise
+        begin = int(entries.starts[-1])
+        self.store_ms = int.from_bytes(entries.data[begin + 104 : begin + 112], "big", signed=True)
+        self._chain = chain_crc_at(entries.data, begin)
+        self.next_index, self._rows, self._dirty = last + 1, 0, True
+
+    def _put(self, columns: KeyColumns, row: int) -> int:
+        """As many keys as the file takes at once; a full file makes way for a new one first."""
+        active = self._active
+        if active is not None and not active.note.room:
+            self._seal(active)
+            active = None
+        if active is None:
+            active = self._begin(int(columns.store_ms[row]))
+        count = min(len(columns) - row, active.note.room, PUT_UNITS)
+        part = slice(row, row + count)
+        active.append(columns.hashes[part], columns.physical_offsets[part], columns.store_ms[part])
+        self._dirty = True
+        return count
+
+    def _begin(self, store_ms: int) -> KeyFileWriter:
+        """A new file. Until its first unit it shows the end of the one before."""
+        before = self._sealed[-1] if self._sealed else None
+        name = name_of(store_ms)
+        if before is not None and name <= before.name:
+            name = name_of(_ms_of(before.name) + 1)
+        note = KeyNote(name, self._slots, self._units, self.next_index, self._rows)
+        if before is not None:
+            note = replace(note, begin_ms=before.end_ms, end_ms=before.end_ms, begin_pos=before.end_pos, end_pos=before.end_pos)
+        path = f"{self.directory}/{name}"
+        if self._disk.exists(path):
+            # Left behind by an attempt that failed half-way.
+            self._disk.unlink(path)
+        active = KeyFileWriter(self._disk, self.directory, note, new=True)
+        self._names_changed = True
+        with self._lock:
+            self._active = active
+        return active
+
+    def _seal(self, active: KeyFileWriter) -> None:
+        """The file is full: its slots and its filter are written."""
+        active.flush()
+        self._unsynced.append(active.path)
+        # A filter that finds no room is made later; until then its file is read.
+        with contextlib.suppress(NoSpace):
+            self._write_filter(active.note, active.filter.encode(active.note.count))
+        with self._lock:
+            self._sealed, self._active = (*self._sealed, active.note), None
+        active.close()
+
+    def _write_filter(self, note: KeyNote, content: bytes) -> None:
+        try:
+            self._disk.replace_file(f"{self._filters}/{note.name}", content)
+        except OSError as error:
+            if is_no_space(error):
+                raise NoSpace(f"no space for a filter in {self._filters}: free disk space; it is made by itself then") from error
+            raise
+
+    def tend(self, keep_going: Iterable[None]) -> bool:
+        """In idle moments: verify or make the filter of one full file. False when there is nothing to do. Raises NoSpace, OSError."""
+        note = next((note for note in reversed(self._sealed) if note.name not in self._filter_of), None)
+        if note is None:
+            return False
+        path = f"{self._filters}/{note.name}"
+        found = StoredBloom.verify(self._disk, path, note.count, keep_going)
+        if found is None:
+            file = self._disk.open(f"{self.directory}/{note.name}")
+            try:
+                made = build_filter(file, note, note.units, keep_going)
+            finally:
+                file.close()
+            if made is None:
+                return True
+            self._write_filter(note, made.encode(note.count))
+            found = StoredBloom(made.blocks)
+        self._filter_of = {**self._filter_of, note.name: found}
+        return True
+
+    # Durability
+
+    @property
+    def dirty(self) -> bool:
+        """Something is not covered by the position on the disk."""
+        return self._dirty
+
+    def sync(self) -> None:
+        """Make everything durable, then the position that says so. Raises NoSpace after having gone back to what is durable, OSError."""
+        try:
+            if self._active is not None and self._loaded:
+                self._active.flush()
+                self._active.sync()
+            for path in self._unsynced:
+                file = self._disk.open(path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            if self._names_changed:
+                for directory in (self.directory, f"{self._root}/state", self._root):
+                    self._disk.sync_dir(directory)
+        except OSError as error:
+            if is_no_space(error):
+                self._go_back()
+                raise NoSpace(f"no space to sync the key index in {self.directory}: free disk space; indexing resumes by itself") from error
+            raise
+        self._unsynced.clear()
+        self._names_changed = False
+        self._write_position()
+
+    def _write_position(self) -> None:
+        value = {
+            "v": VERSION,
+            "log_id": self._log_id,
+            "next": self.next_index,
+            "rows": self._rows,
+            "chain": self._chain,
+            "store_ms": self.store_ms,
+            "files": [[getattr(note, field) for field in KeyNote.__slots__] for note in self._notes()],
+        }
+        sealed_json.write(self._disk, self._position_path, value)
+        self._durable = value
+        self.durable_store_ms = self.store_ms
+        self._dirty = False
+
+    def _go_back(self) -> None:
+        """A sync found no room, and nobody knows what of the pages is on the medium: begin again where everything was."""
+        with self._lock:
+            active, self._active = self._active, None
+        if active is not None:
+            active.close()
+        self._unsynced.clear()
+        with self._load_lock:
+            self._distrust = True
+            self._take_over(self._durable or None)
+        self._remove_strays()
+
+    # Trimming
+
+    def skip_to(self, begin_index: int) -> None:
+        """The log begins here now: keys of earlier entries are not needed any more."""
+        if self.next_index < begin_index:
+            self.next_index, self._rows, self._chain, self._dirty = begin_index, 0, None, True
+
+    def trim(self, begin_pos: int) -> list[str]:
+        """Remove the files whose messages all lie below `begin_pos`, never the last one. Returns the paths removed."""
+        named = {fields[0] for fields in self._durable.get("files", ())}
+        notes = self._notes()
+        gone = []
+        for note in notes[:-1]:
+            if note.end_pos >= begin_pos or note.name not in named:
+                break
+            gone.append(note)
+        if not gone:
+            return []
+        with self._lock:
+            self._sealed = self._sealed[len(gone) :]
+        names = {note.name for note in gone}
+        self._durable = {**self._durable, "files": [fields for fields in self._durable["files"] if fields[0] not in names]}
+        sealed_json.write(self._disk, self._position_path, self._durable)
+        self._filter_of = {name: found for name, found in self._filter_of.items() if name not in names}
+        removed = [f"{self.directory}/{note.name}" for note in gone]
+        for path in removed + [f"{self._filters}/{note.name}" for note in gone]:
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+        self._disk.sync_dir(self.directory)
+        return removed
+
+    def discard(self) -> None:
+        """Forget everything: the index is derived again from the log's beginning."""
+        if self._active is not None:
+            self._active.close()
+        with self._lock:
+            self._sealed, self._active = (), None
+        self._filter_of = {}
+        self._unsynced.clear()
+        self._resume_at(None, [])
+        self._loaded = True
+        self._write_position()
+        self._remove_strays()
+
+    def close(self) -> None:
+        if self._active is not None:
+            self._active.close()
+
+    # Finding
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of messages that may have a key with this hash and a store time in begin … end, newest first. Seconds decide,
+        and other keys share the hash: the caller looks at the records. A file removed meanwhile has no answer. Raises OSError."""
+        self.load(_for_ever())
+        with self._lock:
+            sealed, active = self._sealed, self._active
+        if active is not None:
+            note, number = active.newest(hash_)
+            if number and note.begin_ms <= end_ms and note.end_ms >= begin_ms:
+                yield from self._in_file(note, hash_, begin_ms, end_ms, number)
+        for note in reversed(sealed):
+            if note.end_ms < begin_ms:
+                return
+            if note.begin_ms <= end_ms and self._may_have(note, hash_):
+                yield from self._in_file(note, hash_, begin_ms, end_ms, None)
+
+    def _in_file(self, note: KeyNote, hash_: int, begin_ms: int, end_ms: int, number: int | None) -> Iterator[int]:
+        file = self._open(f"{self.directory}/{note.name}")
+        if file is None:
+            return
+        try:
+            yield from walk(file, note, slot_of(file, note, hash_) if number is None else number, hash_, begin_ms, end_ms)
+        finally:
+            file.close()
+
+    def _may_have(self, note: KeyNote, hash_: int) -> bool:
+        found = self._filter_of.get(note.name)
+        if found is None:
+            return True
+        file = self._open(f"{self._filters}/{note.name}")
+        if file is None:
+            return True
+        try:
+            return found.may_have(file, hash_)
+        finally:
+            file.close()
+
+    def _open(self, path: str) -> DiskFile | None:
+        try:
+            return self._disk.open(path)
+        except FileNotFoundError:
+            return None
+
+    def _notes(self) -> list[KeyNote]:
+        return [*self._sealed, *([self._active.note] if self._active is not None else [])]
+
+
+def _for_ever() -> Iterator[None]:
+    while True:
+        yield
+
+

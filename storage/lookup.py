@@ -1,0 +1,98 @@
+"""Messages by key and by physical offset, beside the thread that owns the group: any thread may ask.
+
+The index only proposes places. Here the record itself is read, checked, and its real key and store time compared, so that neither a hash
+collision nor the index's resolution of a second ever leaves. A key with spaces is found through one of its pieces, which are what the
+index holds. What retention removed meanwhile is no error: it is not found.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from ledgermq.proto.key_columns import key_hash, pieces
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_reader import LogReader
+
+FIRST_READ_BYTES = 4096
+"""Most records come with one read of so much."""
+TIME_MAX = 1 << 62
+_HEADER = struct.Struct(">iiqqqiIIi")
+assert _HEADER.size == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One message: index of its entry, place and size of its record (TOTALSIZE), and the record."""
+
+    index: int
+    physical_offset: int
+    size: int
+    record: bytes
+
+
+class Lookup:
+    """Questions about one broker group's committed messages. What they see ends with the reader's limits."""
+
+    def __init__(self, reader: LogReader, index: KeyIndex) -> None:
+        self._reader = reader
+        self._index = index
+
+    def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
+        """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only what is indexed already. Raises
+        OSError, Damaged."""
+        names = pieces(key)
+        if not names or limit <= 0:
+            return []
+        # Of the pieces the longest is the rarest, as a rule.
+        hash_ = key_hash(stored_topic, max(names, key=len))
+        found: list[Found] = []
+        seen = -1
+        for physical_offset in self._index.find(hash_, begin_ms, end_ms):
+            # Two equal keys of one message are neighbours: places never rise along the search.
+            if physical_offset == seen:
+                continue
+            seen = physical_offset
+            one = self.at(physical_offset)
+            if one is not None and _matches(one, stored_topic, key, begin_ms, end_ms):
+                found.append(one)
+                if len(found) == limit:
+                    break
+        return found
+
+    def at(self, physical_offset: int, size: int = 0) -> Found | None:
+        """The message whose record lies at `physical_offset`; None when it is gone, not there yet, or none begins there. A `size` that is
+        not the record's means the same. Raises OSError, and Damaged when the record is not what was written."""
+        pos = physical_offset - HEADER_BYTES
+        if pos < 0:
+            return None
+        data = self._reader.record_bytes(pos, max(FIRST_READ_BYTES, size + HEADER_BYTES))
+        if data is None or len(data) < ENTRY_MIN_BYTES:
+            return None
+        magic, entry_size, index, _, stored_pos, _, _, body_crc, body_size = _HEADER.unpack_from(data)
+        if magic != ENTRY_MAGIC or stored_pos != pos or entry_size != body_size + HEADER_BYTES or entry_size < ENTRY_MIN_BYTES:
+            return None
+        if size not in (0, body_size):
+            return None
+        if len(data) < entry_size:
+            data = self._reader.record_bytes(pos, entry_size)
+            if data is None or len(data) < entry_size:
+                return None
+        record = data[HEADER_BYTES:entry_size]
+        if crc32c(record) != body_crc:
+            raise Damaged(f"entry {index} at {pos} does not have its checksum: it was damaged on the disk; run the audit on this replica")
+        return Found(index, physical_offset, body_size, record)
+
+
+def _matches(found: Found, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+    record = decode_record(found.record)
+    if record.topic != stored_topic or not begin_ms <= record.store_ms <= end_ms:
+        return False
+    fields = decode_properties(record.properties)
+    return key == fields.message_id or key in fields.keys
