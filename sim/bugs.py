@@ -30,6 +30,8 @@ class Bug(str, Enum):
     TAIL_NOT_ERASED = "tail-not-erased"
     ABA_IN_SYNCED = "aba-in-synced"
     CHAIN_NOT_VERIFIED = "chain-not-verified"
+    EARLY_ACK_ALONE = "early-ack-alone"
+    LAZY_CALLED_DURABLE = "lazy-called-durable"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -50,6 +52,22 @@ class AcksBeforeSync(Core):
 
     def _durable_claim(self) -> int:
         return self.log.end_index if self.leader == self.config.node else self.verified_index
+
+
+class HoldsForAll(Core):
+    """Takes its own copy for that of a majority. Only acknowledgements from memory rest on this rule."""
+
+    def _early_claim(self) -> int:
+        return self.log.end_index
+
+
+class CallsLazyDurable(Core):
+    """As if an entry that need not be synced yet were as good as synced."""
+
+    def _durable_claim(self) -> int:
+        claim = super()._durable_claim()
+        lazy = self.log.end_index if self.leader == self.config.node else self.verified_index
+        return lazy if claim >= self.urgent_index else claim
 
 
 class CommitsOldTerms(Core):
@@ -100,6 +118,8 @@ CORES: dict[Bug, type[Core]] = {
     Bug.ACK_BEFORE_SYNC: AcksBeforeSync,
     Bug.OLD_TERM_COMMIT: CommitsOldTerms,
     Bug.ABA_IN_SYNCED: BelievesEverySync,
+    Bug.EARLY_ACK_ALONE: HoldsForAll,
+    Bug.LAZY_CALLED_DURABLE: CallsLazyDurable,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.faults import FAULTS, KNOWN, schedule
 from ledgermq.sim.world import Outcome, World
@@ -52,8 +53,9 @@ class FaultList(click.ParamType[tuple[str, ...]]):
 @click.option("--steps", type=click.IntRange(1), default=DEFAULT_STEPS, show_default=True, help="Events before everything heals.")
 @click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True)
 @click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.")
+@click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), default="durable", show_default=True, help="Flush policy.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: tuple[str, ...] | None, as_json: bool) -> None:
+def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: tuple[str, ...] | None, policy: str, as_json: bool) -> None:
     """Run the whole cluster on virtual time, on disks that forget and a network that loses, and check every invariant after every step.
 
     \b
@@ -69,7 +71,7 @@ def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: t
     chosen = seeds if seeds is not None else range(1 if seed is None else seed, (1 if seed is None else seed) + 1)
     outcome = None
     for number in chosen:
-        outcome = World(number, nodes=nodes, bug=Bug.NONE).run(steps, schedule(kinds))
+        outcome = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy)).run(steps, schedule(kinds))
         if not outcome.passed:
             break
     assert outcome is not None
@@ -90,12 +92,17 @@ def report(outcome: Outcome, count: int, as_json: bool) -> None:
             "digest": outcome.digest,
             "entries_committed": outcome.commits,
             "terms": outcome.terms,
+            "batches_acknowledged_durable": outcome.acknowledged_durable,
+            "batches_acknowledged_memory": outcome.acknowledged_memory,
+            "batches_lost_from_memory": outcome.lost_memory,
             "invariant": None if outcome.violation is None else outcome.violation.invariant,
             "reason": None if outcome.violation is None else str(outcome.violation),
         }
         click.echo(json.dumps(fields, separators=(",", ":")))
         return
     click.echo(f"{outcome.commits} entries committed in {outcome.terms} terms")
+    if outcome.acknowledged_memory:
+        click.echo(f"{outcome.acknowledged_memory} batches acknowledged from memory, {outcome.lost_memory} of them lost")
     if outcome.violation is None:
         click.echo(f"sim: PASS seed={outcome.seed} steps={outcome.steps} digest={outcome.digest}")
     else:

@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ledgermq.node.core.flush import LazySync
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto.types import Identity, Role
-from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.config import MS, Chance, RaftConfig
 from ledgermq.sim.bugs import Bug, disk_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
@@ -31,6 +32,8 @@ CREATED_MS = 1
 DATA_FILE_BYTES = 16 << 10
 INDEX_FILE_BYTES = 32 * 128
 STORE_HOST = bytes(8)
+LAZY = LazySync(interval_ns=100 * MS, least_bytes=4096, thorough_ns=600 * MS)
+"""Long enough for crashes in between, short enough for a run to see their end."""
 KEPT = 256
 
 
@@ -168,7 +171,7 @@ class Medium:
             raise Violation("I10", f"{self.name} finds its log damaged at start: {log.fenced}")
         hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
         config = RaftConfig(self.name, self.voters, boot_id)
-        replica = replica_type(self._bug)(GROUP, config, log, hard_state, chance, now_ns, store_host=STORE_HOST)
+        replica = replica_type(self._bug)(GROUP, config, log, hard_state, chance, now_ns, store_host=STORE_HOST, lazy=LAZY)
         self._life = Life(self, replica)
         return self._life
 

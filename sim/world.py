@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, SyncTicket
 from ledgermq.proto.types import Role
+from ledgermq.sim.acknowledgements import Acknowledgements, lost
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, Violation
 from ledgermq.sim.disk import Killed
@@ -38,6 +40,10 @@ class Outcome:
     violation: Violation | None = None
     commits: int = 0
     terms: int = 0
+    acknowledged_durable: int = 0
+    """Batches, not entries; so below."""
+    acknowledged_memory: int = 0
+    lost_memory: int = 0
 
     @property
     def passed(self) -> bool:
@@ -60,15 +66,17 @@ class Station:
 class World:
     """`run` is the only entry. Every draw comes from `self.chance`, every moment from `self.now`."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, bug: Bug = Bug.NONE) -> None:
+    def __init__(self, seed: int, *, nodes: int = 3, bug: Bug = Bug.NONE, policy: FlushPolicy = FlushPolicy.DURABLE) -> None:
         self.seed = seed
         self.bug = bug
         self.chance = random.Random(seed)
         self.now = SECOND
         self.step_number = 0
         self.network = Network(self.chance)
-        self.workload = Workload(self.chance)
+        self.workload = Workload(self.chance, policy)
         self.checkers = Checkers(nodes)
+        self.acknowledgements = Acknowledgements(nodes)
+        self.lost_memory = 0
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self.stations = {name: Station(name, Medium(name, tuple(self.names), bug)) for name in self.names}
         self.sync_ns = SYNC_NS
@@ -102,7 +110,9 @@ class World:
         except AssertionError as broken:
             violation = Violation("assertion", str(broken))
         digest = self._digest.hexdigest()[:16]
-        return Outcome(self.seed, self.step_number, digest, violation, len(self.checkers.committed), len(self.checkers.leaders))
+        told = self.acknowledgements
+        counts = len(self.checkers.committed), len(self.checkers.leaders), len(told.durable), len(told.memory), self.lost_memory
+        return Outcome(self.seed, self.step_number, digest, violation, *counts)
 
     def _spend(self, steps: int) -> None:
         end = self.step_number + steps
@@ -119,6 +129,7 @@ class World:
         """Every checker, after every step."""
         living = {s.name: (s.lives, s.life) for s in self.stations.values() if s.life is not None}
         self.checkers.look(living, {s.name: s.medium.watched() for s in self.stations.values()})
+        self.acknowledgements.look({name: life for name, (_, life) in living.items()})
 
     # -- nodes ----------------------------------------------------------------------------------------------------------------------
 
@@ -242,10 +253,14 @@ class World:
         if batch is None:
             return
         try:
-            replica.propose(self.now, batch.entries, batch.queue_offsets, self.now // MS, control=batch.control)
+            early = batch.durability is Durability.MEMORY
+            where = (batch.queue_offsets, self.now // MS)
+            replica.propose(self.now, batch.entries, *where, control=batch.control, urgent=not early, early=early)
         except (NotLeader, LogFull):
             return
         self.workload.proposed(station.name, replica.term)
+        if not batch.control:
+            self.acknowledgements.proposed(station.name, life, batch.durability)
         self.note(f"propose {station.name} {replica.term} {replica.end_index}")
         self._take(station, life)
 
@@ -289,6 +304,9 @@ class World:
         chains = {name: life.chain_at(last) for name, life in lives.items()}
         if len(set(chains.values())) > 1:
             raise Violation("I2", f"replicas differ at the committed entry {last}: {chains}")
+        name, leader = max(lives.items(), key=lambda item: (item[1].role is Role.LEADER, item[1].term))
+        self.acknowledgements.check(name, leader)
+        self.lost_memory = len(lost(leader, self.acknowledgements.memory))
 
 
 def run_ticket(ticket: SyncTicket) -> OSError | None:

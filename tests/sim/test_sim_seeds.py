@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.commands import sim
 from ledgermq.sim.faults import KNOWN, schedule
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 SEEDS = 2000
 SLICE = 100
 STEPS = 350
+OF_EARLY_ACKNOWLEDGEMENTS = (Bug.EARLY_ACK_ALONE, Bug.LAZY_CALLED_DURABLE)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SLICE))
@@ -28,8 +30,9 @@ def test_every_invariant_holds(first: int) -> None:
 @pytest.mark.parametrize("bug", [bug for bug in Bug if bug is not Bug.NONE])
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """Each rule that safety hangs on, once broken, is noticed within the seeds that pass without the bug."""
+    policy = FlushPolicy.HYBRID if bug in OF_EARLY_ACKNOWLEDGEMENTS else FlushPolicy.DURABLE
     for seed in range(SEEDS):
-        if not World(seed, bug=bug).run(STEPS, schedule()).passed:
+        if not World(seed, bug=bug, policy=policy).run(STEPS, schedule()).passed:
             return
     pytest.fail(f"{SEEDS} seeds did not notice {bug.value}")
 
@@ -55,6 +58,24 @@ def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
     for seed in range(60):
         outcome = World(seed).run(STEPS, schedule(("kill-inside", "full-disk", "power-cut", "depose", "failed-sync")))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+@pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.HYBRID])
+def test_earlier_acknowledgements_weaken_nothing_else(policy: FlushPolicy) -> None:
+    """The same faults and the same checkers: what is committed or called durable is never lost, what was only in memory sometimes is."""
+    outcomes = [World(seed, policy=policy).run(STEPS, schedule()) for seed in range(SLICE // 2)]
+    assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
+    assert sum(outcome.acknowledged_memory for outcome in outcomes) > 300
+    assert (sum(outcome.acknowledged_durable for outcome in outcomes) > 300) is (policy is FlushPolicy.HYBRID)
+    assert sum(outcome.lost_memory for outcome in outcomes) > 0
+
+
+@pytest.mark.parametrize("policy", list(FlushPolicy))
+def test_only_memory_is_lost_when_the_power_fails_everywhere(policy: FlushPolicy) -> None:
+    """Without a sync a majority in memory is worth nothing to a power cut of all nodes; under `durable` the same cuts lose nothing."""
+    outcomes = [World(seed, policy=policy).run(STEPS, schedule(("power-cut-all",))) for seed in range(20)]
+    assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
+    assert (sum(outcome.lost_memory for outcome in outcomes) > 0) is (policy is not FlushPolicy.DURABLE)
 
 
 def test_five_nodes() -> None:
