@@ -99,5 +99,8 @@ class Admin:
         request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
         return self._ask("GroupLag", request, pb.GroupLagResponse)
 
+    def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
+        return self._ask("WhyKept", request, pb.WhyKeptResponse)
+
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)

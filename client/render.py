@@ -123,12 +123,20 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
             r.node,
             known(r, "role"),
             known(g, "term"),
-            *(known(r, c) for c in ("end_index", "durable_index", "commit_index", "lag_entries")),
+            *(known(r, c) for c in ("begin_index", "end_index", "durable_index", "commit_index", "lag_entries")),
         ]
         for g in status.groups
         for r in g.replicas
     ]
-    print_table("replicas", ["group", "node", "role", "term", "end", "durable", "commit", "lag"], replica_rows)
+    print_table("replicas", ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"], replica_rows)
+    kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
+    if kinds:
+        disk_rows = [[g.group, r.node, *(r.disk_bytes.get(kind) for kind in kinds)] for g in status.groups for r in g.replicas]
+        print_table("disk, bytes by kind", ["group", "node", *kinds], disk_rows)
+    for g in status.groups:
+        if g.files_kept:
+            kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
+            print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
 
 

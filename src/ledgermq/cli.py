@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and what became of them."),
+    "why-kept": ("ledgermq.client.storage_commands:why_kept", "Why a log file is still there, or since when it is not."),
     "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
     "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),

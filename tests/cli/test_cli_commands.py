@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from ledgermq import cli
 from ledgermq.client import admin_commands, commands, message_commands
+from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
 from ledgermq.storage import doctor_commands
@@ -30,6 +31,7 @@ COMMANDS = [
     message_commands.consume,
     message_commands.peek,
     message_commands.query,
+    log_commands.why_kept,
     storage_commands.backup,
     storage_commands.restore,
     doctor_commands.doctor,
