@@ -468,7 +468,7 @@ class EntryLog:
         """Have files and index blocks for everything up to `end`; unless `control`, a reserve behind it too. Raises NoSpace."""
         wanted = end if control else end + self._reserve
         try:
-            self._data.adopt_if_ready()
+            self._adopt_next()
             while self._data.end < wanted:
                 self._data.extend()
             self._index.reserve(self.end_index + 1 + count, control=control)
@@ -478,9 +478,14 @@ class EntryLog:
     def _adopt(self) -> None:
         """Give a file that was made ahead its name, so that the sync at hand makes the name durable."""
         try:
-            self._data.adopt_if_ready()
+            self._adopt_next()
         except OSError as error:
             raise self._fence(f"making room for the log failed: {error}") from error
+
+    def _adopt_next(self) -> None:
+        """Never a second file ahead of the one being written, although one may be ready: after a truncation."""
+        if self._data.end <= self._data.base_of(self.end_pos) + self._data.file_bytes:
+            self._data.adopt_if_ready()
 
     def _prepare(self) -> None:
         """Have the next file made once a quarter of the last one is used."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ledgermq.storage.disk import Disk
+from ledgermq.storage import memory
+from ledgermq.storage.disk import PAGE_BYTES, Disk
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk, RealFile
 from tests.disk_conformance import DiskConformance
 
@@ -78,8 +80,62 @@ def test_close_is_idempotent_and_final(tmp_path: Path) -> None:
     assert isinstance(file, RealFile)
     file.close()
     file.close()
-    with pytest.raises(OSError, match="descriptor"):
-        file.pread(0, 1)
+    uses: list[Callable[[], object]] = [
+        lambda: file.pread(0, 1),
+        file.view,
+        lambda: file.store(0, b"x"),
+        lambda: file.warm(stores=False),
+        file.lock,
+    ]
+    for use in uses:
+        with pytest.raises(OSError, match="descriptor"):
+            use()
+
+
+def test_a_map_of_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    """A file that is shorter than it was when it was opened is an error of the disk, not a map that kills at the first look."""
+    file = RealDisk().create(str(tmp_path / "a"), 2 * PAGE_BYTES, allocate=True)
+    os.truncate(tmp_path / "a", PAGE_BYTES)
+    for use in (file.view, lambda: file.store(0, b"x")):
+        with pytest.raises(OSError, match="shorter than"):
+            use()
+    file.close()
+
+
+def test_populating_an_area_without_backing_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """Pages that lost their backing are reported by the calls that fill and lock maps; only touching them is fatal."""
+    file = RealDisk().create(str(tmp_path / "a"), 4 * PAGE_BYTES, allocate=True)
+    file.warm(stores=True)
+    file.swap_out()
+    view = file.view()
+    os.truncate(tmp_path / "a", 0)
+    with pytest.raises(OSError):
+        file.warm(stores=False)
+    del view
+    file.close()
+
+
+def test_an_old_kernel_reads_ahead_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pages cannot be populated at once the kernel is asked to read them."""
+    monkeypatch.setattr(memory, "MADV_POPULATE_READ", 9999)
+    file = RealDisk().create(str(tmp_path / "a"), 4 * PAGE_BYTES, allocate=True)
+    file.warm(stores=False)
+    assert file.mapped_bytes == 4 * PAGE_BYTES
+    file.close()
+
+
+def test_a_store_replaces_the_map_that_only_shows(tmp_path: Path) -> None:
+    """Views of the former map stay and see what is stored through the new one; both count until the views are gone."""
+    file = RealDisk().create(str(tmp_path / "a"), PAGE_BYTES, allocate=True)
+    view = file.view()
+    file.lock()
+    file.store(3, b"new")
+    assert bytes(view[3:6]) == bytes(file.view()[3:6]) == b"new"
+    assert (file.mapped_bytes, file.locked_bytes) == (2 * PAGE_BYTES, 0)
+    del view
+    assert file.mapped_bytes == PAGE_BYTES
+    file.close()
+    assert file.mapped_bytes == 0
 
 
 def test_directory_lock_keeps_a_second_owner_out(tmp_path: Path) -> None:
