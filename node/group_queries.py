@@ -27,6 +27,7 @@ from ledgermq.proto.properties import Fields
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.errors import Damaged
+from ledgermq.storage.lookup import TIME_MAX
 
 ANSWER_MAX = 1000
 ANSWER_BYTES = 8 << 20
@@ -101,18 +102,14 @@ class GroupQueries:
         if lagging is not None:
             reply.lagging.CopyFrom(lagging)
         begins, lookup = await self._engine.run(group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup))
-        rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
-        at = 0
-        while at < len(rows) and at < query.skip and rows[at][1].store_ms == query.end_ms - 1:
-            at += 1
+        try:
+            rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
+        except (OSError, Damaged) as error:
+            what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
+            raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
         reply.more = not complete
-        size = 0
-        for found, record in rows[at:]:
-            if len(reply.messages) >= query.max or size >= ANSWER_BYTES:
-                reply.more = True
-                break
+        for found, record in rows:
             reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
-            size += len(record.body)
         return reply
 
     async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
@@ -299,26 +296,28 @@ def copy_of(store: Any, node: str, group: str, index: int) -> admin_pb2.ReplicaC
 
 
 def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int]) -> tuple[list[tuple[Any, Any]], bool]:
-    """On a thread: (found, decoded record) of what matches exactly, newest first, and whether that is all of it.
+    """On a thread: (found, decoded record) of what matches exactly, newest first, as far as one answer goes; and whether that is all.
 
-    One index serves keys and ids, so that more is asked for until enough of the wanted kind came.
+    One index serves keys and ids, and messages of an older incarnation of the topic are still in it.
     """
     begin = query.begin_ms if query.HasField("begin_ms") else 0
-    end = query.end_ms if query.HasField("end_ms") else 1 << 62
+    end = query.end_ms if query.HasField("end_ms") else TIME_MAX
     wanted = query.key if query.HasField("key") else query.message_id
-    limit = query.max + query.skip + 1
-    while True:
-        found = lookup.by_key(query.topic, wanted, begin, end, limit)
-        rows = []
-        for one in found:
-            record = decode_record(one.record)
-            fields = decode_properties(record.properties)
-            known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
-            if known and begin <= record.store_ms < end and _is_wanted(query, fields):
-                rows.append((one, record))
-        if len(found) < limit or len(rows) > query.max + query.skip:
-            return rows, len(found) < limit
-        limit *= 4
+    rows: list[tuple[Any, Any]] = []
+    skipped = size = 0
+    for found in lookup.each_by_key(query.topic, wanted, begin, end):
+        record = decode_record(found.record)
+        known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
+        if not known or not begin <= record.store_ms < end or not _is_wanted(query, decode_properties(record.properties)):
+            continue
+        if not rows and skipped < query.skip and record.store_ms == end - 1:
+            skipped += 1
+            continue
+        if len(rows) >= query.max or size >= ANSWER_BYTES:
+            return rows, False
+        rows.append((found, record))
+        size += len(found.record)
+    return rows, True
 
 
 def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:

@@ -42,12 +42,19 @@ class MeasuredLookup(Lookup):
         super().__init__(reader, index)
         self._seconds = metrics.LOOKUP_SECONDS.labels(group)
 
-    def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
-        began = time.perf_counter()
+    def each_by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX) -> Iterator[Found]:
+        spent = 0.0
+        each = super().each_by_key(stored_topic, key, begin_ms, end_ms)
         try:
-            return super().by_key(stored_topic, key, begin_ms, end_ms, limit)
+            while True:
+                began = time.perf_counter()
+                one = next(each, None)
+                spent += time.perf_counter() - began
+                if one is None:
+                    return
+                yield one
         finally:
-            self._seconds.observe(time.perf_counter() - began)
+            self._seconds.observe(spent)
 
 
 class Indexer:

@@ -8,7 +8,9 @@ index holds. What retention removed meanwhile is no error: it is not found.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from crc32c import crc32c
 
@@ -47,12 +49,15 @@ class Lookup:
     def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
         """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only what is indexed already. Raises
         OSError, Damaged."""
+        return list(islice(self.each_by_key(stored_topic, key, begin_ms, end_ms), max(0, limit)))
+
+    def each_by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX) -> Iterator[Found]:
+        """The same one by one, for who does not know beforehand how many are wanted: only the one at hand is in memory."""
         names = pieces(key)
-        if not names or limit <= 0:
-            return []
+        if not names:
+            return
         # Of the pieces the longest is the rarest, as a rule.
         hash_ = key_hash(stored_topic, max(names, key=len))
-        found: list[Found] = []
         seen = -1
         for physical_offset in self._index.find(hash_, begin_ms, end_ms):
             # Two equal keys of one message are neighbours: places never rise along the search.
@@ -61,10 +66,7 @@ class Lookup:
             seen = physical_offset
             one = self.at(physical_offset)
             if one is not None and _matches(one, stored_topic, key, begin_ms, end_ms):
-                found.append(one)
-                if len(found) == limit:
-                    break
-        return found
+                yield one
 
     def at(self, physical_offset: int, size: int = 0) -> Found | None:
         """The message whose record lies at `physical_offset`; None when it is gone, not there yet, or none begins there. A `size` that is

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from ledgermq.proto.layout import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.types import Draft, Range
+from ledgermq.storage.lookup import Found
 from tests.contract.backend import AgreedState, Clock, LoopEngine, MemoryLink
 from tests.node_core.core_fakes import EPOCH_MS, MS, MemoryLog
 
@@ -29,23 +30,13 @@ TOPIC = SimpleNamespace(namespace="", name="t", placement={"g1": 2, "g2": 1}, qu
 NAME = admin_pb2.Name(name="t")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a lookup finds."""
-
-    index: int
-    physical_offset: int
-    size: int
-    record: bytes
-
-
 class ScanningLookup:
     """Finds what `Lookup` finds, by reading everything."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
 
-    def by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[Found]:
+    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
         found = []
         for entries in self._log.ranges:
             for at, start in enumerate(entries.starts.tolist()):
@@ -54,7 +45,7 @@ class ScanningLookup:
                 own = decode_properties(fields.properties)
                 if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= fields.store_ms <= end_ms:
                     found.append(Found(entries.first_index + at, entries.pos + start + 48, len(record), record))
-        return found[::-1][:limit]
+        return iter(found[::-1])
 
 
 class MemoryStore:
