@@ -26,9 +26,10 @@ from typing import Any, Protocol, TypeVar, cast
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.errors import EXIT_BUG, EXIT_SYNC, FatalError
+from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.sync_watch import SyncWatch
 from ledgermq.proto.types import ReplicaStatus
+from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 
 T = TypeVar("T")
 Outcome = Result | Refused
@@ -412,12 +413,27 @@ class Engine:
             group.close()
 
 
+def _of_the_disk(error: OSError) -> FatalError:
+    """A file of this node could not be read, opened or written outside of a group commit."""
+    if is_exhausted(error):
+        what = f"the operating system gives this node no more files, maps or memory ({error})"
+        return FatalError(EXIT_LIMIT, what, f"{LIMIT_REMEDY}, then start the node again")
+    if is_no_space(error):
+        return FatalError(EXIT_SPACE, f"no space ({error})", "free disk space, then start the node again")
+    return FatalError(
+        EXIT_SYNC, f"a file of this node cannot be used ({error})", "check the disk, then start the node again; it verifies its log"
+    )
+
+
 def as_fatal(error: Exception) -> FatalError:
     """The exit status and sentence for an exception that ended the engine."""
     if isinstance(error, FatalError):
         return error
     if isinstance(error, Fenced):
-        return FatalError(EXIT_SYNC, f"the replica is fenced: {error}", "check the disk, then start the node again; it verifies its log")
+        remedy = LIMIT_REMEDY if error.exit_code == EXIT_LIMIT else "check the disk"
+        return FatalError(error.exit_code, f"the replica is fenced: {error}", f"{remedy}, then start the node again; it verifies its log")
+    if isinstance(error, OSError):
+        return _of_the_disk(error)
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
         return FatalError(exit_code, str(error), "the node's log says more")

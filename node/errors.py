@@ -11,10 +11,11 @@ EXIT_DAMAGED = 75
 EXIT_PLATFORM = 76
 EXIT_SECRET = 77
 EXIT_MAP = 78
+EXIT_LIMIT = 79
 
 
 class FatalError(Exception):
-    """The node cannot start or go on. `exit_code` is one of 70–78; `what` and `remedy` become one sentence for the operator."""
+    """The node cannot start or go on. `exit_code` is one of 70–79; `what` and `remedy` become one sentence for the operator."""
 
     def __init__(self, exit_code: int, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")

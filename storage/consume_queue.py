@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ledgermq.proto.layout import QUEUE_UNIT, Columns
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import DerivedLost, NoSpace, is_no_space
+from ledgermq.storage.errors import LIMIT_REMEDY, DerivedLost, Exhausted, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.mapped_files import file_name, parse_name
 
 UNIT_BYTES = 20
@@ -202,6 +202,8 @@ class ConsumeQueues:
         except OSError as error:
             if is_no_space(error):
                 raise NoSpace(f"no space for {self._path(key)}: free disk space; dispatching resumes by itself") from error
+            if is_exhausted(error):
+                raise Exhausted(f"{self._path(key)} cannot be opened ({error}): {LIMIT_REMEDY}; dispatching resumes by itself") from error
             raise
         self._next[key] = first + count
 

@@ -10,6 +10,11 @@ from __future__ import annotations
 import errno
 
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
+GONE_ERRNOS = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE})
+EXIT_FAILED = 73
+EXIT_LIMIT = 79
+LIMIT_REMEDY = "raise the limit of open files (ulimit -n) or of maps (sysctl vm.max_map_count), or give it memory"
 
 
 class StorageError(Exception):
@@ -25,7 +30,8 @@ class Unusable(StorageError):
 
 
 class LogFenced(StorageError):
-    """The log takes nothing any more (invariants I9 and I10). `exit_code` is 73 after a failed write or sync, 75 for damage."""
+    """The log takes nothing any more (invariants I9 and I10). `exit_code` is 73 after a failed write or sync, 75 for damage, 79 when the
+    operating system ran out of something in the middle of a write."""
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -36,6 +42,12 @@ class NoSpace(StorageError):
     """The disk is full. Nothing was appended; the same call may succeed later."""
 
     exit_code = 74
+
+
+class Exhausted(NoSpace):
+    """The process may not open or map more, or there is no memory. Nothing was appended; the same call may succeed later."""
+
+    exit_code = EXIT_LIMIT
 
 
 class Damaged(StorageError):
@@ -61,3 +73,30 @@ class DerivedLost(StorageError):
 def is_no_space(error: OSError) -> bool:
     """Whether a failed call means that the disk (or the quota) is full."""
     return error.errno in NO_SPACE_ERRNOS
+
+
+def lacks_descriptors(error: OSError) -> bool:
+    """Whether a call failed because no more files can be open. No sync ever fails like this: nothing was lost."""
+    return error.errno in DESCRIPTOR_ERRNOS
+
+
+def is_exhausted(error: OSError) -> bool:
+    """Whether a call failed at a limit of the operating system before it did anything. Not for syncs: those may report ENOMEM too."""
+    return error.errno in DESCRIPTOR_ERRNOS or error.errno == errno.ENOMEM
+
+
+def explain(root: str, error: OSError) -> StorageError:
+    """What a failed call means for a process that wanted to start in `root`, and what to do."""
+    if is_no_space(error):
+        return NoSpace(f"no space to start in {root} ({error}): free disk space, then start again")
+    if is_exhausted(error):
+        return Exhausted(
+            f"the operating system gives this process no more files, maps or memory ({error}): {LIMIT_REMEDY}, then start again"
+        )
+    if error.errno in GONE_ERRNOS:
+        what = f"the disk under {root} fails or is gone ({error})"
+        return LogFenced(f"{what}: look at the kernel's log; replace or reattach it, or restore this replica from its peers", EXIT_FAILED)
+    if error.errno == errno.EROFS:
+        what = f"{root} is on a file system that is read-only ({error})"
+        return Unusable(f"{what}: a kernel does that to a disk that fails; look at its log, then mount it writable again")
+    return Unusable(f"{root} cannot be used ({error}): check the path, its owner and its permissions")

@@ -5,15 +5,14 @@ The way into this package. Ties identity, hard state, entry log and consume queu
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 
 from ledgermq.proto.types import Identity
 from ledgermq.storage import checkpoints, identity, snapshot
 from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EXIT_SYNC_FAILED, EntryLog
-from ledgermq.storage.errors import LogFenced, NoSpace, StorageError, Unusable, is_no_space
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import NoSpace, StorageError, Unusable, explain
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
@@ -39,11 +38,11 @@ class GroupStore:
     def create(cls, disk: Disk, root: str, new: Identity) -> None:
         """Make the directory of a new replica, durable when this returns. The identity is written last: a directory without one was never
         used and is made anew. Raises Unusable when something is in the way, NoSpace."""
-        if identity.read_identity(disk, root) is not None:
-            raise Unusable(f"{root} already holds a replica: a new one needs an empty directory")
         parent = root.rpartition("/")[0]
         log_directory = f"{root}/dledger-{new.replica}"
         try:
+            if identity.read_identity(disk, root) is not None:
+                raise Unusable(f"{root} already holds a replica: a new one needs an empty directory")
             _require_unused(disk, root, new.replica)
             needed = new.data_file_bytes + new.data_file_bytes // HEADROOM_FRACTION + START_BYTES
             if disk.exists(parent) and disk.free_bytes(parent) < needed:
@@ -60,7 +59,7 @@ class GroupStore:
                     disk.sync_dir(directory)
             identity.write_identity(disk, root, new)
         except OSError as error:
-            raise _unusable(root, error) from error
+            raise explain(root, error) from error
 
     @classmethod
     def open(
@@ -77,8 +76,8 @@ class GroupStore:
         """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own;
         `writer` says how its log is appended to.
 
-        The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75) or
-        UnknownFormat (76); a log with damage at or below its mark comes back fenced in `log.fenced`.
+        The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75),
+        UnknownFormat (76) or Exhausted (79); a log with damage at or below its mark comes back fenced in `log.fenced`.
         """
         phases = phases or Phases()
         try:
@@ -99,7 +98,7 @@ class GroupStore:
                 hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
             log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)
         except OSError as error:
-            raise _unusable(root, error) from error
+            raise explain(root, error) from error
         return cls(disk, root, found, hard_state, log, was_clean=was_clean)
 
     @property
@@ -151,8 +150,11 @@ class GroupStore:
 
 
 def exists(disk: Disk, root: str) -> bool:
-    """Whether a replica lives in `root`."""
-    return identity.read_identity(disk, root) is not None
+    """Whether a replica lives in `root`. Raises what `GroupStore.open` raises."""
+    try:
+        return identity.read_identity(disk, root) is not None
+    except OSError as error:
+        raise explain(root, error) from error
 
 
 def _require_unused(disk: Disk, root: str, replica: str) -> None:
@@ -174,11 +176,3 @@ def _remove_unfinished(disk: Disk, directories: tuple[str, ...]) -> None:
 
 def _incomplete(path: str) -> StorageError:
     return Unusable(f"{path} is missing: this directory is not complete; restore it, or start this replica anew from its peers")
-
-
-def _unusable(root: str, error: OSError) -> StorageError:
-    if is_no_space(error):
-        return NoSpace(f"no space to start in {root} ({error}): free disk space, then start again")
-    if error.errno == errno.EIO:
-        return LogFenced(f"the disk under {root} fails ({error}): replace it, then restore this replica from its peers", EXIT_SYNC_FAILED)
-    return Unusable(f"{root} cannot be used ({error}): check the path, its owner and its permissions")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.storage.errors import EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,11 @@ class LogFull(Exception):
 
 
 class Fenced(Exception):
-    """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9). The process must exit."""
+    """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9). The process exits with `exit_code`."""
+
+    def __init__(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
 
 
 class Replicator(Protocol):

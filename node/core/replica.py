@@ -27,7 +27,7 @@ from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
 from ledgermq.storage.entry_log import EntryLog, SyncJob
-from ledgermq.storage.errors import BadRange, LogFenced, NoSpace
+from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 
 IDLE_NS = 100 * MS
@@ -357,7 +357,8 @@ class RaftReplica:
 
     def _fence(self, reason: str, error: Exception | None = None) -> None:
         self.fenced = reason
-        raise Fenced(reason) from error
+        exit_code = EXIT_LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
+        raise Fenced(reason, exit_code or EXIT_FAILED) from error
 
     def _refuse_when_fenced(self) -> None:
         if self.fenced is not None:

@@ -95,6 +95,7 @@ class FaultyDisk:
         self._writes_left: int | None = None
         self._write_errno = 0
         self._creation_errno = 0
+        self._opening_errno = 0
 
     def note(self, *event: object) -> None:
         self.trace.append(event)
@@ -108,8 +109,11 @@ class FaultyDisk:
     def fail_creation(self, *, errno_of: str) -> None:
         self._creation_errno = getattr(errno, errno_of)
 
+    def fail_opening(self, *, errno_of: str) -> None:
+        self._opening_errno = getattr(errno, errno_of)
+
     def heal(self) -> None:
-        self._writes_left, self._creation_errno, self.syncs_fail, self.free = None, 0, False, None
+        self._writes_left, self._creation_errno, self._opening_errno, self.syncs_fail, self.free = None, 0, 0, False, None
 
     def count_write(self) -> None:
         if self._writes_left is None:
@@ -119,6 +123,7 @@ class FaultyDisk:
         self._writes_left -= 1
 
     def open(self, path: str) -> DiskFile:
+        self._refuse_opening()
         return FaultyFile(self, self._disk.open(path))
 
     def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
@@ -153,7 +158,12 @@ class FaultyDisk:
             raise OSError(errno.EIO, "Input/output error", path)
         self._disk.sync_dir(path)
 
+    def _refuse_opening(self) -> None:
+        if self._opening_errno:
+            raise OSError(self._opening_errno, "made to fail")
+
     def read_file(self, path: str) -> bytes:
+        self._refuse_opening()
         return self._disk.read_file(path)
 
     def replace_file(self, path: str, data: bytes) -> None:
