@@ -1,0 +1,214 @@
+"""Carrying out trims, digests and the reserve: what each waits for, and what an interruption or a full disk leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ledgermq.node import digests as digests_module
+from ledgermq.node.core.pins import PinBook
+from ledgermq.node.digests import Digests
+from ledgermq.node.disk_watch import KINDS, used_by_kind
+from ledgermq.node.trimming import Trimming
+from ledgermq.storage.file_digest import CHUNK_BYTES, file_digest
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.reserve import Reserve
+from tests.storage.faulty_disk import FaultyDisk
+
+FILE = 1000
+S = 1_000_000_000
+
+
+class FakeLog:
+    """A log with ten entries a file."""
+
+    def __init__(self) -> None:
+        self.begin_index = 0
+        self.begin_pos = 0
+        self.end_index = 55
+        self.trimmed: list[int] = []
+
+    def pos_of(self, index: int) -> int:
+        return index // 10 * FILE + index % 10 * 90
+
+    def trim(self, begin_index: int) -> list[str]:
+        assert begin_index % 10 == 0, "whole files only"
+        self.trimmed.append(begin_index)
+        self.begin_index, self.begin_pos = begin_index, self.pos_of(begin_index)
+        return [f"file before {begin_index}"]
+
+
+class Stage:
+    """A replica whose records say that the log begins with entry 30, by the record at entry 50."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.pins = PinBook()
+        self.queues: list[int] = []
+        self.machine = cast(Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=SimpleNamespace(trim_index=50)))
+        derived: Any = SimpleNamespace(trim=self.queues.append)
+        self.trimming = Trimming("g1", self.machine, self.log, [derived], self.pins, FILE)
+
+
+def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
+    """Whatever snapshot a later start finds, derived state must not ask for entries that are gone."""
+    stage = Stage()
+    stage.trimming.step(49, 0)
+    assert stage.log.trimmed == [] and stage.trimming.wants_snapshot(49)
+    assert "entry 50" in str(stage.trimming.obstacle(49, 0))
+    stage.trimming.step(50, 0)
+    assert stage.log.trimmed == [10] and not stage.trimming.wants_snapshot(50)
+
+
+def test_one_file_a_turn_then_what_names_places_in_it() -> None:
+    """Removing a file of a gigabyte takes its time; consume queues follow when the log is where the records say."""
+    stage = Stage()
+    for expected in ([10], [10, 20], [10, 20, 30]):
+        stage.trimming.step(50, 0)
+        assert stage.log.trimmed == expected and stage.queues == []
+    for _ in range(3):
+        stage.trimming.step(50, 0)
+    assert stage.log.trimmed == [10, 20, 30] and stage.queues == [3 * FILE] and stage.trimming.obstacle(50, 0) is None
+
+
+def test_pin_holds_what_lies_behind_it_until_it_ends() -> None:
+    """A backup of this node keeps its files although the cluster has trimmed them; files before the pin may go."""
+    stage = Stage()
+    stage.pins.take("p", FILE + 500, "backup", 10_000, 0)
+    for _ in range(3):
+        stage.trimming.step(50, 0)
+    assert stage.log.trimmed == [10] and "backup" in str(stage.trimming.obstacle(50, 0))
+    stage.trimming.step(50, 11 * S)
+    assert stage.log.trimmed == [10, 20]
+
+
+def test_derived_files_of_an_interrupted_life_are_trimmed_after_the_start() -> None:
+    """The log was trimmed, then the process ended: consume queues catch up without a further trim."""
+    stage = Stage()
+    stage.log.begin_index, stage.log.begin_pos = 30, 3 * FILE
+    stage.trimming.step(50, 0)
+    assert stage.log.trimmed == [] and stage.queues == [3 * FILE]
+
+
+def expected_digest(data: bytes) -> str:
+    chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+    return hashlib.sha256(b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES, CHUNK_BYTES + 1])
+def test_digest_is_over_the_digests_of_chunks(tmp_path: Path, size: int) -> None:
+    """The last chunk may be shorter; the caller is told of every one."""
+    data = bytes(k * 7 % 251 for k in range(size))
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    steps: list[int] = []
+    assert file_digest(RealDisk(), str(path), steps.append) == expected_digest(data)
+    assert sum(steps) == size and len(steps) == -(-size // CHUNK_BYTES)
+
+
+def make_digests(tmp_path: Path, log_id: str = "log", disk: Any = None) -> Digests:
+    for name in ("data", "state"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    identity = SimpleNamespace(log_id=log_id, group="g1")
+    store: Any = SimpleNamespace(log_directory=str(tmp_path), state_directory=str(tmp_path / "state"), identity=identity)
+    return Digests(disk or RealDisk(), store, 1 << 40)
+
+
+def log_file(tmp_path: Path, base: int, data: bytes) -> None:
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / f"{base:020d}").write_bytes(data)
+
+
+def settle(digests: Digests, bases: list[int]) -> None:
+    """Ask as the checks do, until nothing is under way."""
+    for _ in bases:
+        digests.want(bases)
+        if digests._running is not None:
+            digests._running[1].exception()
+    digests.want([])
+
+
+def test_digests_come_one_after_the_other_and_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was computed is noted; another log's note is not believed."""
+    for base in (0, 1000):
+        log_file(tmp_path, base, b"content of %d" % base)
+    digests = make_digests(tmp_path)
+    settle(digests, [0, 1000])
+    known = {base: expected_digest(b"content of %d" % base) for base in (0, 1000)}
+    assert digests.known == known
+    digests.keep_from(1000)
+    assert digests.known == {1000: known[1000]}
+    digests.stop()
+    monkeypatch.setattr(digests_module, "file_digest", None)
+    again = make_digests(tmp_path)
+    assert again.known == known
+    again.stop()
+    other = make_digests(tmp_path, log_id="other")
+    assert other.known == {}
+    other.stop()
+
+
+def test_unreadable_file_is_told_once_and_not_asked_again(tmp_path: Path) -> None:
+    """A file that cannot be read has no digest; the files after it get theirs. A missing one was trimmed and is no failure."""
+    for base in (0, 1000):
+        log_file(tmp_path, base, b"x")
+
+    class Broken(RealDisk):
+        def open(self, path: str) -> Any:
+            if path.endswith("0" * 20):
+                raise OSError(5, "no")
+            return super().open(path)
+
+    digests = make_digests(tmp_path, disk=Broken())
+    settle(digests, [0, 1000, 2000])
+    assert list(digests.known) == [1000] and digests._failed == {0}
+    digests.stop()
+
+
+def test_stop_does_not_wait_for_a_large_file(tmp_path: Path) -> None:
+    """A slow digest is given up; the next life computes it."""
+    log_file(tmp_path, 0, b"x" * 100)
+    digests = make_digests(tmp_path)
+    digests._bytes_per_s = 1e-6  # type: ignore[assignment]  # so slow that only a stop ends it
+    digests.want([0])
+    stopper = threading.Thread(target=digests.stop)
+    stopper.start()
+    stopper.join(30)
+    assert not stopper.is_alive() and digests.known == {}
+
+
+def test_reserve_is_real_space_and_given_back_once(tmp_path: Path) -> None:
+    """Filled when there is room for it twice over; released, it is gone until it is filled again."""
+    disk = FaultyDisk(RealDisk())
+    reserve = Reserve(disk, str(tmp_path / "reserve"), 1 << 16)
+    disk.free = (1 << 17) - 1
+    assert not reserve.fill() and not reserve.held
+    disk.free = 1 << 17
+    assert reserve.fill() and reserve.fill() and (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 16
+    assert reserve.release() and not reserve.release() and not reserve.held
+    assert sorted(tmp_path.iterdir()) == []
+    assert not Reserve(disk, str(tmp_path / "none"), 0).fill()
+
+
+def test_disk_use_is_sorted_by_kind(tmp_path: Path) -> None:
+    """Every kind is named, whatever is there; what nobody knows is other."""
+    places = {
+        "log": "dledger-n1/data/0",
+        "index": "dledger-n1/index/0",
+        "consume-queue": "consumequeue/t/0/0",
+        "key-index": "index/20260101000000000",
+        "state": "state/bloom/x",
+        "other": "checkpoint",
+    }
+    for kind, place in places.items():
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 4096 * (1 + KINDS.index(kind)))
+    (tmp_path / "dledger-n1" / "syncedmark").write_bytes(b"")
+    used = used_by_kind(str(tmp_path))
+    assert set(used) == set(KINDS) and [used[kind] for kind in KINDS] == sorted(used.values()) and min(used.values()) >= 4096
