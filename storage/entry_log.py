@@ -5,6 +5,7 @@ moves. Roles, votes and commit are unknown here; recovery is `log_recovery.py`.
 
 Counters, and what holds between them:
   begin_index ≤ durable_index + 1 ≤ end_index + 1.
+  `begin_index` is the first entry kept, at `begin_pos`; `begin_term` and `begin_chain` are those of the entry before it. Moved by `trim`.
   `end_index` is the last entry appended (begin_index − 1 for none), moved by `append_…` and `truncate_from`.
   `durable_index` is the last entry covered by a finished sync, moved by `finish_sync` and `truncate_from`.
   The mark on disk is never above `durable_index`.
@@ -25,9 +26,22 @@ import numpy as np
 from ledgermq.proto.layout import chain_crc_at, chain_seed, make_range, record_columns, seal
 from ledgermq.proto.layout_columns import CRC_WORDS_AT, ENTRY_MIN_BYTES
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
+from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import BadRange, Damaged, LogFenced, NoSpace
-from ledgermq.storage.index_files import IndexFiles, make_units
+from ledgermq.storage.errors import (
+    EXIT_FAILED,
+    EXIT_LIMIT,
+    LIMIT_REMEDY,
+    BadRange,
+    Damaged,
+    Exhausted,
+    LogFenced,
+    NoSpace,
+    is_exhausted,
+    is_no_space,
+    lacks_descriptors,
+)
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
 from ledgermq.storage.log_scan import BLANK_BYTES, Run, make_blank
 from ledgermq.storage.log_writer import LogWriter
@@ -39,7 +53,6 @@ RESERVE_BYTES_MAX = 1 << 20
 RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
 CONTROL_TOPICS = "rmq_sys_"
-EXIT_SYNC_FAILED = 73
 EXIT_DAMAGED = 75
 UNITS_A_READ = 4096
 
@@ -79,13 +92,16 @@ class EntryLog:
         data: MappedFiles,
         index: IndexFiles,
         mark: SyncedMarkFile,
-        seed: int,
         report: RecoveryReport,
         runs: list[Run],
         writer: LogWriter,
+        begin: Begin,
+        place: tuple[str, str],
     ) -> None:
+        """`place`: the log's directory and its id."""
         self.report = report
-        self.begin_index = 0
+        self.begin_index, self.begin_pos = begin.index, begin.pos
+        self.begin_term, self.begin_chain = begin.term, begin.chain
         self.end_index = report.end.index - 1
         self.end_pos = report.end.pos
         self.end_term = report.end.term
@@ -93,10 +109,11 @@ class EntryLog:
         self.durable_index = self.end_index
         self.fenced: LogFenced | None = None
         self._disk = disk
+        self._directory, self._log_id = place
         self._data = data
         self._index = index
         self._mark = mark
-        self._seed = seed
+        self._seed = chain_seed(self._log_id)
         self._runs = runs
         self._writer = writer
         self._reserve = min(RESERVE_BYTES_MAX, data.file_bytes // RESERVE_FRACTION)
@@ -135,19 +152,21 @@ class EntryLog:
         `writer` appends to them (by default with `pwrite`) and belongs to this log from now on.
 
         Damage at or below the synced mark opens the log fenced (exit code 75) with nothing touched. Raises Unusable, Damaged (a damaged
-        mark), UnknownFormat, OSError.
+        mark or begin file), UnknownFormat, OSError.
         """
         phases, writer = phases or Phases(), writer or LogWriter()
-        seed = chain_seed(identity.log_id)
         with phases.phase("log_files"):
+            begin = read_begin(disk, directory, identity.log_id)
             mark = SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id)
             data = MappedFiles(disk, f"{directory}/data", identity.data_file_bytes, submit, allocate=True, warmth=writer.warmth)
             index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+            data.origin = begin.pos
+            index.files.origin = index.files.base_of(begin.index * UNIT_BYTES)
             data.load()
             suspect = index.files.repair()
-        recovery = Recovery(disk, data, index, mark.value, seed, clean=clean and not suspect, thorough=suspect, phases=phases)
+        recovery = Recovery(disk, data, index, mark.value, begin, clean=clean and not suspect, thorough=suspect, phases=phases)
         recovered = recovery.run()
-        log = cls(disk, data, index, mark, seed, recovered.report, recovered.runs, writer)
+        log = cls(disk, data, index, mark, recovered.report, recovered.runs, writer, begin, (directory, identity.log_id))
         if recovered.fenced is not None:
             log.fenced = LogFenced(recovered.fenced, EXIT_DAMAGED)
             return log
@@ -186,18 +205,18 @@ class EntryLog:
         return list(self._runs)
 
     def term_at(self, index: int) -> int:
-        """The term of an entry; −1 for the one before the first."""
+        """The term of an entry; for the one before the first, what the begin says (−1 in a whole log)."""
         if index == self.begin_index - 1:
-            return -1
+            return self.begin_term
         self._require_entry(index)
         return self._runs[bisect_right(self._runs, index, key=lambda run: run[0]) - 1][1]
 
     def chain_at(self, index: int) -> int:
-        """The stored chain CRC of an entry; the seed before the first."""
+        """The stored chain CRC of an entry; before the first, what the begin says (the seed in a whole log)."""
         if index == self.end_index:
             return self.end_chain
         if index == self.begin_index - 1:
-            return self._seed
+            return self.begin_chain
         return self._chain_at_pos(self.pos_of(index))
 
     def pos_of(self, index: int) -> int:
@@ -223,7 +242,7 @@ class EntryLog:
             raise Damaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
         positions: I64 = units["pos"].astype(np.int64)
         sizes = units["size"].astype(np.int32)
-        prev_chain = self._chain_at_pos(int(positions[0])) if before else self._seed
+        prev_chain = self._chain_at_pos(int(positions[0])) if before else self.begin_chain
         positions, sizes = positions[before:], sizes[before:]
         pos = int(positions[0])
         limit = min(pos + max_bytes, self._data.base_of(pos) + self._data.file_bytes)
@@ -308,6 +327,7 @@ class EntryLog:
         `index` − 1. The mark is lowered durably before the first byte is erased."""
         self._require_sound()
         self._require_entry(index)
+        assert index > self.begin_index or index == 0, f"entry {index} is the first of a trimmed log: it is committed"
         pos = self.pos_of(index)
         last, end = index - 1, pos
         if last >= self.begin_index:
@@ -325,7 +345,7 @@ class EntryLog:
             self._writer.drain()
             self._erase(end, index)
         except OSError as error:
-            raise self._fence(f"truncating the log from entry {index} failed: {error}") from error
+            raise self._fence(f"truncating the log from entry {index} failed: {error}", error) from error
         self.durable_index = min(self.durable_index, last)
         self.end_index, self.end_pos, self.end_term, self.end_chain = last, end, mark.term, mark.chain_crc
         while self._runs and self._runs[-1][0] > last:
@@ -347,6 +367,48 @@ class EntryLog:
             at += min(length, 1 << 20)
         self._index.erase(index, self.end_index + 1)
 
+    # Trimming
+
+    def trim(self, begin_index: int) -> list[str]:
+        """Let the log begin with `begin_index`, the first entry of a file and durable: the files before it go, and the index files that
+        describe nothing else. Returns the paths removed. Raises NoSpace (nothing was changed), LogFenced.
+
+        The begin is on stable storage before the first file goes; the names go at once and durably with the next sync."""
+        self._require_sound()
+        self._require_entry(begin_index)
+        pos = self.pos_of(begin_index)
+        assert pos == self._data.base_of(pos) and begin_index <= self.durable_index, f"no trim to entry {begin_index} at {pos}"
+        if begin_index == self.begin_index:
+            return []
+        begin = Begin(begin_index, pos, self.term_at(begin_index - 1), self.chain_at(begin_index - 1))
+        try:
+            if self._mark.value.index < begin_index or self._mark.unsynced:
+                # Whoever finds the begin shall find a mark that is not older.
+                self._mark.write_and_sync(self._durable_mark)
+            write_begin(self._disk, self._directory, self._log_id, begin)
+        except OSError as error:
+            if is_no_space(error):
+                raise NoSpace(f"no space to note the begin of {self._directory}: free disk space; trimming resumes by itself") from error
+            raise self._fence(f"trimming the log to entry {begin_index} failed: {error}", error) from error
+        self.begin_index, self.begin_pos, self.begin_term, self.begin_chain = begin.index, begin.pos, begin.term, begin.chain
+        run = bisect_right(self._runs, begin_index, key=lambda run: run[0]) - 1
+        self._runs[: run + 1] = [(begin_index, self._runs[run][1])]
+        return self._drop_front()
+
+    def _drop_front(self) -> list[str]:
+        removed = []
+        try:
+            for files, begin in ((self._data, self.begin_pos), (self._index.files, self.begin_index * UNIT_BYTES)):
+                paths, dropped = files.drop_below(begin)
+                removed += paths
+                for file in dropped:
+                    self._index.dirty.pop(file, None)
+                    self._dirty.pop(file, None)
+                    self._close_later(file)
+        except OSError as error:
+            raise self._fence(f"removing trimmed files failed: {error}", error) from error
+        return removed
+
     # Durability
 
     def begin_sync(self, *, idle: bool = False) -> SyncJob | None:
@@ -365,7 +427,7 @@ class EntryLog:
             try:
                 self._mark.write(self._durable_mark)
             except OSError as error:
-                raise self._fence(f"writing the synced mark failed: {error}") from error
+                raise self._fence(f"writing the synced mark failed: {error}", error) from error
             files.append(self._mark.file)
         if self._rolled:
             files += self._index.dirty
@@ -401,6 +463,8 @@ class EntryLog:
             file.close()
         self._retired.clear()
         if error is not None:
+            if lacks_descriptors(error):
+                raise self._fence(f"a sync of the log could not begin ({error}): nothing is acknowledged any more", error)
             raise self._fence(f"a sync of the log failed ({error}): nothing is acknowledged any more; check the disk, then start again")
         if job._wrote_mark:
             self._mark.synced()
@@ -472,15 +536,20 @@ class EntryLog:
             while self._data.end < wanted:
                 self._data.extend()
             self._index.reserve(self.end_index + 1 + count, control=control)
+            for base in range(self._data.base_of(self.end_pos), end, self._data.file_bytes):
+                # Opened before anything is written, so that a process at its limit of descriptors refuses instead of stopping half-way.
+                self._data.at(base)
         except OSError as error:
-            raise self._fence(f"making room for the log failed: {error}") from error
+            if is_exhausted(error):
+                raise Exhausted(f"the log cannot open its files ({error}): {LIMIT_REMEDY}; writing resumes by itself") from error
+            raise self._fence(f"making room for the log failed: {error}", error) from error
 
     def _adopt(self) -> None:
         """Give a file that was made ahead its name, so that the sync at hand makes the name durable."""
         try:
             self._adopt_next()
         except OSError as error:
-            raise self._fence(f"making room for the log failed: {error}") from error
+            raise self._fence(f"making room for the log failed: {error}", error) from error
 
     def _adopt_next(self) -> None:
         """Never a second file ahead of the one being written, although one may be ready: after a truncation."""
@@ -501,7 +570,7 @@ class EntryLog:
             self._put(entries.pos, entries.data)
             self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))
         except OSError as error:
-            raise self._fence(f"writing entry {entries.first_index} failed: {error}") from error
+            raise self._fence(f"writing entry {entries.first_index} failed: {error}", error) from error
         if entries.term != self.end_term or not self._runs:
             self._runs.append((entries.first_index, entries.term))
         self.end_index, self.end_pos = entries.last_index, entries.end_pos
@@ -558,6 +627,10 @@ class EntryLog:
         if self.fenced is not None:
             raise self.fenced
 
-    def _fence(self, reason: str) -> LogFenced:
-        self.fenced = LogFenced(reason, EXIT_SYNC_FAILED)
+    def _fence(self, reason: str, cause: OSError | None = None) -> LogFenced:
+        """`cause` is given where no sync is involved: then a limit of the operating system is told from a disk that fails."""
+        if cause is not None and is_exhausted(cause):
+            self.fenced = LogFenced(f"{reason}; {LIMIT_REMEDY}, then start again", EXIT_LIMIT)
+        else:
+            self.fenced = LogFenced(reason, EXIT_FAILED)
         return self.fenced

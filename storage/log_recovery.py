@@ -2,7 +2,8 @@
 
 Rules (design §4). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced. What lies above it and
 is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page cache only, so they are written
-again in place and synced before anybody learns of them. Index units are rebuilt from the log where they disagree with it.
+again in place and synced before anybody learns of them. Index units are rebuilt from the log where they disagree with it. A log begins
+where its `begin` file says: files before that are what an interrupted trim left, and go; a file that is missing from there on is damage.
 
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
 every byte above the mark and all of the space behind the end. Bodies below the mark are the audit's affair, except in files whose units
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BLANK_MAGIC, ENTRY_MAGIC
 from ledgermq.proto.types import SyncedMark
+from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, Units, make_units
 from ledgermq.storage.log_decision import Above, Act, Below, decide
@@ -96,18 +98,21 @@ class Recovery:
         files: MappedFiles,
         index: IndexFiles,
         mark: SyncedMark,
-        seed: int,
+        begin: Begin,
         *,
         clean: bool,
         thorough: bool,
         phases: Phases | None = None,
     ) -> None:
+        if mark.index < begin.index:
+            # Whatever lies before the begin was synced, whatever older mark a damaged slot brought back.
+            mark = SyncedMark(begin.term, begin.index - 1, begin.pos, begin.chain)
         self._disk = disk
         self._phases = phases or Phases()
         self._files = files
         self._index = index
         self._mark = mark
-        self._seed = seed
+        self._begin = begin
         self._clean = clean
         self._thorough = thorough
         """Check every file, not only the last ones: index files were missing."""
@@ -138,6 +143,9 @@ class Recovery:
                 self._erase(end.pos)
             if not self._clean:
                 self._zero_again(end.pos)
+        for files in (self._files, self._index.files):
+            # Only now, when the rest has proved to be the log that the begin file speaks of.
+            self._report.removed_files += len(files.drop_below(files.origin)[0])
         with self._phases.phase("index"):
             self._rebuild_units()
             self._index.erase(end.index, self._index_limit(end.index))
@@ -152,8 +160,10 @@ class Recovery:
         try:
             if mark.index < 0:
                 return Below.NOTHING
-            if self._files.begin != 0:
-                raise _Damage(f"the first log file begins at {self._files.begin}, not at 0")
+            if self._files.begin != self._begin.pos or not self._files.bases:
+                raise _Damage(self._name_missing())
+            if mark.index < self._begin.index:
+                return Below.INTACT
             self._require_files(mark.end_pos)
             firsts = self._read_firsts(mark.end_pos)
             self._check_files(firsts)
@@ -162,6 +172,11 @@ class Recovery:
             self._report.reason = f"{damage}; the log was synced up to entry {mark.index}: restore this replica from its peers"
             return Below.DAMAGED
         return Below.INTACT
+
+    def _name_missing(self) -> str:
+        found = f"the first log file begins at {self._files.begin}" if self._files.bases else "there is no log file"
+        said = "the begin file says that the log begins there" if self._begin.index else "no begin file says that it was trimmed"
+        return f"{found}, that at {self._begin.pos} is missing ({said})"
 
     def _require_files(self, end_pos: int) -> None:
         gap = self._files.gap_after()
@@ -176,8 +191,11 @@ class Recovery:
             if base >= end_pos:
                 break
             head = self._header(base)
-            if head is None or (firsts and (head.index <= firsts[-1].index or head.term < firsts[-1].term)) or (not firsts and head.index):
+            low = (firsts[-1].index + 1, firsts[-1].term) if firsts else (self._begin.index, self._begin.term)
+            if head is None or head.index < low[0] or head.term < low[1] or (not firsts and head.index != self._begin.index):
                 raise _Damage(f"the log file at {base} does not begin with the entry that belongs there")
+            if not firsts and head.index and next_chain(self._files.read(base, HEADER_BYTES), self._begin.chain) != head.chain:
+                raise _Damage(f"entry {head.index}, with which the log begins, does not continue what was trimmed")
             firsts.append(head)
             self._files.close_idle(lambda file: False)
         return firsts
@@ -248,8 +266,8 @@ class Recovery:
 
     def _chain_before(self, first: Point) -> int:
         """The chain CRC in front of the first entry of a file: that of the last entry of the file before, which was checked already."""
-        if first.index == 0:
-            return self._seed
+        if first.index == self._begin.index:
+            return self._begin.chain
         if self._rebuilds and self._rebuilds[-1].last_index == first.index - 1:
             return self._rebuilds[-1].chain
         units = self._index.get(first.index - 1, 1)
@@ -310,7 +328,7 @@ class Recovery:
 
     def _start(self) -> Point:
         mark = self._mark
-        return Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc) if mark.index >= 0 else Point(0, 0, -1, self._seed)
+        return Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc) if mark.index >= 0 else Point(0, 0, -1, self._begin.chain)
 
     def _look_above(self) -> tuple[Above, Walker]:
         gap = 0 if self._files.begin > self._start().pos else self._files.gap_after()

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import pairwise
 
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import Damaged, NoSpace, is_no_space
+from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, Exhausted, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.memory import LOCK_REMEDY
 
 Submit = Callable[[Callable[[], object]], None]
@@ -178,6 +178,10 @@ class MappedFiles:
         self.bases: list[int] = []
         self.names_changed = False
         """A name was added or removed since the owner last reset this; the directory needs a sync."""
+        self.origin = 0
+        """Where the first file begins, or would: the owner moves it when files at the front are not wanted any more."""
+        self.left_over: list[int] = []
+        """Files before the origin that are still there: an interrupted removal left them."""
         self._disk = disk
         self._submit = submit
         self._allocate = allocate
@@ -190,9 +194,12 @@ class MappedFiles:
         """Files closed while a view may still hold their map."""
         self._next: _Preparation | None = None
         self._room_wanted = 0
+        self._refusal: OSError | None = None
+        """Why the last attempt to make a file failed."""
 
     def load(self) -> None:
-        """Find the files, removing unfinished ones. Raises Damaged for a wrong length or a name that is none; gaps are `gap_after`'s."""
+        """Find the files, removing unfinished ones. Raises Damaged for a wrong length or a name that is none; gaps are `gap_after`'s.
+        Files before the origin become `left_over`."""
         bases = []
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
@@ -206,14 +213,16 @@ class MappedFiles:
             if size != self.file_bytes:
                 raise Damaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
             bases.append(base)
-        self.bases = bases
+        self.bases = [base for base in bases if base >= self.origin]
+        self.left_over = [base for base in bases if base < self.origin]
         # The owner's last life may have ended between making a name and syncing it: what we find may be in the cache only.
         if self._disk.exists(self.directory):
             self._disk.sync_dir(self.directory)
         self.names_changed = False
 
     def repair(self) -> bool:
-        """As `load`, for derived files: wrong names and lengths are removed, every missing file is made empty again. True if any was."""
+        """As `load`, for derived files: wrong names and lengths are removed, every missing file from the origin on is made empty again.
+        True if any was."""
         found: list[int] = []
         suspect = False
         # As in `load`: a name that is found may be in the cache only. The owner's first sync of names covers it.
@@ -227,7 +236,8 @@ class MappedFiles:
             suspect = suspect or not name.endswith(UNFINISHED)
             self._disk.unlink(path)
         self.bases = []
-        for base in found:
+        self.left_over = [base for base in found if base < self.origin]
+        for base in found[len(self.left_over) :]:
             while self.end < base:
                 suspect = True
                 self.extend()
@@ -243,12 +253,12 @@ class MappedFiles:
 
     @property
     def begin(self) -> int:
-        return self.bases[0] if self.bases else 0
+        return self.bases[0] if self.bases else self.origin
 
     @property
     def end(self) -> int:
         """The offset behind the last existing file."""
-        return self.bases[-1] + self.file_bytes if self.bases else 0
+        return self.bases[-1] + self.file_bytes if self.bases else self.origin
 
     def base_of(self, offset: int) -> int:
         return offset - offset % self.file_bytes
@@ -331,10 +341,14 @@ class MappedFiles:
         if preparation.cancelled:
             return False
         if preparation.error is not None:
+            self._refusal = preparation.error
+            if is_exhausted(preparation.error):
+                return False
             if is_no_space(preparation.error):
                 self._room_wanted = preparation.free_bytes + self.file_bytes // HEADROOM_FRACTION
                 return False
             raise preparation.error
+        self._refusal = None
         base = self.end
         path = f"{self.directory}/{file_name(base)}"
         self._disk.rename(preparation.path, path)
@@ -351,6 +365,8 @@ class MappedFiles:
         if self._next is not None:
             self._next.finish()
         if self._next is None or not self._take():
+            if self._refusal is not None and is_exhausted(self._refusal):
+                raise Exhausted(f"no log file can be made in {self.directory} ({self._refusal}): {LIMIT_REMEDY}; writing resumes by itself")
             raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
 
     def stop_preparing(self) -> None:
@@ -370,6 +386,24 @@ class MappedFiles:
                 self._lingering.append(file)
                 dropped.append(file)
         return dropped
+
+    def drop_below(self, offset: int) -> tuple[list[str], list[DiskFile]]:
+        """Remove the files that end at or before `offset`, first one first, the last file never. Returns their paths, and those files that
+        were open, for the owner to close: views of them stay valid."""
+        while len(self.bases) > 1 and self.bases[0] + self.file_bytes <= offset:
+            self.left_over.append(self.bases.pop(0))
+        self.origin = self.begin
+        paths, dropped = [], []
+        while self.left_over:
+            path = f"{self.directory}/{file_name(self.left_over[0])}"
+            self._disk.unlink(path)
+            self.names_changed = True
+            paths.append(path)
+            file = self._open.pop(self.left_over.pop(0), None)
+            if file is not None:
+                self._lingering.append(file)
+                dropped.append(file)
+        return paths, dropped
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes at an absolute offset, across files; short at the end of the last file."""

@@ -90,6 +90,11 @@ class SlotFile:
         self.payload = payload
         self.file.pwrite(self._slot * PAGE_BYTES, _frame(self._magic, self.sequence, payload))
 
+    @property
+    def unsynced(self) -> bool:
+        """The last written value is not known to be durable."""
+        return self._unsynced
+
     def sync(self) -> None:
         """Make the last written value durable."""
         self.file.sync()

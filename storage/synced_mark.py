@@ -46,6 +46,11 @@ class SyncedMarkFile:
         self._slots.write(_pack(self._log_id, value))
         self.value = value
 
+    @property
+    def unsynced(self) -> bool:
+        """The value was written by somebody who has not said yet that it was synced."""
+        return self._slots.unsynced
+
     def synced(self) -> None:
         """The group commit that covered the last `write` succeeded."""
         self._slots.synced()

@@ -1,0 +1,54 @@
+"""Where an entry log begins (format §9, the file `begin`): the first entry that is kept, its place, and the link to the entry before it.
+
+The file is durable before the first file of the log is removed, so a log that does not begin at entry 0 always says why. No file: the log
+is whole. What is removed, and when, belongs to `entry_log.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ledgermq.proto.layout import chain_seed
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
+
+BEGIN_FILE = "begin"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The log begins with entry `index`, the first of the file at `pos`; `term` and `chain` are those of the entry before it."""
+
+    index: int
+    pos: int
+    term: int
+    chain: int
+
+
+def whole(log_id: str) -> Begin:
+    """A log from which nothing was ever removed."""
+    return Begin(0, 0, -1, chain_seed(log_id))
+
+
+def read_begin(disk: Disk, directory: str, log_id: str) -> Begin:
+    """Raises Damaged, UnknownFormat, Unusable (another log's), OSError."""
+    path = f"{directory}/{BEGIN_FILE}"
+    if not disk.exists(path):
+        return whole(log_id)
+    try:
+        value = sealed_json.read(disk, path)
+    except Damaged as damage:
+        raise Damaged(f"{damage}; without it nobody knows where this log begins: restore this replica from its peers") from damage
+    version, owner = value.pop("v", None), value.pop("log_id", None)
+    if version != VERSION:
+        raise UnknownFormat(f"{path} has version {version}, this program knows {VERSION}: start the program that wrote it")
+    if owner != log_id:
+        raise Unusable(f"{path} belongs to log {owner}, not to {log_id}: point the node at its own data directory")
+    return Begin(**value)
+
+
+def write_begin(disk: Disk, directory: str, log_id: str, begin: Begin) -> None:
+    """Atomic and durable when this returns. Raises OSError."""
+    sealed_json.write(disk, f"{directory}/{BEGIN_FILE}", {"v": VERSION, "log_id": log_id, **asdict(begin)})
