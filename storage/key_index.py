@@ -438,5 +438,3 @@ class KeyIndex:
 def _for_ever() -> Iterator[None]:
     while True:
         yield
-
-
