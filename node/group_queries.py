@@ -11,7 +11,6 @@ what was applied when the question came; if it does not get there soon, the answ
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,9 +19,10 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from ledgermq.node.copies import copy_of, judged
 from ledgermq.node.core.calls import Call, Peek, Peeked, Refused, Reset, ResetDone, client_of
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.layout import BadEntry, decode_record, verify_range
+from ledgermq.proto.layout import decode_record
 from ledgermq.proto.properties import Fields
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -125,9 +125,10 @@ class GroupQueries:
 
     async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
         begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, query.topic))
-        offsets = list(query.offsets)
-        if len(offsets) > len(begins):
+        if len(query.offsets) > len(begins):
             raise fail(Code.BAD_REQUEST, "the place to go on from names a queue that does not exist; begin again without it")
+        # A queue may have been trimmed since the page before.
+        offsets = [max(offset, begin) for offset, begin in zip(query.offsets, begins, strict=False)]
         for queue in range(len(offsets), len(begins)):
             # One search a turn: each reads as many records as the queue's length has bits.
             offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
@@ -172,7 +173,10 @@ class GroupQueries:
         return peer_pb2.LocateReply(copy=await self._copy(wanted.broker_group, wanted.index))
 
     async def _copy(self, group: str, index: int) -> admin_pb2.ReplicaCopy:
-        return await self._engine.run(group, lambda hosted: copy_of(hosted.store, self._node, group, index))
+        copy, entries = await self._engine.run(group, lambda hosted: copy_of(hosted.store, self._node, group, index))
+        if entries is not None:
+            await asyncio.to_thread(judged, copy, entries)
+        return copy
 
     # -- consumer groups
 
@@ -270,31 +274,6 @@ def message_of(record: bytes, namespace: str, topic: str, number: int, group: st
     )
 
 
-def copy_of(store: Any, node: str, group: str, index: int) -> admin_pb2.ReplicaCopy:
-    """A replica's copy of an entry, checked with both CRCs and its place in the chain."""
-    log = store.log
-    copy = admin_pb2.ReplicaCopy(node=node, index=index, state="missing")
-    if index < log.begin_index:
-        copy.reason = f"the log of this replica begins with entry {log.begin_index}: older ones were trimmed"
-        return copy
-    if index > log.end_index:
-        copy.reason = f"the log of this replica ends with entry {log.end_index}"
-        return copy
-    copy.state = "present"
-    try:
-        entries = log.read(index, 1)
-        position, data = entries.pos, bytes(entries.data)
-        base = position - position % store.identity.data_file_bytes
-        copy.file = f"{group}/dledger-{node}/data/{base:020d}"
-        copy.position, copy.size, copy.term, copy.chain_crc = position, len(data), entries.term, entries.last_chain
-        copy.sha256 = hashlib.sha256(data).hexdigest()
-        verify_range(data, index, entries.term, position, entries.prev_chain)
-    except (BadEntry, Damaged, OSError) as error:
-        copy.state = "different"
-        copy.reason = f"damaged: {error}"
-    return copy
-
-
 def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int]) -> tuple[list[tuple[Any, Any]], bool]:
     """On a thread: (found, decoded record) of what matches exactly, newest first, as far as one answer goes; and whether that is all.
 
@@ -379,7 +358,8 @@ def _progress(machine: Any, broker_group: str, group: str, topics: Sequence[str]
         lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
         for queue in range(0 if config is None else config.queues):
             key = (group, topic, queue)
-            cursor, end = delivery.cursor(key), machine.end(topic, queue)
+            # Below where the queue begins now nothing waits any more, whatever the group had read.
+            cursor, end = max(delivery.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
             rows = delivery.queues[key].rows if key in delivery.queues else ()
             one = lag.queues.add(broker_group=broker_group, group_queue=queue, cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
             if cursor < end:

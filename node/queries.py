@@ -1,8 +1,9 @@
 """Queries over a whole topic, message detail, progress and resets of consumer groups: any node answers, whatever it hosts.
 
-Every broker group of the topic is asked at its leader, whose state holds everything ever acknowledged; the answers are merged here. What
-one broker group answers is the business of `group_queries.py`. Answers are bounded: a page says where the next one begins, in a form that
-only this module reads. A broker group that nobody can ask makes a query fail; numbers of it are unknown in a group's progress.
+Every broker group of the topic is asked at its leader, whose state holds everything that was acknowledged as durable, and the answers are
+merged here. What one broker group answers is the business of `group_queries.py`. Answers are bounded: a page says where the next one
+begins, in a form that only this module reads. A broker group that nobody can ask makes a query fail; its numbers are unknown in a group's
+progress.
 """
 
 from __future__ import annotations

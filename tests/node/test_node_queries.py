@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ledgermq.node import group_queries, queries
+from ledgermq.node.copies import copy_of
 from ledgermq.node.core.calls import Configure, Receive, Received, Reset, TagFilter
-from ledgermq.node.group_queries import copy_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
@@ -227,8 +227,8 @@ def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
         await bench.send("g1", 0, "a")
         store = bench.engines[0].hosted["g1"].store
         store.begin_index = 2
-        copy = copy_of(store, "n1", "g1", 1)
-        assert copy.state == "missing" and "trimmed" in copy.reason and not copy.HasField("position")
+        copy, entries = copy_of(store, "n1", "g1", 1)
+        assert entries is None and copy.state == "missing" and "trimmed" in copy.reason and not copy.HasField("position")
 
     with_bench(work)
 

@@ -1,0 +1,46 @@
+"""One replica's copy of one entry, as a query shows it: where it lies, and whether it is whole.
+
+Reading happens on the engine's thread, which owns the log; judging the bytes on any other. What the other replicas hold is unknown here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.types import Range
+from ledgermq.storage.errors import Damaged
+
+
+def copy_of(store: Any, node: str, group: str, index: int) -> tuple[admin_pb2.ReplicaCopy, Range | None]:
+    """Where a replica has its copy of an entry, and the bytes of it, to be judged by `judged`; no bytes when it has none."""
+    log = store.log
+    copy = admin_pb2.ReplicaCopy(node=node, index=index, state="missing")
+    if index < log.begin_index:
+        copy.reason = f"the log of this replica begins with entry {log.begin_index}: older ones were trimmed"
+        return copy, None
+    if index > log.end_index:
+        copy.reason = f"the log of this replica ends with entry {log.end_index}"
+        return copy, None
+    try:
+        entries: Range = log.read(index, 1)
+    except (Damaged, OSError) as error:
+        copy.state, copy.reason = "different", f"damaged: {error}"
+        return copy, None
+    base = entries.pos - entries.pos % store.identity.data_file_bytes
+    copy.state, copy.file = "present", f"{group}/dledger-{node}/data/{base:020d}"
+    copy.position, copy.size, copy.term, copy.chain_crc = entries.pos, len(entries.data), entries.term, entries.last_chain
+    # What lies in the map may be truncated while a thread looks at it.
+    return copy, replace(entries, data=memoryview(bytes(entries.data)))
+
+
+def judged(copy: admin_pb2.ReplicaCopy, entries: Range) -> None:
+    """On a thread: digest and soundness of a copy, with both CRCs and its place in the chain."""
+    copy.sha256 = hashlib.sha256(entries.data).hexdigest()
+    try:
+        verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+    except BadEntry as error:
+        copy.state, copy.reason = "different", f"damaged: {error}"
