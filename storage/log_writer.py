@@ -151,7 +151,8 @@ class PoolWriter(LogWriter):
     def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
         with self._lock:
             end = offset + length
-            runs = [run for run in self._runs if run.file is file and run.offset + run.copied < end and offset < run.offset + run.used]
+            waiting = (run for run in self._runs if run.file is file and run.copied < run.used)
+            runs = [run for run in waiting if run.offset + run.copied < end and offset < run.offset + run.used]
             if not runs:
                 return None
             found = bytearray(file.pread(offset, length))

@@ -1,0 +1,330 @@
+"""The three ways of appending: who does what to the files and when, what readers see, and that the first failure is the last."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ledgermq.proto.layout import verify_range
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage import memory
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import LogFenced
+from ledgermq.storage.log_writer import COPY_LEAST_BYTES, MODES, PoolWriter, make_writer
+from ledgermq.storage.mapped_files import Submit, run_now
+from ledgermq.storage.real_disk import RealDisk
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.log_material import append, make_identity, sync
+
+SIZE = 1 << 16
+IDENTITY = make_identity(data_file_bytes=SIZE, index_file_bytes=32 * 1024)
+
+
+def never(work: Callable[[], object]) -> None:
+    """A commit runner that does not come to it."""
+
+
+def open_log(disk: Disk, mode: str, directory: str = "/log", *, submit: Submit = never, buffers: int = 2) -> EntryLog:
+    disk.mkdirs(directory)
+    EntryLog.create(disk, directory, IDENTITY)
+    return EntryLog.open(
+        disk, directory, IDENTITY, clean=True, writer=make_writer(mode, buffers=buffers, buffer_bytes=20_000, submit=submit)
+    )
+
+
+def data_events(disk: FaultyDisk) -> list[str]:
+    """What was done to files of the log's data, without the making of the next one."""
+    return [str(event[0]) for event in disk.trace if "/data/" in str(event[1]) and ".alloc" not in str(event[1])]
+
+
+def test_each_mode_appends_in_its_own_way() -> None:
+    """`pwrite` writes, `map` stores, `pool` touches no file before the sync, which copies first."""
+    expected = {"pwrite": (["pwrite"], ["sync"]), "map": (["store"], ["sync"]), "pool": ([], ["pwrite", "sync"])}
+    for mode in MODES:
+        disk = FaultyDisk(ForgetfulDisk())
+        log = open_log(disk, mode)
+        append(log, 1)
+        disk.trace.clear()
+        append(log, 10)
+        appended = data_events(disk)
+        disk.trace.clear()
+        sync(log)
+        assert (appended, data_events(disk)) == expected[mode]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finished_sync_means_the_medium(mode: str) -> None:
+    """Nothing else than the end of a sync moves the durable index, and then every byte is on the medium, also when more came meanwhile."""
+    disk = ForgetfulDisk()
+    log = open_log(disk, mode)
+    append(log, 20)
+    want, middle = bytes(log.read(0, SIZE).data), log.end_pos
+    job = log.begin_sync()
+    assert job is not None
+    append(log, 20)
+    job.run()
+    log.finish_sync(job, None)
+    assert (log.durable_index, log.end_index) == (19, 39)
+    path = f"/log/data/{0:020d}"
+    assert disk.on_medium(path, 0, middle) == want
+    rest = bytes(log.read(20, SIZE).data)
+    sync(log)
+    assert disk.on_medium(path, 0, log.end_pos) == want + rest
+
+
+class Model:
+    """A pool over two files and the bytes that readers must see."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.works: list[Callable[[], object]] = []
+        self.disk = FaultyDisk(ForgetfulDisk())
+        self.disk.mkdirs("/d")
+        self.files: list[DiskFile] = [self.disk.create(f"/d/{name}", 4000, allocate=True) for name in "ab"]
+        self.wanted = [bytearray(4000), bytearray(4000)]
+        self.pool = PoolWriter(chance.randint(1, 4), chance.choice([50, 300, 1000]), self.works.append)
+        self.at = [0, 0]
+
+    def write(self) -> None:
+        which = self.chance.random() < 0.2
+        length = min(self.chance.choice([1, 30, 400, 2500]), 4000 - self.at[which])
+        data = self.chance.randbytes(length)
+        self.pool.write(self.files[which], self.at[which], data)
+        self.wanted[which][self.at[which] : self.at[which] + length] = data
+        self.at[which] += length
+
+    def back(self) -> None:
+        """As a truncation: everything is drained, and writing goes on from an earlier place."""
+        which = self.chance.random() < 0.5
+        self.pool.drain()
+        self.at[which] = self.chance.randint(0, self.at[which])
+
+    def drain(self) -> None:
+        mark = self.pool.taken()
+        before = [bytes(wanted) for wanted in self.wanted]
+        self.pool.drain(mark)
+        assert [file.pread(0, 4000) for file in self.files] == before
+
+    def copy(self) -> None:
+        while self.works:
+            self.works.pop()()
+
+    def look(self) -> None:
+        which = self.chance.random() < 0.5
+        low, high = sorted(self.chance.sample(range(4001), 2))
+        held = self.pool.held(self.files[which], low, high - low)
+        found = self.files[which].pread(low, high - low) if held is None else held
+        assert found == self.wanted[which][low:high]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_readers_of_a_pool_see_every_byte_at_once(seed: int) -> None:
+    """However writes, copies and drains meet: a read finds what was written last, and a drained file holds it."""
+    model = Model(random.Random(seed))
+    acts = [model.write] * 4 + [model.look] * 4 + [model.copy, model.drain, model.back]
+    for _ in range(150):
+        model.chance.choice(acts)()
+    model.drain()
+    assert model.pool.held(model.files[0], 0, 4000) is None
+
+
+def test_without_a_free_buffer_the_writer_copies_itself() -> None:
+    """It neither waits for a runner that never comes nor loses a byte."""
+    disk = FaultyDisk(ForgetfulDisk())
+    disk.mkdirs("/d")
+    file = disk.create("/d/a", SIZE, allocate=True)
+    pool = PoolWriter(2, 100, never)
+    pool.write(file, 0, b"x" * 200)
+    assert not disk.names("pwrite")
+    pool.write(file, 200, b"y")
+    assert len(disk.names("pwrite")) == 2
+    pool.write(file, 201, b"z" * 5000)
+    pool.drain()
+    assert file.pread(0, 5201) == b"x" * 200 + b"y" + b"z" * 5000
+
+
+def test_the_commit_runner_is_called_once_for_what_waits() -> None:
+    """Small pieces wait for the next sync; from so many bytes on the runner is asked, once until it has begun."""
+    works: list[Callable[[], object]] = []
+    disk = ForgetfulDisk()
+    disk.mkdirs("/d")
+    file = disk.create("/d/a", SIZE, allocate=True)
+    pool = PoolWriter(4, SIZE, works.append)
+    pool.write(file, 0, bytes(COPY_LEAST_BYTES - 1))
+    assert works == []
+    for offset in range(3):
+        pool.write(file, COPY_LEAST_BYTES - 1 + offset, b"x")
+    assert len(works) == 1
+    works.pop()()
+    assert pool.held(file, 0, COPY_LEAST_BYTES + 2) is None
+    pool.write(file, COPY_LEAST_BYTES + 2, bytes(COPY_LEAST_BYTES))
+    assert len(works) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_failed_write_is_the_last(mode: str) -> None:
+    """A write that fails, in the writer or in the sync that copies for it, fences; nothing is written or synced afterwards."""
+    disk = FaultyDisk(ForgetfulDisk())
+    log = open_log(disk, mode)
+    append(log, 3)
+    sync(log)
+    append(log, 1)
+    disk.fail_writes_after(0, errno_of="EIO")
+    if mode == "pool":
+        with pytest.raises(OSError, match="made to fail"):
+            log._writer.drain()
+    with pytest.raises(LogFenced) as fenced:
+        append(log, 1)
+    assert fenced.value.exit_code == 73
+    disk.heal()
+    disk.trace.clear()
+    acts: list[Callable[[], object]] = [lambda: append(log, 1), log.begin_sync, log.flush_mark, lambda: log.truncate_from(0)]
+    for act in acts:
+        with pytest.raises(LogFenced):
+            act()
+    assert log.durable_index == 2
+    log.close()
+    assert not [event for event in disk.trace if event[0] in ("pwrite", "store", "sync")]
+
+
+def test_a_sync_whose_copy_fails_syncs_nothing() -> None:
+    """What could not be copied cannot be durable: the job fails before it touches the medium, and the log is fenced."""
+    disk = FaultyDisk(ForgetfulDisk())
+    log = open_log(disk, "pool")
+    append(log, 3)
+    job = log.begin_sync()
+    assert job is not None
+    disk.trace.clear()
+    disk.fail_writes_after(0, errno_of="EIO")
+    with pytest.raises(OSError, match="made to fail") as failure:
+        job.run()
+    assert not disk.names("sync", "sync_dir")
+    disk.heal()
+    with pytest.raises(OSError, match="made to fail"):
+        log._writer.drain()
+    with pytest.raises(LogFenced):
+        log.finish_sync(job, failure.value)
+    assert log.durable_index == -1
+
+
+def test_a_failed_commit_reaches_the_next_append_and_the_next_sync() -> None:
+    """The runner has nobody to tell; whoever comes next does not go on."""
+    for meet in ("append", "sync"):
+        disk = FaultyDisk(ForgetfulDisk())
+        works: list[Callable[[], object]] = []
+        log = open_log(disk, "pool", submit=works.append, buffers=4)
+        append(log, 150)
+        disk.fail_writes_after(0, errno_of="EIO")
+        works.pop()()
+        disk.heal()
+        if meet == "append":
+            with pytest.raises(LogFenced, match="made to fail"):
+                append(log, 1)
+        else:
+            job = log.begin_sync()
+            assert job is not None
+            with pytest.raises(OSError, match="made to fail"):
+                job.run()
+
+
+def test_a_closed_pool_takes_and_gives_nothing() -> None:
+    """Its buffers are gone; a late commit does nothing, a late sync is told."""
+    works: list[Callable[[], object]] = []
+    disk = FaultyDisk(ForgetfulDisk())
+    disk.mkdirs("/d")
+    file = disk.create("/d/a", SIZE, allocate=True)
+    pool = PoolWriter(2, SIZE, works.append)
+    pool.write(file, 0, bytes(COPY_LEAST_BYTES))
+    pool.close()
+    works.pop()()
+    assert not disk.names("pwrite") and pool.locked_bytes == 0
+    uses: list[Callable[[], object]] = [pool.drain, lambda: pool.write(file, 0, b"x")]
+    for use in uses:
+        with pytest.raises(OSError, match="closed"):
+            use()
+    pool.close()
+
+
+def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All buffers or none; where locking is not allowed the pool works all the same and says what to do."""
+    locked: list[object] = []
+    monkeypatch.setattr(memory, "lock", locked.append)
+    pool = PoolWriter(3, 4096, run_now, lock_memory=True)
+    assert (len(locked), pool.locked_bytes) == (3, 3 * 4096)
+    assert PoolWriter(3, 4096, run_now).locked_bytes == 0
+
+    def refuse(area: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(memory, "lock", refuse)
+    said: list[str] = []
+    pool = PoolWriter(3, 4096, run_now, lock_memory=True, refused=said.append)
+    assert pool.locked_bytes == 0
+    assert len(said) == 1 and "Cannot allocate memory" in said[0] and "CAP_IPC_LOCK" in said[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_that_copy_sync_and_append(tmp_path: Path, mode: str) -> None:
+    """With a real commit thread and a real sync thread beside the owner, every read verifies and every sync covers what it promised."""
+    with ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as syncs:
+
+        def submit(work: Callable[[], object]) -> None:
+            commits.submit(work)
+
+        log = open_log(RealDisk(), mode, str(tmp_path / "log"), submit=submit, buffers=2)
+        job, running = None, None
+        for number in range(200):
+            append(log, 1 + number % 7, body_bytes=(10, 300, 3000)[number % 3])
+            if running is None:
+                job = log.begin_sync()
+                running = None if job is None else syncs.submit(job.run)
+            elif running.done():
+                assert job is not None and running.result() is None
+                log.finish_sync(job, None)
+                running = None
+            index = max(0, log.end_index - number % 40)
+            entries = log.read(index, 5000)
+            verify_range(bytes(entries.data), index, entries.term, entries.pos, entries.prev_chain)
+        if running is not None:
+            running.result()
+            assert job is not None
+            log.finish_sync(job, None)
+        end = log.end_index, log.end_chain
+        log.flush_mark()
+        log.close()
+    log = EntryLog.open(RealDisk(), str(tmp_path / "log"), IDENTITY, clean=False)
+    assert (log.end_index, log.end_chain, log.report.row) == (*end, "unclean-all-marked")
+
+
+def test_a_drain_waits_for_the_thread_that_copies() -> None:
+    """A sync that finds a copy under way does not return before those bytes are in the file."""
+    disk = ForgetfulDisk()
+    disk.mkdirs("/d")
+    file = disk.create("/d/a", SIZE, allocate=True)
+    entered, go = threading.Event(), threading.Event()
+    write = file.pwrite
+
+    def slow(offset: int, data: memoryview) -> None:
+        entered.set()
+        assert go.wait(30)
+        write(offset, data)
+
+    file.pwrite = slow  # type: ignore[method-assign, assignment]
+    pool = PoolWriter(2, SIZE, never)
+    pool.write(file, 0, b"under way")
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(pool.drain)
+        assert entered.wait(30)
+        second = threads.submit(pool.drain)
+        assert bytes(pool.held(file, 0, 9) or b"") == b"under way"
+        assert not second.done()
+        go.set()
+        first.result(30)
+        second.result(30)
+    assert file.pread(0, 9) == b"under way"
