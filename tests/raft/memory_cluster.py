@@ -101,7 +101,10 @@ class Member:
         first, term = len(self.disk.written), self.core.term
         for _ in range(count):
             self.disk.written.append((term, chain(self.disk.written[-1][1], term, self.chance.getrandbits(30))))
-        self.core.appended(Extent(first, first + count - 1, term, count * ENTRY_BYTES))
+        self.appended(Extent(first, first + count - 1, term, count * ENTRY_BYTES))
+
+    def appended(self, extent: Extent) -> None:
+        self.core.appended(extent)
 
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
         effects = self.core.take(now_ns)

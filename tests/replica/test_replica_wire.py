@@ -28,10 +28,10 @@ def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendRepl
     assert (arrived.message, len(arrived.payload)) == (message, 0)
 
 
-@given(st.integers(-1, 1 << 62), st.integers(-1, 50), NUMBERS, st.integers(0, (1 << 32) - 1))
-def test_an_append_without_a_range_survives_the_wire(prev: int, prev_term: int, commit: int, chain: int) -> None:
+@given(st.integers(-1, 1 << 62), st.integers(-1, 50), NUMBERS, st.integers(0, (1 << 32) - 1), st.booleans(), st.booleans())
+def test_an_append_without_a_range_survives_the_wire(prev: int, prev_term: int, commit: int, chain: int, lazy: bool, early: bool) -> None:
     """The chain CRC travels beside the message."""
-    message = Append("n1", "n2", 50, 3, prev, prev_term, commit)
+    message = Append("n1", "n2", 50, 3, prev, prev_term, commit, None, lazy, early)
     arrived = decode(encode_append(message, chain, None), "n1")
     assert (arrived.message, arrived.prev_chain, arrived.pos) == (message, chain, -1)
 

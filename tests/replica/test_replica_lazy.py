@@ -1,0 +1,245 @@
+"""Lazy syncs of whole replicas on forgetful disks: when they begin, that nothing waits for ever behind them, and what they may lose."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from ledgermq.node.core.flush import LazySync, Unsynced
+from ledgermq.node.core.ports import Fenced
+from ledgermq.node.engine import as_fatal
+from ledgermq.node.errors import EXIT_SYNC
+from ledgermq.proto.types import Range
+from ledgermq.raft.config import MS
+from ledgermq.storage.store import GroupStore
+from tests.replica.replica_cluster import NAMES, Node, Trio, messages
+from tests.replica.test_replica_faults import Disks
+
+LAZY = LazySync()
+DUE_MS = LAZY.thorough_ns // MS
+INTERVAL_MS = LAZY.interval_ns // MS
+ENOUGH = 200
+"""Messages of more than four pages together."""
+
+
+@pytest.fixture
+def disks() -> Disks:
+    return Disks()
+
+
+@pytest.fixture
+def trio(disks: Disks) -> Trio:
+    """Files of 64 KiB: no roll comes between."""
+    return Trio(disks.of, data_file_bytes=65536)
+
+
+def send(trio: Trio, node: Node, count: int = 1, mark: str = "m") -> list[Range]:
+    """Messages of the class `memory`."""
+    return trio.propose(node, messages(count, mark=mark), urgent=False, early=True)
+
+
+def durable(trio: Trio) -> set[int]:
+    return {node.replica.durable_index for node in trio.up()}
+
+
+def test_messages_in_memory_are_replicated_without_a_sync(trio: Trio) -> None:
+    """The replicated index reaches them with the packets alone; no replica syncs and nothing is committed."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    before = leader.replica.commit_index
+    send(trio, leader, 3)
+    trio.deliver()
+    assert (leader.replica.replicated_index, leader.replica.commit_index) == (before + 3, before)
+    assert [node.ticket for node in trio.nodes.values()] == [None] * 3
+    assert durable(trio) == {before}
+
+
+@pytest.mark.parametrize(("count", "after_ms"), [(1, DUE_MS), (ENOUGH, INTERVAL_MS)])
+def test_they_are_committed_when_their_time_is_over(trio: Trio, count: int, after_ms: int) -> None:
+    """Few bytes wait for the thorough interval, four pages for the short one; then all replicas sync together and the commit follows."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader, count)
+    end = leader.replica.end_index
+    trio.advance(after_ms - 200)
+    assert leader.replica.commit_index == end - count and durable(trio) == {end - count}
+    trio.advance(400)
+    assert {node.replica.commit_index for node in trio.nodes.values()} == durable(trio) == {end}
+
+
+def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
+    """A replica that hears nothing more must not forget its lazy bytes: a follower asks for the same."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    written_ns = trio.now_ns
+    send(trio, leader)
+    trio.deliver()
+    for node in trio.nodes.values():
+        assert not node.log.mark_pending or node.replica._wake_at_ns(trio.now_ns) <= written_ns + LAZY.thorough_ns
+        node.replica.core._heartbeat_due_ns = node.replica.core._election_due_ns = 1 << 61
+        for peer in node.replica.core.peers.values():
+            peer.contact_ns = 1 << 61
+        assert node.replica._wake_at_ns(trio.now_ns) == written_ns + LAZY.thorough_ns
+
+
+def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:
+    """A lease or a durable message behind messages from memory waits for one sync like any other, on every replica."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader, 5)
+    trio.deliver()
+    trio.propose(leader, messages(1))
+    end = leader.replica.end_index
+    assert leader.ticket is not None and (leader.ticket.entries, leader.ticket.size > 0) == (6, True)
+    trio.settle()
+    assert leader.replica.commit_index == end and durable(trio) == {end}
+
+
+def test_a_lazy_entry_caught_by_an_urgent_sync_is_committed_with_it(trio: Trio) -> None:
+    """Its range left lazily before the sync began; the leader tells its peers, and no timer is needed."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    trio.propose(leader, messages(1))
+    send(trio, leader, 2)
+    trio.settle()
+    trio.propose(leader, messages(1))
+    trio.settle()
+    assert {node.replica.commit_index for node in trio.nodes.values()} == {leader.replica.end_index}
+
+
+def test_hurry_commits_at_once(trio: Trio) -> None:
+    """Somebody waits for the messages after all."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader)
+    trio.deliver()
+    leader.replica.hurry()
+    trio.take(leader)
+    trio.settle()
+    assert leader.replica.commit_index == leader.replica.end_index and durable(trio) == {leader.replica.end_index}
+
+
+def test_the_next_leader_has_and_commits_what_a_majority_held(trio: Trio) -> None:
+    """The old leader is gone without a sync anywhere; the messages are not, and a new leader does not wait with them."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader, 4)
+    trio.deliver()
+    kept = leader.replica.replicated_index
+    word = leader.word(kept)
+    trio.crash("n1")
+    new = trio.elect("n2")
+    assert new.replica.commit_index > kept and new.word(kept) == word
+
+
+def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) -> None:
+    """A power cut of one follower costs nothing: the leader forgets what the old life had, pushes again, and progress goes on."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    durable_before = leader.replica.commit_index
+    send(trio, leader, 4)
+    trio.deliver()
+    end = leader.replica.end_index
+    trio.crash("n3")
+    trio["n3"].disk = disks["n3"].successor()
+    trio["n3"].disk.power_cut(Random(3))  # type: ignore[attr-defined]
+    trio.restart("n3")
+    assert durable_before <= trio["n3"].replica.end_index <= end
+    assert leader.replica.replicated_index == end
+    trio.advance(400)
+    assert trio["n3"].replica.end_index == end
+    trio.propose(leader, messages(1))
+    trio.settle()
+    assert leader.replica.commit_index == leader.replica.end_index and trio.agree(leader.replica.end_index)
+
+
+def test_a_power_cut_of_all_loses_at_most_what_was_in_memory(trio: Trio, disks: Disks) -> None:
+    """Every durable entry is there after the cut; from the rest the replicas agree on some prefix and go on."""
+    leader = trio.elect("n1")
+    trio.propose(leader, messages(3, mark="kept"))
+    trio.settle()
+    kept = leader.replica.commit_index
+    word = leader.word(kept)
+    send(trio, leader, 20)
+    trio.deliver()
+    for name in NAMES:
+        trio.crash(name)
+        trio[name].disk = disks[name].successor()
+        trio[name].disk.power_cut(Random(name))  # type: ignore[attr-defined]
+    for name in NAMES:
+        trio.restart(name)
+    best = max(trio.nodes.values(), key=lambda node: node.replica.end_index)
+    trio.elect(best.name)
+    trio.advance(400)
+    assert {node.word(kept) for node in trio.nodes.values()} == {word}
+    assert {node.replica.commit_index for node in trio.nodes.values()} == {best.replica.end_index}
+
+
+def test_a_cut_of_lazy_entries_is_synced_at_once(trio: Trio) -> None:
+    """What was cut off must not come back after a power cut: the zeros over it do not wait like the entries did."""
+    old = trio.elect("n1")
+    trio.advance(300)
+    trio.isolate("n1")
+    send(trio, old, 10, mark="lost")
+    new = trio.elect("n2")
+    trio.heal()
+    trio.advance(200)
+    assert old.replica.end_index == new.replica.end_index and old.replica.durable_index == old.replica.end_index
+    assert not old.log.dirty
+
+
+def test_a_good_stop_loses_nothing(trio: Trio) -> None:
+    """Closing syncs what waited, so that a cluster stopped in good order has every message."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader, 3)
+    trio.deliver()
+    end = leader.replica.end_index
+    for node in trio.nodes.values():
+        node.store.close()
+        store = GroupStore.open(node.disk.successor(), node.directory, node.identity)  # type: ignore[attr-defined]
+        assert store.was_clean and store.log.end_index == store.log.durable_index == end
+
+
+def test_the_mark_rests_while_lazy_bytes_wait(trio: Trio) -> None:
+    """At rest the mark gets a sync of its own, but not one that would take lazy bytes along; with their sync it follows."""
+    leader = trio.elect("n1")
+    trio.settle()
+    assert leader.log.mark_pending
+    send(trio, leader)
+    trio.deliver()
+    before = leader.log.durable_index
+    trio.advance(300)
+    assert leader.log.durable_index == before and leader.log.mark_pending
+    trio.advance(DUE_MS + 500)
+    assert leader.log.durable_index == leader.log.end_index and not leader.log.mark_pending
+
+
+def test_a_failed_lazy_sync_fences_like_any_other(trio: Trio) -> None:
+    """I9 in every policy: no second try, and the process ends with exit status 73."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader)
+    trio.deliver()
+    trio.stalled = set(NAMES)
+    trio.advance(DUE_MS + 100)
+    ticket = leader.ticket
+    assert ticket is not None and ticket.entries == 1
+    with pytest.raises(Fenced, match="sync of the log failed") as fenced:
+        leader.replica.synced(trio.now_ns, ticket, OSError(errno.EIO, "I/O error"))
+    assert as_fatal(fenced.value).exit_code == EXIT_SYNC == 73
+    with pytest.raises(Fenced):
+        leader.replica.take(trio.now_ns)
+
+
+def test_unsynced_bytes_are_counted_from_sync_to_sync() -> None:
+    """Enough bytes make the wait short; a sync takes what there is and the count begins anew."""
+    unsynced = Unsynced(LazySync(interval_ns=5, least_bytes=100, thorough_ns=50))
+    unsynced.wrote(10, 2, 60)
+    assert unsynced.due_ns() == 60
+    unsynced.wrote(12, 1, 40)
+    assert unsynced.due_ns() == 15
+    assert unsynced.sync_begins() == (3, 100)
+    assert unsynced.sync_begins() == (0, 0) and unsynced.due_ns() > 1 << 60
