@@ -73,6 +73,31 @@ def test_pages_hold_every_message_once_and_in_order(seed: int, monkeypatch: pyte
     with_bench(work)
 
 
+def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many queues and however long their messages: pages give way and are read again."""
+    monkeypatch.setattr(group_queries, "BUFFER_BYTES", 10_000)
+    monkeypatch.setattr(group_queries, "PAGE_BYTES", 15_000)
+    held = []
+
+    class Watched(group_queries._Scan):
+        async def take(self) -> tuple[int, int, bytes]:
+            taken = await super().take()
+            held.append(sum(len(record) for page in self._pages.values() for record in page))
+            return taken
+
+    monkeypatch.setattr(group_queries, "_Scan", Watched)
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(60):
+            await bench.send(*QUEUES[number % 2], f"{number:04}" + "x" * 1000)
+            bench.pass_ms(1)
+        found = [body[:4] for page in await pages(bench, 0, 1000) for body in page]
+        assert found == [f"{number:04}" for number in range(60)]
+        assert 10_000 < max(held) <= 10_000 + 15_000
+
+    with_bench(work)
+
+
 def test_a_found_message_is_shown_as_peek_shows_it() -> None:
     """Queue numbers count over all broker groups; the place inside the group is told as well."""
 
