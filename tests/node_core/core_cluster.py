@@ -33,8 +33,9 @@ SETTINGS = LeaderSettings(times=LeaseTimes(handover_ns=0, liveness_ns=2000 * MS)
 class Node:
     """One node: its disk, its present life, and when it wants to turn again."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, settings: LeaderSettings) -> None:
         self.name = name
+        self.settings = settings
         self.disk = ForgetfulDisk()
         self.boots = 0
         self.wake_serial = 0
@@ -57,7 +58,7 @@ class Node:
         chance = Random(f"{self.name}/{self.boots}")
         log, hard_state = self.store.log, self.store.hard_state
         replica = RaftReplica("g", config, log, hard_state, chance, now_ns, store_host=bytes(8), commit_index=commit)
-        self.group = Group("g", self.name, replica, self.machine, SETTINGS)
+        self.group = Group("g", self.name, replica, self.machine, self.settings)
         self.alive = True
 
     def _restore(self) -> bool:
@@ -90,10 +91,10 @@ class Node:
 class Cluster:
     """Nodes, a network, a queue of what happens when."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, settings: LeaderSettings = SETTINGS) -> None:
         self.rng = Random(seed)
         self.now_ns = 0
-        self.nodes = {name: Node(name) for name in NAMES}
+        self.nodes = {name: Node(name, settings) for name in NAMES}
         self.events: list[tuple[int, int, str, str, Any]] = []
         self.serial = 0
         self.cut: set[str] = set()
