@@ -41,7 +41,7 @@ from ledgermq.storage import store as stores
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import DerivedLost, is_no_space
+from ledgermq.storage.errors import DerivedLost, NoSpace, is_no_space
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -58,6 +58,7 @@ SNAPSHOT_EVERY_BYTES = 64 << 20
 # A state that is large is exported rarely: not before this many times what the last export took.
 EXPORT_REST_FACTOR = 100
 RESERVE_FILE = "reserve"
+CLEAN_RETRY_NS = 1_000 * MS
 
 log = get_logger()
 
@@ -95,6 +96,7 @@ class HostedGroup:
         self.trimming = Trimming(group.group, machine, store.log, [store.queues, self.indexer], self.pins, file_bytes)
         self._snapshot_wanted = False
         self._stalls = 0
+        self._clean_again_ns = 0
         self._replay: tuple[Phases, int, int] | None = None
         """The phases of this start, the index up to which the log is applied again, and when that began."""
 
@@ -143,7 +145,12 @@ class HostedGroup:
 
     def _clean(self, now_ns: int) -> None:
         """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
-        self.trimming.step(self.snapshot_index, now_ns)
+        if now_ns >= self._clean_again_ns:
+            try:
+                self.trimming.step(self.snapshot_index, now_ns)
+            except NoSpace as full:
+                self._clean_again_ns = now_ns + CLEAN_RETRY_NS
+                log.warning("trim waits for space", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
         stalls = self.group.dispatch_stalled
         if stalls != self._stalls and self.reserve.release():
             log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
