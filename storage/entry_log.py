@@ -474,6 +474,7 @@ class EntryLog:
             self._durable_mark = job._mark
         self._mark_due = job._rolled
         self._data.sweep(self.end_pos, self._is_busy)
+        self._index.files.close_idle(self._is_busy)
 
     def flush_mark(self) -> None:
         """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
@@ -538,7 +539,7 @@ class EntryLog:
             self._index.reserve(self.end_index + 1 + count, control=control)
             for base in range(self._data.base_of(self.end_pos), end, self._data.file_bytes):
                 # Opened before anything is written, so that a process at its limit of descriptors refuses instead of stopping half-way.
-                self._data.at(base)
+                self._writer.ready(self._data.at(base))
         except OSError as error:
             if is_exhausted(error):
                 raise Exhausted(f"the log cannot open its files ({error}): {LIMIT_REMEDY}; writing resumes by itself") from error
@@ -595,6 +596,7 @@ class EntryLog:
         if len(data) != length:
             raise OSError(5, f"{file.path} ends inside an entry at {pos}")
         self._data.close_idle(self._is_busy)
+        self._index.files.close_idle(self._is_busy)
         return memoryview(data)
 
     def _chain_at_pos(self, pos: int) -> int:
@@ -611,7 +613,7 @@ class EntryLog:
         return SyncedMark(chain_crc=self._seed)
 
     def _is_busy(self, file: DiskFile) -> bool:
-        return file in self._dirty or (self._job is not None and file in self._job._files)
+        return file in self._dirty or file in self._index.dirty or (self._job is not None and file in self._job._files)
 
     def _close_later(self, file: DiskFile) -> None:
         """A job under way may be syncing the file on another thread."""
