@@ -39,6 +39,9 @@ class LogWriter:
         """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` hears if that is not allowed."""
         self.warmth = Warmth(populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused)
 
+    def ready(self, file: DiskFile) -> None:
+        """Have what `write` needs for this file, so that a limit of the operating system is met before the first byte. Raises OSError."""
+
     def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
         """Append bytes at their place. Raises OSError."""
         file.pwrite(offset, data)
@@ -67,6 +70,9 @@ class MapWriter(LogWriter):
     """`map`: stores into the pages themselves. No call of the kernel in the best case, but a fault waits with the interpreter lock held."""
 
     mode = "map"
+
+    def ready(self, file: DiskFile) -> None:
+        file.store(0, b"")
 
     def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
         file.store(offset, data)

@@ -32,8 +32,9 @@ class FaultyFile:
         self._file.pwrite(offset, data)
 
     def store(self, offset: int, data: Buffer) -> None:
-        self._disk.note("store", self.path, offset, len(data))
-        self._disk.count_write()
+        if data:
+            self._disk.note("store", self.path, offset, len(data))
+            self._disk.count_write()
         self._file.store(offset, data)
 
     def sync(self) -> None:

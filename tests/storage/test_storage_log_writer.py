@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import memory
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogFenced
+from ledgermq.storage.errors import Exhausted, LogFenced
 from ledgermq.storage.log_writer import COPY_LEAST_BYTES, MODES, PoolWriter, make_writer
 from ledgermq.storage.mapped_files import Submit, run_now
 from ledgermq.storage.real_disk import RealDisk
@@ -191,6 +192,25 @@ def test_the_first_failed_write_is_the_last(mode: str) -> None:
     assert log.durable_index == 2
     log.close()
     assert not [event for event in disk.trace if event[0] in ("pwrite", "store", "sync")]
+
+
+def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At the limit of maps or descriptors an append is refused whole and the log goes on when there is room for a map again."""
+    log = open_log(RealDisk(), "map", str(tmp_path / "log"))
+    append(log, 1)
+    assert log._data.at(0).swap_out()
+    end = log.end_index
+
+    def none(fd: int, size: int, path: str, *, writable: bool) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as limit:
+        limit.setattr(memory, "map_file", none)
+        with pytest.raises(Exhausted, match=r"max_map_count.*resumes by itself"):
+            append(log, 1)
+    assert log.fenced is None and log.end_index == end
+    append(log, 1)
+    assert log.end_index == end + 1
 
 
 def test_a_sync_whose_copy_fails_syncs_nothing() -> None:
