@@ -129,7 +129,19 @@ def test_topic_create_says_what_happened(node: FakeNode, run: Run) -> None:
         assert run("topic", "create", "t")[:2] == (0, f"{words} (normal, 8 queues, rw)\n")
         assert json.loads(run("topic", "create", "t", "--json")[1])["created"] is created
     request = node.requests["CreateTopic"][0]
-    assert (request.kind, request.queues, request.permission) == ("normal", 8, "rw")
+    assert (request.kind, request.queues, request.permission, request.durability) == ("normal", 8, "rw", "")
+
+
+def test_the_durability_of_a_topic_is_passed_on(node: FakeNode, run: Run) -> None:
+    """`group` is the absence of one; an update without the option leaves it alone."""
+    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
+    node.answers("UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info()))
+    assert run("topic", "create", "t", "--durability", "hybrid")[0] == 0
+    assert node.requests["CreateTopic"][0].durability == "hybrid"
+    for arguments in (("--durability", "memory"), ("--durability", "group"), ("--permission", "r")):
+        assert run("topic", "update", "t", *arguments)[0] == 0
+    updates = node.requests["UpdateTopic"]
+    assert [(u.HasField("durability"), u.durability) for u in updates] == [(True, "memory"), (True, ""), (False, "")]
 
 
 @pytest.mark.parametrize("arguments", [("topic", "create", "t"), ("topic", "describe", "t"), ("topic", "delete", "t", "--yes")])

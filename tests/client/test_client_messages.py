@@ -62,6 +62,18 @@ def test_all_sent_and_acknowledged() -> None:
     assert summary.first_error is None and told == list(range(1, 21))
 
 
+def test_the_summary_names_the_weaker_class() -> None:
+    """One acknowledgement from memory among durable ones, first or last: nobody may take the batch for durable."""
+    for classes in (["durable", "memory", "durable"], ["memory", "durable", "durable"], ["durable", "durable", "memory"]):
+        with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection:
+            nodes[0].answers("SendMessage", sent)
+            sender = Sender(connection, window=1)
+            for durability in classes:
+                nodes[0].trailing = (("x-ledgermq-durability", durability),)
+                summary = sender.send_all(outgoing(1))
+        assert (summary.acknowledged, summary.durability) == (3, "memory")
+
+
 @pytest.mark.parametrize("failure", [UNAVAILABLE, pb.SendMessageResponse(status=status(50002, "no leader"))])
 def test_a_send_is_repeated_under_its_own_id(failure: object) -> None:
     """A failure that may pass is sent again with the same message id, so that a duplicate can be told."""

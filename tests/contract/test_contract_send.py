@@ -260,6 +260,24 @@ async def test_delivery_and_recovery_times(server: Backend) -> None:
     assert len((await server.raw.receive()).messages) == 2
 
 
+@contract({})
+async def test_acknowledgement_from_memory_says_so_on_every_node(server: Backend) -> None:
+    """The class of the topic, or of the message's priority under `hybrid`, reaches the client from the leader and from any other node."""
+    command = {"op": "create-topic", "ns": "", "kind": "fifo", "queues": 4, "permission": "rw"}
+    for name in ("memory", "hybrid"):
+        server.controller.command({**command, "name": name, "durability": name})
+    await server.reconcile()
+    cases = (("memory", 9, "memory"), ("hybrid", 3, "memory"), ("hybrid", 4, "durable"))
+    for raw in (server.raw, server.raw2):
+        for topic, priority, expected in cases:
+            sent = message(topic=topic, message_group="g", priority=priority)
+            call = raw.unary("SendMessage", pb.SendMessageRequest(messages=[sent]))
+            assert (await call).status.code == pb.OK
+            assert list(await call.trailing_metadata() or ()) == [("x-ledgermq-durability", expected)]
+    (got, *_) = (await server.raw.receive("hybrid")).messages
+    assert got.system_properties.priority == 3 and not got.user_properties
+
+
 @contract()
 async def test_acknowledgement_names_its_durability(server: Backend) -> None:
     """A stored message's call ends with the class of its acknowledgement; a refused one has none."""

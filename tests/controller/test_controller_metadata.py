@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, Outcome, State, apply, export, restore, spread
 from ledgermq.proto.status import Code
-from ledgermq.proto.types import Permission, TopicConfig, TopicKind
+from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 
 NODES = {"n1": {"peer": "h1:1"}, "n2": {"peer": "h2:1"}, "n3": {"peer": "h3:1"}}
 DESCRIBED = {"op": "set-cluster", "id": "boot", "nodes": NODES, "broker_groups": {"g1": ["n1", "n2"], "g2": ["n2", "n3"]}}
@@ -47,6 +47,7 @@ commands = st.lists(
                 "kind": st.sampled_from(["normal", "fifo", "delay", "?", 3]),
                 "queues": st.sampled_from([0, 1, 3, 8, "8", True, None]),
                 "permission": st.sampled_from(["rw", "none", "x"]),
+                "durability": st.sampled_from(["", "high", "hybrid", "x"]),
                 **common,
             }
         ),
@@ -133,6 +134,27 @@ def test_unknown_things_are_not_found() -> None:
     missing = [{"op": op, "ns": "", "name": "t"} for op in ("update-topic", "delete-topic", "delete-group")]
     _, outcomes = run(missing, described())
     assert [o.code for o in outcomes] == [Code.TOPIC_NOT_FOUND, Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND]
+
+
+def test_the_durability_of_a_topic() -> None:
+    """Kept with the topic and told to every broker group; a creation with another one is refused; null leaves it alone, "" resets it."""
+    state, outcomes = run([DESCRIBED, topic(durability="high"), topic(durability="high"), topic(), topic("u")])
+    assert [(o.code, o.changed) for o in outcomes[1:4]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
+    assert "durability high" in outcomes[3].detail
+    assert {config.durability.value for config in state.topics_of("g1")} == {"high", ""}
+    update = {"op": "update-topic", "ns": "", "name": "t"}
+    for value, expected in ((None, "high"), ("hybrid", "hybrid"), ("", "")):
+        state, _ = run([{**update, "durability": value}], state)
+        assert state.topics["", "t"].durability.value == expected
+    _, (refused,) = run([{**update, "durability": "sometimes"}], state)
+    assert refused.code == Code.BAD_REQUEST
+
+
+def test_metadata_written_before_topics_had_a_durability_is_read() -> None:
+    """A state or a command without the key means the broker group's policy."""
+    tree = export(run([DESCRIBED, topic()])[0])
+    del tree["topics"][0]["durability"]
+    assert restore(tree).topics["", "t"].durability is TopicDurability.GROUP
 
 
 def test_a_recreated_topic_is_a_new_incarnation() -> None:

@@ -58,6 +58,10 @@ def test_example_is_valid_and_its_units_are_read() -> None:
         ("retention.delete_percent", 95, ["warn_percent < delete_percent < refuse_percent"]),
         ("retention.warn_percent", 0, ["retention.warn_percent = 0", "at least 1"]),
         ("retention.groups", {"g9": {"hours": 1}}, ["'g9'", "no broker group", "g1"]),
+        ("flush.policy", "async", ["flush.policy = 'async'", "'durable', 'memory' or 'hybrid'"]),
+        ("flush.groups", {"g9": "memory"}, ["flush.groups", "'g9'", "no broker group", "g1"]),
+        ("flush.interval_ms", "20s", ["interval_ms must not exceed thorough_ms"]),
+        ("flush.least_pages", 0, ["flush.least_pages = 0", "at least 1"]),
         ("storage.append", "mmap", ["storage.append = 'mmap'", "'pwrite', 'map' or 'pool'"]),
         ("storage.append", "pool", ["'g1' has durable", "flush.policy to memory"]),
         ("storage.pool_buffers", 0, ["storage.pool_buffers = 0", "at least 1"]),
@@ -88,6 +92,8 @@ def test_a_group_overrides_only_what_it_names() -> None:
     found = config.validate(changed("retention", {"max_bytes": "1GiB", "groups": {"g1": {"hours": 0}}})).retention
     assert (found.of("g1").hours, found.of("g1").max_bytes) == (0, 1 << 30)
     assert (found.of("g2").hours, found.of("g2").ignore_groups) == (72, False)
+    flush = config.validate(changed("flush", {"policy": "hybrid", "groups": {"g1": "memory"}})).flush
+    assert (flush.of("g1"), flush.of("g2"), flush.interval_ms, flush.least_pages, flush.thorough_ms) == ("memory", "hybrid", 500, 4, 10_000)
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -196,6 +196,30 @@ def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> No
     asyncio.run(main())
 
 
+def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
+    """A group that does not want its calls held gets them while its disk is busy, and answers them."""
+
+    async def main() -> None:
+        release = threading.Event()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            output.hold_calls = False
+            if group.turns == 1:
+                output.sync = SyncTicket(1, lambda: release.wait() and None)
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        while not group.turns:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            assert await bench.peek() == PEEKED
+        assert not group.synced
+        release.set()
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")])
 def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(failure: Exception) -> None:
     """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is answered afterwards."""

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, tags_code
 from ledgermq.proto.names import CONTROL_TOPICS
-from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NUMBER = st.integers(0, 2**62)
 NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
-TOPIC_CONFIG = st.builds(TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER)
+TOPIC_CONFIG = st.builds(
+    TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER, st.sampled_from(TopicDurability)
+)
 NODES = st.sets(TEXT, max_size=4).map(lambda nodes: tuple(sorted(nodes)))
 RECORDS = st.one_of(
     st.builds(control.Membership, NODES, NODES),
@@ -52,6 +54,10 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (
         control.TopicRecord(TopicConfig("ns", "t", TopicKind.FIFO, 8, Permission.READ_WRITE, 2), 8),
         '{"v":1,"ns":"ns","name":"t","kind":"fifo","queues":8,"first_queue":8,"perm":"rw","incarnation":2,"deleted":false}',
+    ),
+    (
+        control.TopicRecord(TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ, 3, TopicDurability.HIGH)),
+        '{"v":1,"ns":"","name":"t","kind":"normal","queues":1,"first_queue":0,"perm":"r","incarnation":3,"deleted":false,"durability":"high"}',
     ),
     (control.GroupRecord(GroupConfig("", "g"), True), '{"v":1,"ns":"","name":"g","max_attempts":17,"fifo":false,"deleted":true}'),
     (

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import RESERVED_KEYS
-from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, encode, encode_message, fill_message, parse
+from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, encode, encode_message, fill_message, parse, priority_of
 from ledgermq.proto.status import Code, LedgerError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
 FILLED = TEXT.filter(bool)
-SPECIAL = st.sampled_from(["UNIQ_KEY", "KEYS", "TRACE_CONTEXT", "__SHARDINGKEY", "__LMQ.U.x", "__LMQ.ENC", "__LMQ.", "WAIT"])
+SPECIAL = st.sampled_from(["UNIQ_KEY", "KEYS", "TRACE_CONTEXT", "__SHARDINGKEY", "__LMQ.U.x", "__LMQ.ENC", "__LMQ.", "WAIT", "PRIORITY"])
 FIELDS = st.builds(
     Fields,
     message_id=FILLED,
@@ -24,6 +24,7 @@ FIELDS = st.builds(
     born_host=st.none() | FILLED,
     gzip=st.booleans(),
     user=st.dictionaries(TEXT | SPECIAL, TEXT, max_size=5),
+    priority=st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
 )
 
 
@@ -48,11 +49,24 @@ def test_round_trip_through_the_contract(fields: Fields) -> None:
 
 def test_order_and_bytes() -> None:
     """The order is the table's, then user properties by key; everything ends in 0x02."""
-    fields = Fields("ID", "T", ("a b", "c"), "G", "tc", "h", True, {"z": "1", "b": "", "WAIT": "x"})
+    fields = Fields("ID", "T", ("a b", "c"), "G", "tc", "h", True, {"z": "1", "b": "", "WAIT": "x"}, 7)
     assert encode(fields) == (
         b'UNIQ_KEY\x01ID\x02TAGS\x01T\x02KEYS\x01a b c\x02__LMQ.KEYS\x01["a b","c"]\x02__SHARDINGKEY\x01G\x02TRACE_CONTEXT\x01tc\x02'
-        b"__BORNHOST\x01h\x02__LMQ.ENC\x01GZIP\x02__LMQ.U.WAIT\x01x\x02b\x01\x02z\x011\x02"
+        b"__BORNHOST\x01h\x02__LMQ.ENC\x01GZIP\x02PRIORITY\x017\x02__LMQ.U.WAIT\x01x\x02b\x01\x02z\x011\x02"
     )
+
+
+def test_the_priority_of_a_message() -> None:
+    """The client's field; without it a user property of that name, so that clients without the field can say it; else none."""
+    message = pb.Message(user_properties={"PRIORITY": "5"})
+    assert priority_of(message) == 5
+    for text in ("", "high", "4.5", "٤", "99999999999", "--4"):
+        message.user_properties["PRIORITY"] = text
+        assert priority_of(message) == -1
+    message.system_properties.priority = 0
+    message.user_properties["PRIORITY"] = "5"
+    assert priority_of(message) == 0
+    assert encode_message(message) == b"UNIQ_KEY\x01\x02PRIORITY\x010\x02__LMQ.U.PRIORITY\x015\x02"
 
 
 def test_exact_keys_only_where_joining_loses_something() -> None:
