@@ -179,6 +179,9 @@ class Retainer:
                 waits_for=hosted.trimming.obstacle(snapshot_index, now_ns),
             )
 
+        while not await self._engine.run(group, lambda hosted: hosted.files.advance()):
+            # After a start every file of the log is looked at once.
+            continue
         found: Survey = await self._engine.run(group, look)
         return found
 

@@ -15,6 +15,9 @@ from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.retention import LogFile, Pin
 from ledgermq.proto.types import PeerProgress, Range
 
+LOOKS_A_STEP = 32
+"""So many files are looked at for the first time between two turns."""
+
 
 class LogLike(Protocol):
     """What is needed of the entry log."""
@@ -52,20 +55,29 @@ class FileBook:
         self._size = file_bytes
         self._sealed: dict[int, LogFile] = {}
 
+    def advance(self) -> bool:
+        """Look at some files not known yet; True when `files` needs no more than a moment."""
+        known = len(self._sealed)
+        return all(len(self._sealed) - known < LOOKS_A_STEP for _ in self._complete())
+
     def files(self) -> list[LogFile]:
         """Ascending; the last one is the active file."""
+        found, log = list(self._complete()), self._log
+        base, first = (found[-1].next_base, found[-1].last_index + 1) if found else (self._machine.begin_pos, self._machine.begin_index)
+        end = log.end_index, log.end_pos, log.end_term, log.end_chain
+        return [*found, LogFile(base, self._size, first, *end, self._machine.store_ms, sealed=False)]
+
+    def _complete(self) -> Iterator[LogFile]:
+        """The files behind which another one has begun."""
         machine, log = self._machine, self._log
         for base in [base for base in self._sealed if base < machine.begin_pos]:
             del self._sealed[base]
         settled = min(machine.applied_index, log.durable_index)
-        found: list[LogFile] = []
         base, first = machine.begin_pos, machine.begin_index
         while base + self._size <= log.end_pos:
             file = self._sealed.get(base) or self._look(base, first, settled)
-            found.append(file)
+            yield file
             base, first = file.next_base, file.last_index + 1
-        active = LogFile(base, self._size, first, log.end_index, log.end_pos, log.end_term, log.end_chain, machine.store_ms, sealed=False)
-        return [*found, active]
 
     def _look(self, base: int, first: int, settled: int) -> LogFile:
         """A file behind which another one has begun; remembered once it is sealed."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.core import retention_facts
 from ledgermq.node.core.calls import Configure, Kept, Refused, Seal, Trim
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
@@ -123,6 +124,19 @@ def test_file_book_finds_the_boundaries_of_every_file(tmp_path: Path) -> None:
         assert file.sealed and file.end_pos <= file.next_base and file.last_store_ms == 1_700_000_000_500
     assert not files[-1].sealed
     assert book.files() == files
+    log.close()
+
+
+def test_file_book_looks_at_many_files_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step ends after so many files not seen before; what was seen is not looked at again."""
+    monkeypatch.setattr(retention_facts, "LOOKS_A_STEP", 1)
+    book, log = file_book(tmp_path)
+    steps = 1
+    while not book.advance():
+        steps += 1
+    assert steps == len(book.files()) >= 3
+    monkeypatch.setattr(book, "_look", None)
+    assert book.advance() and len(book.files()) == steps
     log.close()
 
 
