@@ -19,7 +19,19 @@ from typing import Any
 
 from bench import report
 
-MODULES = ("encode", "storage_append", "recovery", "send", "official", "receive", "failover", "memory", "idle", "audit_scan")
+MODULES = (
+    "encode",
+    "storage_append",
+    "recovery",
+    "storage_modes",
+    "send",
+    "official",
+    "receive",
+    "failover",
+    "memory",
+    "idle",
+    "audit_scan",
+)
 
 
 def load() -> dict[str, ModuleType]:
