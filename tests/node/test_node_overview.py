@@ -63,6 +63,20 @@ def test_replicas_show_their_lag_and_unknown_stays_absent() -> None:
     assert merged.nodes[2].endpoint == "127.0.0.1:8083"
 
 
+def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> None:
+    """Only the leader knows what keeps files; a follower's stale word is not shown."""
+    one = overview()
+    one.storage = SimpleNamespace(disk_bytes={"g1": {"log": 7}}, files_kept={"g1": {"follower": 2}})  # type: ignore[assignment]
+    status = ReplicaStatus("g1", "n1", Role.LEADER, 1, "n1", 5, 12, 12, 12, 12)
+    own = Reply(groups=[one._own_group(status)])
+    own.node.node, own.node.up = "n1", True
+    stale = reply("n2", "follower")
+    stale.groups[0].files_kept["consumer"] = 9
+    merged = one.merge({**FULL, "n1": own, "n2": stale}).groups[0]
+    assert dict(merged.files_kept) == {"follower": 2}
+    assert (dict(merged.replicas[0].disk_bytes), merged.replicas[0].begin_index) == ({"log": 7}, 5)
+
+
 def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
     """Queues are numbered over the broker groups; the furthest end anyone knows counts."""
     ahead, behind = Reply(), Reply()
