@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -77,10 +78,8 @@ class SyncJob:
 
     def run(self) -> None:
         self._writer.drain(self._taken)
-        for file in self._files:
-            file.sync()
-        for directory in self._directories:
-            self._disk.sync_dir(directory)
+        directories = (partial(self._disk.sync_dir, directory) for directory in self._directories)
+        self._writer.together([*(file.sync for file in self._files), *directories])
 
 
 class EntryLog:

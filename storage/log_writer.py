@@ -15,7 +15,8 @@ import errno
 import mmap
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,13 +31,42 @@ COPY_LEAST_BYTES = 4 * 4096
 """The commit runner is called once so many bytes wait; fewer wait for the next sync."""
 
 
+Together = Callable[[Sequence[Callable[[], object]]], None]
+"""Runs all of several syncs that do not depend on each other and returns when the last has ended; raises the error of one that failed."""
+
+
+def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
+    """One after the other, in the calling thread; none after one that failed."""
+    for sync in syncs:
+        sync()
+
+
+class AtOnce:
+    """All at the same time, one of them in the calling thread. A group commit syncs the log file and the synced mark: in turn it would take
+    twice as long as the disk needs."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._others = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def __call__(self, syncs: Sequence[Callable[[], object]]) -> None:
+        others = [self._others.submit(sync) for sync in syncs[1:]]
+        try:
+            in_turn(syncs[:1])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+
 class LogWriter:
     """`pwrite`: the kernel copies into its cache, in the calling thread and outside the interpreter lock."""
 
     mode = "pwrite"
 
-    def __init__(self, *, lock_memory: bool = False, refused: Callable[[str], None] = ignore) -> None:
-        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` hears if that is not allowed."""
+    def __init__(self, *, lock_memory: bool = False, refused: Callable[[str], None] = ignore, together: Together = in_turn) -> None:
+        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` hears if that is not allowed.
+        `together` runs the syncs of one group commit."""
+        self.together = together
         self.warmth = Warmth(populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused)
 
     def ready(self, file: DiskFile) -> None:
@@ -109,9 +139,10 @@ class PoolWriter(LogWriter):
         *,
         lock_memory: bool = False,
         refused: Callable[[str], None] = ignore,
+        together: Together = in_turn,
     ) -> None:
         """Raises OSError when there is no memory for the buffers."""
-        super().__init__(lock_memory=lock_memory, refused=refused)
+        super().__init__(lock_memory=lock_memory, refused=refused, together=together)
         assert buffers > 0 and buffer_bytes > 0
         self._submit = submit
         self._buffer_bytes = buffer_bytes
@@ -249,12 +280,13 @@ def make_writer(
     *,
     lock_memory: bool = False,
     refused: Callable[[str], None] = ignore,
+    together: Together = in_turn,
     buffers: int = POOL_BUFFERS,
     buffer_bytes: int = POOL_BUFFER_BYTES,
     submit: Submit = run_now,
 ) -> LogWriter:
     """The writer of a configured mode; the last three are the pool's. Raises OSError when there is no memory for a pool."""
     if mode == "pool":
-        return PoolWriter(buffers, buffer_bytes, submit, lock_memory=lock_memory, refused=refused)
+        return PoolWriter(buffers, buffer_bytes, submit, lock_memory=lock_memory, refused=refused, together=together)
     assert mode in MODES, mode
-    return (MapWriter if mode == "map" else LogWriter)(lock_memory=lock_memory, refused=refused)
+    return (MapWriter if mode == "map" else LogWriter)(lock_memory=lock_memory, refused=refused, together=together)

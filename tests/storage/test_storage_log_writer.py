@@ -17,7 +17,7 @@ from ledgermq.storage import memory
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Exhausted, LogFenced
-from ledgermq.storage.log_writer import COPY_LEAST_BYTES, MODES, PoolWriter, make_writer
+from ledgermq.storage.log_writer import COPY_LEAST_BYTES, MODES, AtOnce, PoolWriter, make_writer
 from ledgermq.storage.mapped_files import Submit, run_now
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
@@ -287,6 +287,49 @@ def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pyte
     pool = PoolWriter(3, 4096, run_now, lock_memory=True, refused=said.append)
     assert pool.locked_bytes == 0
     assert len(said) == 1 and "Cannot allocate memory" in said[0] and "CAP_IPC_LOCK" in said[0]
+
+
+def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
+    """Two syncs meet although neither ends before the other began; a failure of either is the commit's, after both have ended."""
+    both, ended = threading.Barrier(2), []
+    together = AtOnce(2, "test")
+
+    def fine() -> None:
+        both.wait(30)
+        ended.append("fine")
+
+    def broken() -> None:
+        both.wait(30)
+        ended.append("broken")
+        raise OSError(errno.EIO, "made to fail")
+
+    together([fine, fine])
+    assert ended == ["fine"] * 2
+    for order in ([fine, broken], [broken, fine]):
+        ended.clear()
+        with pytest.raises(OSError, match="made to fail"):
+            together(order)
+        assert sorted(ended) == ["broken", "fine"]
+    together([])
+
+
+def test_a_failed_sync_beside_others_fences(tmp_path: Path) -> None:
+    """The mark's sync fails on a thread of its own: the batch is not durable."""
+    disk = FaultyDisk(RealDisk())
+    disk.mkdirs(str(tmp_path / "log"))
+    EntryLog.create(disk, str(tmp_path / "log"), IDENTITY)
+    log = EntryLog.open(disk, str(tmp_path / "log"), IDENTITY, clean=True, writer=make_writer("pwrite", together=AtOnce(2, "test")))
+    append(log, 1)
+    sync(log)
+    append(log, 1)
+    job = log.begin_sync()
+    assert job is not None and len(job._files) == 2
+    disk.syncs_fail = True
+    with pytest.raises(OSError, match="Input/output") as failure:
+        job.run()
+    with pytest.raises(LogFenced):
+        log.finish_sync(job, failure.value)
+    assert log.durable_index == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
