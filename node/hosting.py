@@ -30,7 +30,7 @@ from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.retention_facts import FileBook
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.errors import EXIT_LIMIT, EXIT_SYNC, ConfigError
 from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.logs import get_logger
 from ledgermq.node.trimming import Trimming
@@ -41,7 +41,7 @@ from ledgermq.storage import store as stores
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import DerivedLost, NoSpace, is_no_space
+from ledgermq.storage.errors import LIMIT_REMEDY, DerivedLost, NoSpace, explain, is_no_space, lacks_descriptors
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -238,14 +238,15 @@ class HostedGroup:
             try:
                 sync.run()
             except OSError as error:
-                raise Fenced(f"the consume queues could not be synced: {error}") from error
+                exit_code = EXIT_LIMIT if lacks_descriptors(error) else EXIT_SYNC
+                raise Fenced(f"the consume queues could not be synced: {error}", exit_code) from error
         self._hint("snapshot", lambda: write_snapshot(self.store.disk, self.store.state_directory, value))
 
     def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
         self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))
 
     def _hint(self, what: str, write: Any) -> None:
-        """Both files may be missing or old; only a disk that fails for another reason than being full is fatal."""
+        """Both files may be missing or old: a full disk, or a process that may open no more files, is no reason to stop."""
         try:
             try:
                 write()
@@ -255,9 +256,10 @@ class HostedGroup:
                 log.warning("reserve released", group=self.group.group, reason=f"the disk is full and the {what} could not be written")
                 write()
         except OSError as error:
-            if not is_no_space(error):
+            if not is_no_space(error) and not lacks_descriptors(error):
                 raise Fenced(f"the {what} could not be written: {error}") from error
-            log.warning("not written, the disk is full", what=what, group=self.group.group)
+            reason = "the disk is full" if is_no_space(error) else f"no more files can be open: {LIMIT_REMEDY}"
+            log.warning(f"not written, {reason}", what=what, group=self.group.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,14 @@ class Hosted:
 
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
     """Open every broker group this node keeps a replica of; a group that was never here is created. Raises FatalError, StorageError."""
-    return {group.name: _open_group(config, group, disk) for group in config.hosted_groups}
+    return {group.name: _open_explained(config, group, disk) for group in config.hosted_groups}
+
+
+def _open_explained(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+    try:
+        return _open_group(config, group, disk)
+    except OSError as error:
+        raise explain(str(config.data.absolute() / group.name), error) from error
 
 
 def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:

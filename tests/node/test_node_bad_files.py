@@ -1,0 +1,123 @@
+"""Bad input as a node meets it: the node directory, the limits of the process, files that fail while a group is being opened."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node import engine, server
+from ledgermq.node.core.ports import Fenced
+from ledgermq.node.errors import FatalError
+from ledgermq.node.hosting import open_groups
+from ledgermq.storage import identity
+from ledgermq.storage.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.real_disk import RealDisk
+from tests.node.test_node_hosting import Driver, filled, single
+from tests.storage.faulty_disk import FaultyDisk
+
+
+def took(directory: Path) -> server.DataDirectory:
+    data = server.DataDirectory(single(directory))
+    try:
+        data.take(RealDisk())
+    except Exception:
+        data.release()  # a process that is refused ends; here it goes on
+        raise
+    return data
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "exit_code"),
+    [(b"", Damaged, 75), (b"{", Damaged, 75), (b'{"node":"n1"}', Damaged, 75)],
+)
+def test_a_damaged_node_file_is_refused(tmp_path: Path, text: bytes, kind: type[StorageError], exit_code: int) -> None:
+    """An identity that cannot be read is not replaced by a new one."""
+    took(tmp_path).release()
+    (tmp_path / "node.json").write_bytes(text)
+    with pytest.raises(kind, match="damaged or edited by hand") as refused:
+        took(tmp_path)
+    assert refused.value.exit_code == exit_code
+    assert (tmp_path / "node.json").read_bytes() == text
+
+
+def test_a_node_directory_of_another_node_cluster_or_version_is_refused(tmp_path: Path) -> None:
+    """Whose directory it is decides before anything else: 71 for somebody else's, 76 for another version's."""
+    ours = single(tmp_path)
+    for node, cluster, version, kind, words in (
+        ("n2", ours.cluster_id, 1, Unusable, "every node needs its own directory"),
+        ("n1", "11111111-2222-3333-4444-555555555555", 1, Unusable, "set the data directory"),
+        ("n1", ours.cluster_id, 2, UnknownFormat, "start the program that wrote it"),
+    ):
+        identity.write_node(RealDisk(), str(tmp_path), identity.NodeIdentity(cluster, node, 1, version))
+        with pytest.raises(kind, match=words):
+            took(tmp_path)
+
+
+def test_a_directory_without_node_file_but_with_files_is_refused(tmp_path: Path) -> None:
+    """A missing node.json beside data is not made anew: 71, and the advice to restore the whole directory."""
+    (tmp_path / "g1").mkdir()
+    with pytest.raises(FatalError, match="restore the whole node directory") as refused:
+        took(tmp_path)
+    assert refused.value.exit_code == 71
+
+
+def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
+    """The second one is told what to do."""
+    first = took(tmp_path)
+    with pytest.raises(FatalError, match="used by another process") as refused:
+        server.DataDirectory(single(tmp_path)).take(RealDisk())
+    assert refused.value.exit_code == 71
+    first.release()
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("EMFILE", 79), ("EIO", 73), ("EROFS", 71), ("EACCES", 71), ("ENOSPC", 74)])
+def test_what_fails_while_a_group_is_opened_has_a_status(tmp_path: Path, name: str, exit_code: int) -> None:
+    """Whatever file it is, no failed call of a start is a bug (70) or a stack trace."""
+    filled(tmp_path).group.close()
+    disk = FaultyDisk(RealDisk())
+    disk.fail_opening(errno_of=name)
+    with pytest.raises(StorageError) as refused:
+        open_groups(single(tmp_path), disk)
+    assert refused.value.exit_code == exit_code
+    again = Driver(single(tmp_path))
+    assert again.count() == 50
+    again.group.close()
+
+
+def test_a_snapshot_that_cannot_be_opened_at_the_limit_is_left_out(tmp_path: Path) -> None:
+    """Snapshot and checkpoint may be old: a process without descriptors goes on, and writes them when it has some again."""
+    driver = filled(tmp_path)
+    hosted = driver.group
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    hosted._hint("snapshot", refuse)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(Fenced):
+        hosted._hint("snapshot", fail)
+    hosted.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), 79, "ulimit -n"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 79, "vm.max_map_count"),
+        (OSError(errno.ENOSPC, "No space left on device"), 74, "free disk space"),
+        (OSError(errno.EIO, "a file ends inside an entry"), 73, "check the disk"),
+        (Fenced("a sync could not begin", 79), 79, "ulimit -n"),
+        (Fenced("a sync failed"), 73, "check the disk"),
+        (Exhausted("no files"), 79, "no files"),
+    ],
+)
+def test_what_ends_the_engine_is_told_apart(error: Exception, exit_code: int, words: str) -> None:
+    """A limit, a full disk and a failing one are three statuses with three remedies, and none of them is called a bug."""
+    fatal = engine.as_fatal(error)
+    assert fatal.exit_code == exit_code
+    assert words in str(fatal)
