@@ -16,7 +16,7 @@ from ledgermq.node.core.calls import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.types import Permission, ReplicaStatus, Role, TopicKind
+from ledgermq.proto.types import Permission, ReplicaStatus, Role, TopicDurability, TopicKind
 
 Reply = peer_pb2.NodeStatusReply
 
@@ -83,7 +83,13 @@ def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
     for answer, end in ((ahead, 7), (behind, 5)):
         answer.topics.add(topic={"name": "t"}).queue_list.add(broker_group="g1", group_queue=0, max_offset=end)
     topic = SimpleNamespace(
-        namespace="", name="t", kind=TopicKind.NORMAL, permission=Permission.READ_WRITE, queues=2, placement={"g2": 1, "g1": 1}
+        namespace="",
+        name="t",
+        kind=TopicKind.NORMAL,
+        permission=Permission.READ_WRITE,
+        durability=TopicDurability.GROUP,
+        queues=2,
+        placement={"g2": 1, "g1": 1},
     )
     partly = topic_info(topic, queue_ends({"n1": ahead, "n2": behind, "n3": None}))
     assert not partly.HasField("messages")
