@@ -40,3 +40,22 @@ def test_named_code_exists(page: str, path: str, name: str) -> None:
 def test_there_are_references() -> None:
     """The pattern still matches what the pages write."""
     assert len(references()) > 50
+
+
+TEST_REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`")
+
+
+def bad_file_rows() -> list[str]:
+    """The rows of the tables of bad-files.md, without their heads."""
+    lines = (ROOT / "docs/bad-files.md").read_text().splitlines()
+    return [line for line in lines if line.startswith("| ") and not line.startswith("| what ")]
+
+
+@pytest.mark.parametrize("row", bad_file_rows())
+def test_every_bad_file_has_its_test(row: str) -> None:
+    """Each row names a test, and the test exists."""
+    found = TEST_REFERENCE.findall(row)
+    assert found, f"no test is named in: {row}"
+    for path, name in found:
+        assert (ROOT / path).is_file(), f"{path} is gone"
+        assert name in names_of(ROOT / path), f"{path} has no {name}"
