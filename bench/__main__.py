@@ -25,6 +25,7 @@ MODULES = (
     "recovery",
     "storage_modes",
     "send",
+    "flush_modes",
     "official",
     "receive",
     "failover",

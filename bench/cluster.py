@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -27,9 +27,9 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[LocalCluster]:
-    """A ready cluster as `ledgermq up` makes it; its processes are gone afterwards."""
-    cluster = LocalCluster.prepare(directory / "cluster", nodes=3)
+def running(directory: Path, extra: Mapping[str, Any] | None = None) -> Iterator[LocalCluster]:
+    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration; its processes are gone afterwards."""
+    cluster = LocalCluster.prepare(directory / "cluster", nodes=3, extra=extra)
     cluster.start_all()
     try:
         cluster.wait_ready()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import resource
 import time
@@ -81,13 +82,16 @@ class Meter:
 
 
 async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` sends in flight for a fixed time."""
+    """`window` sends in flight for a fixed time; with a rate, at most `window`, begun at fixed distances."""
     call: Any = channel.unary_unary(SERVICE + "SendMessage")
     waiting = iter(requests(options.topic, options.limit, options.body_bytes, 1))
     meter = Meter(options.warm_up_s, options.seconds)
+    began, turns = time.monotonic(), itertools.count()
 
     async def worker() -> None:
         while time.monotonic() < meter.end:
+            if options.rate:
+                await asyncio.sleep(began + next(turns) / options.rate - time.monotonic())
             data = next(waiting)
             started = time.monotonic()
             check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
@@ -188,6 +192,7 @@ def main() -> None:
     parser.add_argument("--group", default="bench")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rate", type=float, help="sends a second")
     parser.add_argument("--limit", type=int, default=300_000)
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--warm-up-s", type=float, default=2)
