@@ -1,5 +1,10 @@
 """Consume queues (format §6): for every (stored topic, queue) the places of its committed messages, 20 bytes each, dense from offset 0.
 
+A queue whose first messages were trimmed from the log has a *minimum*, the offset of its first message that is kept. What lies below it
+is a function of the minimum alone, so that a queue that was trimmed and one that was made again from snapshot and log have equal bytes:
+there are no whole files, and the rest of the first file holds pre-blank units. If nothing of the queue was kept, the unit before the
+minimum stays as it is (the snapshot carries it), so that the file still tells where the queue ends.
+
 Derived from the log by the dispatcher. Here live units, density (invariant I6) and the bound on open files; which message belongs to
 which queue is decided elsewhere. The files are sparse and written with `pwrite`. Next offsets are the caller's truth after a restart
 (snapshot plus log): the files are cut to them, never asked for them.
@@ -7,9 +12,12 @@ which queue is decided elsewhere. The files are sparse and written with `pwrite`
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -22,12 +30,19 @@ from ledgermq.storage.errors import LIMIT_REMEDY, DerivedLost, Exhausted, NoSpac
 from ledgermq.storage.mapped_files import file_name, parse_name
 
 UNIT_BYTES = 20
+UNIT = struct.Struct(">qiq")
+PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
+"""The unit of a message that is not there any more, as RocketMQ writes it."""
 OPEN_FILES_MAX = 256
 ERASE_BYTES = 1 << 16
+BLANK_BYTES = 4096 * UNIT_BYTES
+"""Units below a minimum are blanked in pieces of this length."""
 _ZEROS = bytes(ERASE_BYTES)
 
 QueueKey = tuple[str, int]
 """Stored topic and queue id."""
+Minimum = tuple[int, tuple[int, int, int] | None]
+"""The first offset kept, and the unit before it (physical offset, size, tags code) if the queue was empty when it was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +68,11 @@ class QueueSync:
 
     def run(self) -> None:
         for path in self.files:
-            file = self._disk.open(path)
+            try:
+                file = self._disk.open(path)
+            except FileNotFoundError:
+                # It was trimmed meanwhile: nobody needs it any more.
+                continue
             try:
                 file.sync()
             finally:
@@ -72,18 +91,31 @@ class ConsumeQueues:
         self._file_bytes = file_bytes
         self._open_files_max = open_files_max
         self._next: dict[QueueKey, int] = {}
+        self._min: dict[QueueKey, int] = {}
+        """Only queues of which something was trimmed; so below."""
+        self._lasts: dict[QueueKey, tuple[int, int, int]] = {}
+        """The unit before the minimum, where that one stays."""
+        self._blank_to: dict[QueueKey, int] = {}
+        """Everything below this offset is known to be as the minimum wants it. After a start nothing is: a former life may have died over
+        it."""
         self._files: dict[QueueKey, set[int]] = {}
         self._open: OrderedDict[str, DiskFile] = OrderedDict()
         self._dirty: dict[str, None] = {}
         self._dirty_directories: dict[str, None] = {}
 
-    def start(self, next_offsets: Mapping[str, Mapping[int, int]], units_above_max: int) -> None:
+    def start(
+        self,
+        next_offsets: Mapping[str, Mapping[int, int]],
+        units_above_max: int,
+        minimums: Mapping[str, Mapping[int, Minimum]] | None = None,
+    ) -> None:
         """Cut every queue to its next offset ({stored topic: {queue: next}}, missing = 0).
 
         At most `units_above_max` units can lie above it: the number of entries the log has behind the snapshot. Raises DerivedLost when
-        files below a next offset are missing.
+        files between a minimum and a next offset are missing.
         """
         self._find_files()
+        self._set_minimums(minimums or {})
         for topic, queues in next_offsets.items():
             for queue, offset in queues.items():
                 self._next[topic, queue] = offset
@@ -107,6 +139,65 @@ class ConsumeQueues:
                 table.setdefault(topic, {})[queue] = offset
         return table
 
+    def min_offset(self, topic: str, queue: int) -> int:
+        """The offset of the first message that is kept; `next_offset` when none is."""
+        return self._min.get((topic, queue), 0)
+
+    def minimums(self) -> dict[str, dict[int, Minimum]]:
+        """For the snapshot: every queue of which something was trimmed."""
+        table: dict[str, dict[int, Minimum]] = {}
+        for (topic, queue), offset in sorted(self._min.items()):
+            table.setdefault(topic, {})[queue] = offset, self._lasts.get((topic, queue))
+        return table
+
+    def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
+        """The log begins at `begin_pos` from now on: no file changes yet, `trim` follows. Returns the queues concerned. What it does
+        depends on the units alone, so it is the same on every replica. Raises OSError."""
+        raised = []
+        for key, end in self._next.items():
+            low = self._min.get(key, 0)
+            if low == end or self._unit(key, low)[0] >= begin_pos:
+                continue
+            last = self._unit(key, end - 1)
+            if last[0] < begin_pos:
+                self._min[key], self._lasts[key] = end, last
+            else:
+                self._min[key] = low + bisect_left(range(low, end), begin_pos, key=partial(self._physical_offset, key))
+                self._lasts.pop(key, None)
+            raised.append(key)
+        return raised
+
+    def trim(self, begin_pos: int) -> list[str]:
+        """Remove what only messages before `begin_pos` need: at once, see `trimming`. Returns the paths of removed files."""
+        removed: list[str] = []
+        for _ in self.trimming(begin_pos, removed):
+            pass
+        return removed
+
+    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]:
+        """Remove whole files, and blank the units below the minimum in the first file that stays, queue by queue; yields how many bytes
+        were looked at. Everything below the minimums as they are when this begins must be covered by every snapshot that is kept. It may
+        be interrupted and begun again. Raises OSError."""
+        self.raise_minimums(begin_pos)
+        floors = {key: self._floor(key) for key in self._min}
+        for key, floor in floors.items():
+            yield from self._trim_queue(key, floor, removed)
+
+    def begin_again(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
+        """Discard every file and begin each queue at its minimum: what the log still has is dispatched again. Raises OSError."""
+        self.discard()
+        self._set_minimums(minimums)
+        for key, low in self._min.items():
+            self._next[key] = low
+            floor = self._floor(key)
+            inside = floor * UNIT_BYTES % self._file_bytes
+            file = self._file(key, floor * UNIT_BYTES - inside, make=True)
+            self._dirty[file.path] = None
+            if key in self._lasts:
+                file.pwrite(inside, UNIT.pack(*self._lasts[key]))
+            for _ in self._trim_queue(key, floor, []):
+                pass
+
     def append(self, columns: Columns) -> None:
         """Dispatch committed messages in log order. Units that are there already are passed over (a repeated dispatch); a gap is a broken
         invariant. Raises NoSpace: the same columns may be dispatched again later."""
@@ -129,8 +220,10 @@ class ConsumeQueues:
             self._append_queue(key, columns.queue_offsets[chosen], units[chosen])
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Up to `count` units from offset `first` on; fewer at the end of the queue. Raises OSError."""
+        """Up to `count` units from offset `first` on; fewer at the end of the queue. Where they were trimmed, the answer begins with the
+        minimum instead: its `first` tells. Raises OSError."""
         key = (topic, queue)
+        first = max(first, self._min.get(key, 0))
         stop = min(first + count, self._next.get(key, 0))
         parts = []
         offset, end = first * UNIT_BYTES, stop * UNIT_BYTES
@@ -167,7 +260,8 @@ class ConsumeQueues:
     def discard(self) -> None:
         """Remove every file: the queues are dispatched again from the log's beginning."""
         self._close_files()
-        self._next.clear()
+        for state in (self._next, self._min, self._lasts, self._blank_to):
+            state.clear()
         self._find_files(remove_strays=True)
         for key, bases in self._files.items():
             for base in bases:
@@ -240,6 +334,57 @@ class ConsumeQueues:
     def _path(self, key: QueueKey) -> str:
         return f"{self.directory}/{key[0]}/{key[1]}"
 
+    # Trimming
+
+    def _floor(self, key: QueueKey) -> int:
+        """The first unit that stays as it was written."""
+        return self._min.get(key, 0) - (key in self._lasts)
+
+    def _physical_offset(self, key: QueueKey, offset: int) -> int:
+        return self._unit(key, offset)[0]
+
+    def _unit(self, key: QueueKey, offset: int) -> tuple[int, int, int]:
+        inside = offset * UNIT_BYTES % self._file_bytes
+        data = self._file(key, offset * UNIT_BYTES - inside).pread(inside, UNIT_BYTES)
+        if len(data) != UNIT_BYTES:
+            raise OSError(5, f"a file of {self._path(key)} is shorter than it was made")
+        physical_offset, size, tags_code = UNIT.unpack(data)
+        return physical_offset, size, tags_code
+
+    def _set_minimums(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
+        for topic, queues in minimums.items():
+            for queue, (offset, last) in queues.items():
+                self._min[topic, queue] = offset
+                if last is not None:
+                    self._lasts[topic, queue] = last
+
+    def _trim_queue(self, key: QueueKey, floor: int, removed: list[str]) -> Iterator[int]:
+        stop = floor * UNIT_BYTES
+        first = stop - stop % self._file_bytes
+        bases = self._files.get(key, set())
+        for base in sorted(base for base in bases if base < first):
+            path = f"{self._path(key)}/{file_name(base)}"
+            bases.discard(base)
+            self._dirty.pop(path, None)
+            opened = self._open.pop(path, None)
+            if opened is not None:
+                opened.close()
+            self._disk.unlink(path)
+            self._dirty_directories[self._path(key)] = None
+            removed.append(path)
+            yield 0
+        offset = max(first, self._blank_to.get(key, 0) * UNIT_BYTES)
+        while offset < stop:
+            length = min(stop - offset, BLANK_BYTES)
+            file = self._file(key, first)
+            wanted = PRE_BLANK * (length // UNIT_BYTES)
+            if file.pread(offset - first, length) != wanted:
+                file.pwrite(offset - first, wanted)
+                self._dirty[file.path] = None
+            offset += length
+            yield length
+        self._blank_to[key] = floor
+
     # Starting
 
     def _find_files(self, *, remove_strays: bool = False) -> None:
@@ -262,7 +407,8 @@ class ConsumeQueues:
 
     def _require_files(self, key: QueueKey, next_offset: int) -> None:
         have = self._files.get(key, set())
-        for base in range(0, next_offset * UNIT_BYTES, self._file_bytes):
+        floor = self._floor(key) * UNIT_BYTES
+        for base in range(floor - floor % self._file_bytes, next_offset * UNIT_BYTES, self._file_bytes):
             if base not in have:
                 raise DerivedLost(f"{self._path(key)} lacks the file {file_name(base)}: its queues are rebuilt from the log")
 

@@ -1,7 +1,9 @@
-"""The snapshot file (format §11): derived state at one applied index, as a checksummed JSON object.
+"""The snapshot files (format §11): derived state at one applied index, as a checksummed JSON object, in two generations.
 
-The store knows it only as a dictionary; what the keys mean belongs to the applier. A snapshot counts only if the caller finds that its
-index, term and chain CRC agree with the log. The caller syncs the consume queues before it writes one.
+The store knows it only as a dictionary; what the keys mean belongs to the applier, but for the two tables of the consume queues. A snapshot
+counts only if the caller finds that its index, term and chain CRC agree with the log. The caller syncs the consume queues before it writes
+one. Of a log that was trimmed, what its first entries led to stands nowhere else: so there are always two, and a damaged one is never made
+the older generation.
 """
 
 from __future__ import annotations
@@ -10,20 +12,47 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.storage import sealed_json
+from ledgermq.storage.consume_queue import Minimum
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged
 
 SNAPSHOT_FILE = "snapshot"
+PREVIOUS_FILE = "snapshot.previous"
+GENERATIONS = (SNAPSHOT_FILE, PREVIOUS_FILE)
 
 
-def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any]) -> None:
-    """Replace the snapshot atomically and durably."""
-    sealed_json.write(disk, f"{state_directory}/{SNAPSHOT_FILE}", value)
+def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any], *, rotate: bool | None = None) -> None:
+    """Replace the snapshot atomically and durably; with `rotate` the former one becomes the previous generation (by default if it is
+    whole). A crash between the two renames leaves the former one as the only one; a failure before them leaves both."""
+    path, data = f"{state_directory}/{SNAPSHOT_FILE}", sealed_json.encode(value)
+    if disk.exists(f"{path}.tmp"):
+        disk.unlink(f"{path}.tmp")
+    file = disk.create(f"{path}.tmp", len(data), allocate=False)
+    try:
+        file.pwrite(0, data)
+        file.sync()
+    finally:
+        file.close()
+    if read_generation(disk, state_directory, SNAPSHOT_FILE) is not None if rotate is None else rotate:
+        disk.rename(path, f"{state_directory}/{PREVIOUS_FILE}")
+    disk.rename(f"{path}.tmp", path)
+    disk.sync_dir(state_directory)
 
 
 def read_snapshot(disk: Disk, state_directory: str) -> dict[str, Any] | None:
-    """The last snapshot; None when there is none or it is damaged: it is derived, the log still has everything."""
-    path = f"{state_directory}/{SNAPSHOT_FILE}"
+    """The newest snapshot that is whole, if any."""
+    return next((value for _, value in read_snapshots(disk, state_directory)), None)
+
+
+def read_snapshots(disk: Disk, state_directory: str) -> list[tuple[str, dict[str, Any]]]:
+    """File name and value of every generation that is whole, newest first."""
+    found = [(name, read_generation(disk, state_directory, name)) for name in GENERATIONS]
+    return [(name, value) for name, value in found if value is not None]
+
+
+def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, Any] | None:
+    """One generation; None when there is none or it is damaged."""
+    path = f"{state_directory}/{name}"
     if not disk.exists(path):
         return None
     try:
@@ -33,8 +62,30 @@ def read_snapshot(disk: Disk, state_directory: str) -> dict[str, Any] | None:
 
 
 def discard_snapshot(disk: Disk, state_directory: str) -> None:
-    """Remove the snapshot durably: from now on the derived state is rebuilt from the log's beginning."""
-    path = f"{state_directory}/{SNAPSHOT_FILE}"
-    if disk.exists(path):
+    """Remove all generations durably: from now on the derived state is rebuilt from the log's beginning."""
+    found = [f"{state_directory}/{name}" for name in GENERATIONS if disk.exists(f"{state_directory}/{name}")]
+    for path in found:
         disk.unlink(path)
+    if found:
         disk.sync_dir(state_directory)
+
+
+def export_minimums(table: Mapping[str, Mapping[int, Minimum]]) -> dict[str, dict[str, list[Any]]]:
+    """{stored topic: {queue: [minimum, unit before it or null]}} as JSON values."""
+    return {
+        topic: {str(queue): [offset, None if last is None else list(last)] for queue, (offset, last) in queues.items()}
+        for topic, queues in table.items()
+    }
+
+
+def next_offsets(value: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """The next offsets of a snapshot as the consume queues take them."""
+    return {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in value["queues"].items()}
+
+
+def minimums(value: Mapping[str, Any]) -> dict[str, dict[int, Minimum]]:
+    """The minimums of a snapshot as the consume queues take them."""
+    return {
+        topic: {int(queue): (low, None if last is None else (last[0], last[1], last[2])) for queue, (low, last) in queues.items()}
+        for topic, queues in value.get("minimums", {}).items()
+    }

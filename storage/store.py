@@ -5,6 +5,7 @@ The way into this package. Ties identity, hard state, entry log and consume queu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.proto.types import Identity
@@ -12,7 +13,7 @@ from ledgermq.storage import checkpoints, identity, snapshot
 from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import NoSpace, StorageError, Unusable, explain
+from ledgermq.storage.errors import Damaged, NoSpace, StorageError, Unusable, explain
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
@@ -33,6 +34,8 @@ class GroupStore:
         self.log = log
         self.queues = ConsumeQueues(disk, f"{root}/consumequeue", found.consume_queue_file_bytes)
         self.was_clean = was_clean
+        self._generations: dict[str, int] | None = None
+        """File name → applied index of the snapshots that count; None before anybody looked."""
 
     @classmethod
     def create(cls, disk: Disk, root: str, new: Identity) -> None:
@@ -110,18 +113,43 @@ class GroupStore:
         return f"{self.root}/state"
 
     def read_snapshot(self) -> dict[str, Any] | None:
-        """The last snapshot if it agrees with the log in index, term and chain CRC; None otherwise."""
-        value = snapshot.read_snapshot(self.disk, self.state_directory)
-        if value is None or value.get("log_id") != self.identity.log_id:
-            return None
+        """The newest snapshot that agrees with the log in index, term and chain CRC; None without one. Raises Damaged when the log was
+        trimmed and there is none: what the trimmed entries led to is lost here."""
+        found = [(name, value) for name, value in snapshot.read_snapshots(self.disk, self.state_directory) if self._agrees(value)]
+        self._generations = {name: int(value["applied_index"]) for name, value in found}
+        if not found and self.log.begin_index > 0:
+            what = f"no snapshot in {self.state_directory} is whole and agrees with the log, which begins with entry {self.log.begin_index}"
+            raise Damaged(f"{what}: what the entries before it led to cannot be derived again; restore this replica from peers or a backup")
+        return found[0][1] if found else None
+
+    def write_snapshot(self, value: Mapping[str, Any]) -> None:
+        """Make `value` the newest snapshot and the newest so far the previous one. Any one thread at a time. Raises OSError."""
+        if self._generations is None:
+            self.read_snapshot()
+        known = self._generations or {}
+        rotate = snapshot.SNAPSHOT_FILE in known
+        previous = known.get(snapshot.SNAPSHOT_FILE if rotate else snapshot.PREVIOUS_FILE)
+        snapshot.write_snapshot(self.disk, self.state_directory, value, rotate=rotate)
+        kept = {} if previous is None else {snapshot.PREVIOUS_FILE: previous}
+        self._generations = {snapshot.SNAPSHOT_FILE: int(value["applied_index"]), **kept}
+
+    @property
+    def durable_snapshot_index(self) -> int:
+        """What both generations cover: derived state above it may have to be derived again. −1 while there are not two."""
+        known = self._generations or {}
+        return min(known.values()) if len(known) == len(snapshot.GENERATIONS) else -1
+
+    def _agrees(self, value: Mapping[str, Any]) -> bool:
         index, log = value.get("applied_index"), self.log
-        if not isinstance(index, int) or not log.begin_index - 1 <= index <= log.end_index:
-            return None
-        return value if (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc")) else None
+        if value.get("log_id") != self.identity.log_id or not isinstance(index, int) or not log.begin_index - 1 <= index <= log.end_index:
+            return False
+        return (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc"))
 
     def discard_derived(self) -> None:
-        """Forget snapshot and consume queues: they are rebuilt from the log."""
+        """Forget snapshots and consume queues: they are rebuilt from the log, which must be whole."""
+        assert self.log.begin_index == 0, "derived state of a trimmed log cannot be rebuilt without a snapshot"
         snapshot.discard_snapshot(self.disk, self.state_directory)
+        self._generations = {}
         self.queues.discard()
 
     def read_checkpoint(self) -> checkpoints.LogCheckpoint | None:

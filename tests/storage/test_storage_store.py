@@ -185,6 +185,7 @@ def test_snapshot_counts_only_if_the_log_agrees(tmp_path: Path) -> None:
     write(good)
     assert opened.read_snapshot() == {**good, "log_id": ME.log_id}
     for wrong in ({"applied_index": 7}, {"applied_term": 1}, {"chain_crc": 5}, {"applied_index": 10}, {"applied_index": None}):
+        snapshot.discard_snapshot(DISK, opened.state_directory)
         write({**good, **wrong})
         assert opened.read_snapshot() is None
     write({**good, "applied_index": -1, "applied_term": -1, "chain_crc": opened.log.chain_at(-1)})
