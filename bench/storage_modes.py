@@ -196,10 +196,15 @@ def plot(medians: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(charts), figsize=(12, 2.6), layout="constrained")
     names = list(medians["stores"])
     for axis, (key, title, factor) in zip(axes, charts, strict=True):
-        values = [(medians["stores"][name][key] or 0) * factor for name in names]
+        figures = {name: medians["stores"][name][key] for name in names}
+        # Memory is not durable: its rate would only flatten the bars of those that are, so it is told, not drawn.
+        drawn = {name: 0 if name == "memory" and axis is axes[0] else (figures[name] or 0) * factor for name in names}
+        values = list(drawn.values())
         colours = ["#1f6f8b" if name == "ledger" else "#b8c4cc" for name in names]
         bars = axis.barh([TITLES[name] for name in names], values, color=colours)
-        labels = ["–" if medians["stores"][name][key] is None else f"{value:,.3g}" for name, value in zip(names, values, strict=True)]
+        labels = ["–" if figures[name] is None else _label(figures[name] * factor) for name in names]
+        if axis is axes[0]:
+            labels[-1] += ", not durable"
         axis.bar_label(bars, labels, padding=3)
         axis.invert_yaxis()
         axis.margins(x=0.3)
@@ -211,6 +216,10 @@ def plot(medians: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
+
+
+def _label(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def publish(page: Path, picture: Path, medians: dict[str, Any]) -> None:
