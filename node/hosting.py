@@ -8,6 +8,7 @@ a snapshot never speaks of entries that the log beside it lacks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -24,11 +25,12 @@ from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import SNAPSHOT_VERSION, Machine
+from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.core.restoring import restore
 from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.errors import EXIT_LIMIT, EXIT_SYNC, ConfigError
 from ledgermq.node.indexing import Indexer, MeasuredLookup
@@ -41,14 +43,13 @@ from ledgermq.storage import store as stores
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LIMIT_REMEDY, DerivedLost, NoSpace, explain, is_no_space, lacks_descriptors
+from ledgermq.storage.errors import LIMIT_REMEDY, NoSpace, explain, is_no_space, lacks_descriptors
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.log_writer import AtOnce, LogWriter, make_writer
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.reserve import Reserve
-from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
 CHECKPOINT_EVERY_NS = 3_000 * MS
@@ -147,7 +148,7 @@ class HostedGroup:
         """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
         if now_ns >= self._clean_again_ns:
             try:
-                self.trimming.step(self.snapshot_index, now_ns)
+                self.trimming.step(self.store.durable_snapshot_index, now_ns)
             except NoSpace as full:
                 self._clean_again_ns = now_ns + CLEAN_RETRY_NS
                 log.warning("trim waits for space", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
@@ -155,11 +156,6 @@ class HostedGroup:
         if stalls != self._stalls and self.reserve.release():
             log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
         self._stalls = stalls
-
-    @property
-    def snapshot_index(self) -> int:
-        """Where the older of the two snapshots ends that are kept."""
-        return int(getattr(self.store, "durable_snapshot_index", -1))
 
     def refuse_writes(self, refused: bool) -> None:
         """Whether clients' messages are refused because a disk is too full."""
@@ -187,19 +183,14 @@ class HostedGroup:
         if self._exported is not None:
             self._write_snapshot(*self._exported[1:])
         if self.machine.settled:
-            self._write_snapshot(self._export(), self.store.queues.begin_sync())
+            with contextlib.suppress(NoSpace):
+                self._write_snapshot(self._export(), self.store.queues.begin_sync())
         self._write_checkpoints(self._safe_commit(), self._stamps())
         self.store.close()
 
     def _keep(self, now_ns: int) -> None:
         if self._exported is None and self._snapshot_due(now_ns):
-            began = time.perf_counter_ns()
-            value = self._export()
-            self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
-            self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
-            self._snapshot_wanted = False
-            self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
-            self._exported = self._snapshot_index, value, self.store.queues.begin_sync()
+            self._begin_snapshot(now_ns)
         if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
             _, value, sync = self._exported
             self._exported = None
@@ -211,12 +202,28 @@ class HostedGroup:
                 self._checkpointed = commit_index
                 self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
 
+    def _begin_snapshot(self, now_ns: int) -> None:
+        began = time.perf_counter_ns()
+        try:
+            sync = self.store.queues.begin_sync()
+        except NoSpace as full:
+            log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
+            self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
+            return
+        value = self._export()
+        self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._snapshot_wanted = False
+        self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
+        self._exported = self._snapshot_index, value, sync
+
     def _snapshot_due(self, now_ns: int) -> bool:
         grown = self.machine.applied_end_pos - self._snapshot_pos
-        if self.trimming.wants_snapshot(self.snapshot_index) and self.machine.settled:
-            # Both generations must reach the trim record, even when nothing is applied any more.
-            return now_ns >= self._rest_ns
-        due = now_ns >= self._next_snapshot_ns or ((grown >= SNAPSHOT_EVERY_BYTES or self._snapshot_wanted) and now_ns >= self._rest_ns)
+        older = self.store.durable_snapshot_index
+        if self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self.machine.applied_index):
+            # Retention counts on both generations, so the same state is written twice when nothing is applied any more.
+            return self.machine.settled and now_ns >= self._rest_ns
+        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
         return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
 
     def _safe_commit(self) -> int:
@@ -240,7 +247,7 @@ class HostedGroup:
             except OSError as error:
                 exit_code = EXIT_LIMIT if lacks_descriptors(error) else EXIT_SYNC
                 raise Fenced(f"the consume queues could not be synced: {error}", exit_code) from error
-        self._hint("snapshot", lambda: write_snapshot(self.store.disk, self.store.state_directory, value))
+        self._hint("snapshot", lambda: self.store.write_snapshot(value))
 
     def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
         self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))
@@ -315,9 +322,11 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         raise store.log.fenced
     _check_sizes(config, group, store.identity)
     bootstrap(store.log, group.replicas, config.cluster.created_ms)
-    _check_members(group, store)
     machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
-    _restore(store, machine, phases)
+    lost = restore(store, machine, phases)
+    if lost is not None:
+        log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
+    _check_members(group, store, machine)
     now_ns = time.monotonic_ns()
     others = frozenset(group.replicas) - {config.node}
     admitted = others <= store.read_met_by()
@@ -380,25 +389,6 @@ def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
     executor.submit(work)
 
 
-def _restore(store: GroupStore, machine: Machine, phases: Phases) -> None:
-    """Derived state from the snapshot, or from nothing when there is none that agrees with the log."""
-    with phases.phase("snapshot"):
-        snapshot = store.read_snapshot()
-    if snapshot is not None and snapshot.get("v") == SNAPSHOT_VERSION:
-        offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in snapshot["queues"].items()}
-        try:
-            with phases.phase("queues"):
-                store.queues.start(offsets, store.log.end_index - snapshot["applied_index"])
-            with phases.phase("snapshot"):
-                machine.restore(snapshot)
-            return
-        except DerivedLost as lost:
-            log.warning("derived state is rebuilt from the log", group=store.identity.group, reason=str(lost))
-    with phases.phase("queues"):
-        store.discard_derived()
-        store.queues.start({}, 0)
-
-
 def _known_commit(store: GroupStore, machine: Machine) -> int:
     checkpoint = store.read_checkpoint()
     noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
@@ -411,8 +401,9 @@ def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> Non
         raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
 
 
-def _check_members(group: BrokerGroup, store: GroupStore) -> None:
-    voters = set(membership(store.log).voters)
+def _check_members(group: BrokerGroup, store: GroupStore, machine: Machine) -> None:
+    # The log's first entry says it; of a trimmed log the snapshot does.
+    voters = set(machine.voters or membership(store.log).voters)
     if voters != set(group.replicas):
         what = f"the log of broker group {group.name} was made for the replicas {', '.join(sorted(voters))}"
         raise ConfigError(what, "list the same replicas in cluster.groups: they are fixed when a group is created")

@@ -165,7 +165,7 @@ class Retainer:
 
         def look(hosted: HostedGroup) -> Survey:
             status, now_ns = hosted.status(), time.monotonic_ns()
-            snapshot_index = hosted.snapshot_index
+            snapshot_index = hosted.store.durable_snapshot_index
             pins = list(follower_pins(hosted.files, voters, node, status.peers, status.end_index))
             pins += [snapshot_pin(hosted.files, node, snapshot_index), *hosted.pins.pins(now_ns)]
             return Survey(

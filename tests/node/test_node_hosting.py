@@ -199,7 +199,7 @@ def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path:
     """A snapshot says how far each consume queue reaches; written first, a power cut would leave it without the units."""
     driver = filled(tmp_path)
     steps: list[str] = []
-    monkeypatch.setattr(hosting, "write_snapshot", lambda *_: steps.append("snapshot"))
+    monkeypatch.setattr(driver.group.store, "write_snapshot", lambda *_: steps.append("snapshot"))
     driver.group._write_snapshot({}, SimpleNamespace(run=lambda: steps.append("queues")))  # type: ignore[arg-type]
     assert steps == ["queues", "snapshot"]
     driver.crash()

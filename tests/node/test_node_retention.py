@@ -1,0 +1,320 @@
+"""Retention over a hosted group with real files: seals by quorum, trims by age, pins, a nearly full disk, and the answers about it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node import metrics
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Refused
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.hosting import HostedGroup
+from ledgermq.node.retention import Retainer
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, GroupConfig
+from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.reserve import Reserve
+from tests.node.test_node_hosting import Driver, single
+
+HOURS_MS = 3_600_000
+
+
+class FullDisk(RealDisk):
+    """A file system as large and as full as the test says."""
+
+    def __init__(self) -> None:
+        self.total, self.free = 1000 << 20, 900 << 20
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+    def total_bytes(self, path: str) -> int:
+        return self.total
+
+
+class DirectEngine:
+    """The engine without threads: work runs at once, calls drive the group."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    async def run(self, group: str, work: Callable[[HostedGroup], Any]) -> Any:
+        return work(self.driver.group)
+
+    def new_token(self) -> int:
+        self.driver.tokens += 1
+        return self.driver.tokens
+
+    async def call(self, group: str, call: Call) -> Any:
+        token = call.token  # type: ignore[union-attr]
+        self.driver.turn(call)
+        while token not in self.driver.done:
+            self.driver.turn(elapsed_ns=1_000_000_000)
+        return self.driver.done.pop(token)
+
+
+class Peers:
+    """Other nodes: what they say about the digests of files, and how much room they have."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, dict[int, str]] = {}
+        self.free: dict[str, int] = {}
+        self.begin = 0
+
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
+        if node not in self.digests:
+            raise CallRefused(Refused("unknown-outcome"))
+        question = peer_pb2.StorageQuestion.FromString(request)
+        reply = peer_pb2.StorageReply(disk_total_bytes=1000 << 20, disk_free_bytes=self.free.get(node, 900 << 20), begin_index=self.begin)
+        for base in question.bases:
+            if base in self.digests[node]:
+                reply.digests.add(base=base, sha256=self.digests[node][base])
+        return [reply.SerializeToString()]
+
+    async def submit(self, *_: Any) -> Sequence[bytes]:
+        raise AssertionError("not asked here")
+
+
+class Stage:
+    """One leading replica with a few sealed files of 64 KiB."""
+
+    def __init__(self, directory: Path, *, hours: float = 72, files: int = 3, **retention: Any) -> None:
+        config: NodeConfig = single(
+            directory, group={"data_file_bytes": "64KiB"}, retention={"hours": hours, "reserve_bytes": 0, **retention}
+        )
+        self.driver = Driver(config)
+        self.driver.configure()
+        self.disk = FullDisk()
+        self.peers = Peers()
+        self.later_ms = 0
+        engine: Any = DirectEngine(self.driver)
+        self.retainer = Retainer(
+            config, self.disk, {"g1": self.driver.group}, engine, self.peers, lambda: time.time_ns() // 1_000_000 + self.later_ms
+        )
+        self.grow(files)
+
+    def grow(self, files: int) -> None:
+        end = self.driver.group.store.log.end_pos + files * (64 << 10)
+        while self.driver.group.store.log.end_pos < end:
+            self.driver.produce(4, size=4000)
+
+    @property
+    def machine(self) -> Any:
+        return self.driver.group.machine
+
+    def check(self, times: int = 1) -> None:
+        for _ in range(times):
+            asyncio.run(self.retainer.check("g1"))
+            running = self.retainer._digests["g1"]._running
+            if running is not None:
+                running[1].exception()
+
+    def check_and_keep(self, times: int) -> None:
+        """Checks, with time for the snapshots they ask for."""
+        for _ in range(times):
+            self.check()
+            self.driver.turn(elapsed_ns=30_000_000_000)
+            self.driver.keep()
+            self.driver.turn()
+
+    def seal_all(self) -> None:
+        """Three files take three digests and the check that finds the last one."""
+        self.check(5)
+
+    def ask(self, base: int) -> admin_pb2.WhyKeptResponse:
+        return asyncio.run(self.retainer.why_kept(admin_pb2.WhyKeptRequest(broker_group="g1", base=base)))
+
+    def close(self) -> None:
+        asyncio.run(self.retainer.stop())
+        self.driver.crash()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Any:
+    made: list[Stage] = []
+
+    def make(**options: Any) -> Stage:
+        made.append(Stage(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_sealed_files_get_their_digest_recorded_once(stage: Any) -> None:
+    """Every complete file, none that still takes entries; asking again records nothing more."""
+    one = stage()
+    one.seal_all()
+    assert sorted(one.machine.seals) == [0, 64 << 10, 128 << 10]
+    seal = one.machine.seals[0]
+    assert (seal.first_index, seal.replicas, len(seal.sha256)) == (0, ("n1",), 64)
+    end = one.driver.group.store.log.end_index
+    one.check(2)
+    assert one.driver.group.store.log.end_index == end and one.machine.begin_index == 0
+
+
+def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
+    """One of three is no majority, and two that differ are none; the third decides, and whoever differs raises the alarm."""
+    one = stage(files=1)
+    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.check(3)
+    assert not one.machine.seals, "alone"
+    one.peers.digests = {"n2": {0: "ab" * 32}}
+    one.check(2)
+    assert not one.machine.seals, "two values, one report each"
+    one.peers.digests["n3"] = {0: "ab" * 32}
+    one.check(2)
+    assert one.machine.seals[0].sha256 == "ab" * 32 and one.machine.seals[0].replicas == ("n2", "n3")
+    assert metrics.REGISTRY.get_sample_value("ledgermq_digest_mismatches", {"group": "g1"}) == 1
+    assert one.machine.begin_index == 0, "nothing is repaired or trimmed for it"
+
+
+def test_old_files_are_trimmed_by_a_record_with_their_digests(stage: Any, tmp_path: Path) -> None:
+    """Once their last message is old enough; the active file stays although it is as old."""
+    one = stage()
+    one.seal_all()
+    digest = one.machine.seals[0].sha256
+    one.later_ms = 71 * HOURS_MS
+    one.check()
+    assert one.machine.begin_index == 0
+    one.later_ms = 73 * HOURS_MS
+    one.check_and_keep(4)
+    (trim,) = one.machine.trims
+    assert trim.record.reason == "time" and trim.record.files[0] == (0, digest)
+    assert one.machine.begin_pos == trim.record.begin_pos == 192 << 10
+    one.check_and_keep(4)
+    files = sorted(path.name for path in (tmp_path / "g1" / "dledger-n1" / "data").iterdir())
+    assert files[0] == f"{192 << 10:020d}", "gone once both snapshots cover the record"
+    answer = one.ask(0)
+    assert answer.reason == "trimmed" and digest in " ".join(answer.evidence) and "configured age" in answer.answer
+    assert one.ask(192 << 10).reason == "active" and one.ask(1 << 40).reason == "missing" and one.ask(5).reason == "missing"
+
+
+def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
+    """And why-kept names it."""
+    one = stage()
+    one.seal_all()
+    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.later_ms = 73 * HOURS_MS
+    one.check(2)
+    assert one.machine.begin_index == 0
+    answer = one.ask(0)
+    assert answer.reason == "follower" and "n2" in " ".join(answer.evidence) and "n3" in " ".join(answer.evidence)
+    assert one.retainer.files_kept["g1"]["follower"] == 4
+
+
+def test_consumers_pins_and_snapshots_keep_files_and_say_so(stage: Any) -> None:
+    """A configured group that has not finished, and a lease of a reader; both are told with what ends them."""
+    one = stage()
+    assert one.driver.call(lambda token: Configure(token, groups=[GroupConfig("", "g")])) == Configured()
+    queue = one.machine.delivery._queue(("g", "t", 0))
+    one.seal_all()
+    taken = asyncio.run(one.retainer.take_pin(admin_pb2.TakePinRequest(broker_group="g1", reason="audit", ttl_ms=60_000)))
+    one.later_ms = 73 * HOURS_MS
+    kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
+    assert {"consumer", "reader"} <= kinds
+    assert asyncio.run(one.retainer.renew_pin(admin_pb2.RenewPinRequest(broker_group="g1", pin=taken.pin, ttl_ms=1000))).held
+    assert asyncio.run(one.retainer.drop_pin(admin_pb2.DropPinRequest(broker_group="g1", pin=taken.pin))).held
+    queue.cursor = one.machine.end("t", 0)
+    kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
+    assert not {"consumer", "reader"} & kinds
+
+
+def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
+    """Young files go without waiting for their digests; above the last watermark clients are refused, and served again below it."""
+    one = stage()
+    draft = Draft("t", 0, b"x", encode(Fields(message_id="m")), 1)
+    one.disk.free = 50 << 20
+    one.check()
+    assert one.driver.call(lambda token: Produce(token, [draft])) == Refused("disk-full")
+    kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
+    assert "due" in kinds and "digest" not in kinds
+    one.disk.free = 900 << 20
+    one.check()
+    assert not isinstance(one.driver.call(lambda token: Produce(token, [draft])), Refused)
+
+
+def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
+    """No majority could store anything; one full follower is not asked for its opinion."""
+    one = stage(files=0)
+    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.peers.digests = {"n2": {}, "n3": {}}
+    one.peers.free = {"n2": 1 << 20}
+    one.check()
+    assert not one.driver.group.group.writes_refused
+    one.peers.free["n3"] = 1 << 20
+    one.check()
+    assert one.driver.group.group.writes_refused
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_snapshot_that_finds_no_room_takes_the_reserve(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given back, it is enough; without it the snapshot is left out as before; it is made anew when there is room."""
+    one = stage(files=0)
+    group = one.driver.group
+    group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)
+    one.check()
+    assert group.reserve.held, "made by the first check"
+    real = group.store.write_snapshot
+    monkeypatch.setattr(group.store, "write_snapshot", lambda value: no_space() if group.reserve.held else real(value))
+    group._write_snapshot(group._export(), None)
+    assert not group.reserve.held and group.store.read_snapshot() is not None
+    monkeypatch.setattr(group.store, "write_snapshot", no_space)
+    group._write_snapshot(group._export(), None)
+    one.disk.free = 50 << 20
+    one.check()
+    assert not group.reserve.held, "not while the disk is nearly full"
+    one.disk.free = 900 << 20
+    one.check()
+    assert group.reserve.held
+
+
+def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until they are dispatched no snapshot is due, and without a snapshot nothing may go."""
+    one = stage(files=0)
+    group = one.driver.group
+    group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)
+    assert group.reserve.fill()
+    real = group.store.queues.append
+
+    def append(columns: Any) -> None:
+        if group.reserve.held:
+            raise NoSpace("full")
+        real(columns)
+
+    monkeypatch.setattr(group.store.queues, "append", append)
+    one.driver.produce(1)
+    assert not group.reserve.held and one.machine.end("t", 0) == 1
+
+
+def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in every turn: a full disk is asked once a second."""
+    one = stage(files=0)
+    group = one.driver.group
+    group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)
+    assert group.reserve.fill()
+    tried: list[int] = []
+
+    def step(_: int, now_ns: int) -> None:
+        tried.append(now_ns)
+        raise NoSpace("full")
+
+    monkeypatch.setattr(group.trimming, "step", step)
+    one.driver.turn(elapsed_ns=10)
+    one.driver.turn(elapsed_ns=10)
+    assert len(tried) == 1 and not group.reserve.held
+    one.driver.turn(elapsed_ns=1_000_000_000)
+    assert len(tried) == 2
+    monkeypatch.undo()
