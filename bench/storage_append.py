@@ -3,12 +3,21 @@
 `append_*` are µs a message through the public append, both CRCs, chain and index included: `from_inputs` begins with (body, tag, key)
 columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes; `dispatch` takes a
 verified range to its consume queue.
+
+`modes` compares the three ways of appending: µs a message without waiting for the disk; `bandwidth` = a leader that appends encoded batches
+while one group commit after another runs, everything durable at the end, and its `ratio` to plain `pwrite`s of 1 MiB into a file that was
+allocated before, with one fdatasync every 64 MiB, measured right before it on the same disk; `single` = one message, appended and synced,
+again and again, in turn with a bare fdatasync of a page just written.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +27,9 @@ from ledgermq.proto import layout
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage import identity
 from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.log_writer import MODES, AtOnce, make_writer
+from ledgermq.storage.mapped_files import run_now
 from ledgermq.storage.real_disk import RealDisk
 
 NAME, RUNS, DURABLE = "storage_append", 3, True
@@ -30,18 +41,25 @@ CLUSTER = "00000000-0000-4000-8000-000000000001"
 CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
 BORN_MS = 1_700_000_000_000
 HOST = layout.host_bytes("127.0.0.1", 8081)
+BANDWIDTH_MIB = 128
+BANDWIDTH_BODIES = (1024, 4096, 16384)
+BATCH_BYTES = 1 << 20
+PLAIN_SYNC_EVERY = 64 << 20
+UNSYNCED_MAX = PLAIN_SYNC_EVERY
+"""So much a leader has under way at most: no more than the yardstick."""
+SINGLES = 200
 
 
 def new_identity(file_mib: int) -> Identity:
     return identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_mib << 20)
 
 
-def new_log(directory: Path, who: Identity) -> EntryLog:
+def new_log(directory: Path, who: Identity, mode: str = "pwrite") -> EntryLog:
     """An empty log whose first file exists, so that its making is not measured."""
     disk = RealDisk()
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), who)
-    return EntryLog.open(disk, str(directory), who, clean=True)
+    return EntryLog.open(disk, str(directory), who, clean=True, writer=make_writer(mode))
 
 
 class Inputs:
@@ -78,9 +96,7 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
         ranges += leader.append_leader(1, batch, offsets + inputs.count, BORN_MS, HOST)
         times["append_from_encoded"].append(time.perf_counter_ns() - begin)
         begin = time.perf_counter_ns()
-        layout.seal(
-            batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0
-        )
+        layout.seal(batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0)
         times["seal_alone"].append(time.perf_counter_ns() - begin)
         copies = [(entries, bytes(leader.read(entries.first_index, 1 << 30).data)) for entries in ranges]
         for entries, received in copies:
@@ -145,6 +161,151 @@ def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
     }
 
 
+@contextmanager
+def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryLog]:
+    """A log with the threads a node gives it, whose first file exists; the next one is not made while it is measured."""
+    disk, who = RealDisk(), identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_bytes)
+    disk.mkdirs(str(directory))
+    EntryLog.create(disk, str(directory), who)
+    EntryLog.open(disk, str(directory), who, clean=True, submit=run_now).close()
+    with ThreadPoolExecutor(1) as commits:
+
+        def submit(work: Callable[[], object]) -> None:
+            commits.submit(work)
+
+        writer = make_writer(mode, submit=submit, together=AtOnce(2, "bench"))
+        log = EntryLog.open(disk, str(directory), who, clean=True, submit=lambda work: None, writer=writer)
+        log._data.extend()
+        log._data.at(0).warm(stores=mode == "map")
+        yield log
+        log.close()
+
+
+def modes_alone(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
+    """µs a message from an encoded batch to the end of the append, nothing synced in between; the modes take turns."""
+    logs = {mode: new_log(directory / f"alone-{mode}", new_identity(file_mib), mode) for mode in MODES}
+    times: dict[str, list[int]] = {mode: [] for mode in MODES}
+    for number in range(batches):
+        for mode, log in logs.items():
+            batch = inputs.encode()
+            begin = time.perf_counter_ns()
+            log.append_leader(1, batch, inputs.offsets + number * inputs.count, BORN_MS, HOST)
+            times[mode].append(time.perf_counter_ns() - begin)
+            if number % 20 == 19:
+                log.flush_mark()
+    for log in logs.values():
+        log.close()
+    return {f"{mode}_us": median(values, inputs.count) for mode, values in times.items()}
+
+
+class Plain:
+    """The yardstick: a file allocated before, written in pieces of 1 MiB."""
+
+    def __init__(self, path: Path, mib: int) -> None:
+        self._size = mib << 20
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._piece = os.urandom(1 << 20)
+        for offset in range(0, self._size, 1 << 20):
+            os.pwrite(self._fd, bytes(1 << 20), offset)
+        os.fsync(self._fd)
+
+    def mib_per_s(self) -> float:
+        begin = time.perf_counter()
+        for offset in range(0, self._size, 1 << 20):
+            os.pwrite(self._fd, self._piece, offset)
+            if (offset + (1 << 20)) % PLAIN_SYNC_EVERY == 0:
+                os.fdatasync(self._fd)
+        os.fdatasync(self._fd)
+        return (self._size >> 20) / (time.perf_counter() - begin)
+
+    def sync_ns(self, page: int) -> int:
+        os.pwrite(self._fd, self._piece[:300], page * 300)
+        begin = time.perf_counter_ns()
+        os.fdatasync(self._fd)
+        return time.perf_counter_ns() - begin
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def durable_mib_per_s(log: EntryLog, body_bytes: int, mib: int) -> float:
+    """One owner, one sync thread; the batch of a commit is what arrived during the last."""
+    count = max(1, BATCH_BYTES // body_bytes)
+    batch = Inputs(count, body_bytes).encode()
+    offsets = np.arange(count, dtype=np.int64)
+    job: SyncJob | None = None
+    running: Future[None] | None = None
+    synced_pos, target = 0, mib << 20
+    with ThreadPoolExecutor(1) as syncs:
+        begin = time.perf_counter()
+        while log.durable_index < log.end_index or log.end_pos < target:
+            more = log.end_pos < target and log.end_pos - synced_pos < UNSYNCED_MAX
+            if more:
+                log.append_leader(1, batch, offsets, BORN_MS, HOST)
+            if running is None and (job := log.begin_sync()) is not None:
+                job_pos, running = log.end_pos, syncs.submit(job.run)
+            if running is not None and (running.done() or not more):
+                running.result()
+                assert job is not None
+                log.finish_sync(job, None)
+                synced_pos, running = job_pos, None
+        took = time.perf_counter() - begin
+    return (log.end_pos / (1 << 20)) / took
+
+
+def bandwidth(directory: Path, plain: Plain, mib: int) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for body_bytes in BANDWIDTH_BODIES:
+        for mode in MODES:
+            yardstick = plain.mib_per_s()
+            with threaded_log(directory / f"bandwidth-{mode}-{body_bytes}", mode, (mib + 32) << 20) as log:
+                found = durable_mib_per_s(log, body_bytes, mib)
+            results.setdefault(f"body_{body_bytes}", {})[mode] = {
+                "mib_per_s": round(found, 1),
+                "plain_mib_per_s": round(yardstick, 1),
+                "ratio": round(found / yardstick, 3),
+            }
+    return results
+
+
+def singles(directory: Path, plain: Plain, count: int) -> dict[str, Any]:
+    """p50 of an append that waits for its own sync, and by how much it exceeds a bare fdatasync."""
+    results = {}
+    for mode in MODES:
+        append_ns, sync_ns = [], []
+        with threaded_log(directory / f"single-{mode}", mode, 16 << 20) as log:
+            for number in range(count):
+                batch = Inputs(1, BODY_BYTES).encode()
+                begin = time.perf_counter_ns()
+                log.append_leader(1, batch, np.array([number]), BORN_MS, HOST)
+                job = log.begin_sync()
+                assert job is not None
+                job.run()
+                log.finish_sync(job, None)
+                append_ns.append(time.perf_counter_ns() - begin)
+                sync_ns.append(plain.sync_ns(number))
+        append_us, sync_us = statistics.median(append_ns) / 1000, statistics.median(sync_ns) / 1000
+        results[mode] = {
+            "append_p50_us": round(append_us, 1),
+            "fdatasync_p50_us": round(sync_us, 1),
+            "above_fdatasync_us": round(append_us - sync_us, 1),
+        }
+    return results
+
+
+def modes(directory: Path, inputs: Inputs) -> dict[str, Any]:
+    plain = Plain(directory / "plain", BANDWIDTH_MIB)
+    try:
+        return {
+            "append_from_encoded": modes_alone(directory, RANGES, inputs, FILE_MIB),
+            "bandwidth_mib": BANDWIDTH_MIB,
+            "bandwidth": bandwidth(directory, plain, BANDWIDTH_MIB),
+            "single": singles(directory, plain, SINGLES),
+        }
+    finally:
+        plain.close()
+
+
 def run(directory: Path) -> dict[str, Any]:
     inputs = Inputs(MESSAGES, BODY_BYTES)
     return {
@@ -155,4 +316,5 @@ def run(directory: Path) -> dict[str, Any]:
         **appends(directory, RANGES, inputs, FILE_MIB),
         **dispatches(directory, RANGES, inputs, FILE_MIB),
         **commits(directory, RANGES, inputs, FILE_MIB),
+        "modes": modes(directory, inputs),
     }

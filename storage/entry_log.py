@@ -511,6 +511,9 @@ class EntryLog:
         file_bytes = self._data.file_bytes
         ends: I64 = np.cumsum(batch.sizes, dtype=np.int64)
         begins = ends - batch.sizes
+        end = self.end_pos + int(ends[-1])
+        if end + BLANK_BYTES <= self._data.base_of(self.end_pos) + file_bytes:
+            return begins + self.end_pos, [0, len(ends)], end
         positions = np.empty(len(ends), np.int64)
         cuts = [0]
         low, pos = 0, self.end_pos

@@ -14,11 +14,12 @@ from __future__ import annotations
 import errno
 import mmap
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from ledgermq.storage import memory
 from ledgermq.storage.disk import Buffer, DiskFile
@@ -35,6 +36,9 @@ Together = Callable[[Sequence[Callable[[], object]]], None]
 """Runs all of several syncs that do not depend on each other and returns when the last has ended; raises the error of one that failed."""
 
 
+Work = SimpleQueue[tuple[Callable[[], object], SimpleQueue[BaseException | None]] | None]
+
+
 def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
     """One after the other, in the calling thread; none after one that failed."""
     for sync in syncs:
@@ -43,19 +47,37 @@ def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
 
 class AtOnce:
     """All at the same time, one of them in the calling thread. A group commit syncs the log file and the synced mark: in turn it would take
-    twice as long as the disk needs."""
+    twice as long as the disk needs. A bare queue, because an executor's future costs as much as a fast disk's sync."""
 
     def __init__(self, threads: int, name: str) -> None:
-        self._others = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._work: Work = SimpleQueue()
+        for number in range(threads):
+            threading.Thread(target=_serve, args=(self._work,), name=f"{name}-{number}", daemon=True).start()
+            weakref.finalize(self, self._work.put, None)
 
     def __call__(self, syncs: Sequence[Callable[[], object]]) -> None:
-        others = [self._others.submit(sync) for sync in syncs[1:]]
+        outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
+        for sync in syncs[1:]:
+            self._work.put((sync, outcomes))
         try:
             in_turn(syncs[:1])
         finally:
-            wait(others)
-        for other in others:
-            other.result()
+            errors = [outcomes.get() for _ in syncs[1:]]
+        for error in errors:
+            if error is not None:
+                raise error
+
+
+def _serve(work: Work) -> None:
+    """One thread of AtOnce, until it gets nothing to do."""
+    while (item := work.get()) is not None:
+        sync, outcomes = item
+        try:
+            sync()
+        except BaseException as error:  # whatever it was, whoever waits must hear of it
+            outcomes.put(error)
+        else:
+            outcomes.put(None)
 
 
 class LogWriter:

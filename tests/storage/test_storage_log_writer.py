@@ -313,6 +313,17 @@ def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
     together([])
 
 
+def test_the_threads_of_syncs_end_with_their_owner() -> None:
+    """A log that is gone leaves no thread behind."""
+    together = AtOnce(2, "ends")
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
+    assert len(threads) == 2
+    del together
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_a_failed_sync_beside_others_fences(tmp_path: Path) -> None:
     """The mark's sync fails on a thread of its own: the batch is not durable."""
     disk = FaultyDisk(RealDisk())
