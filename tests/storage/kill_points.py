@@ -184,6 +184,8 @@ class Promises:
     """What may be found: what was saved last, and what was being saved when the process ended"""
     snapshots: set[int] = field(default_factory=lambda: {-1})
     """Applied indexes of snapshots that may be found; −1 is none"""
+    begins: set[int] = field(default_factory=lambda: {0})
+    """Entries with which the log may begin: what the last trim said, and what one under way says"""
     created: bool = False
 
 
@@ -215,18 +217,18 @@ class Owner:
     def restore(self) -> None:
         """As a node does: the snapshot if it agrees, the queues cut to it, and everything behind it dispatched again."""
         value = self.store.read_snapshot()
-        first = 0
-        if value is not None:
-            try:
-                offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in value["queues"].items()}
-                self.store.queues.start(offsets, self.log.end_index - value["applied_index"])
-                first = value["applied_index"] + 1
-            except DerivedLost:
-                value = None
+        queues = self.store.queues
+        self.applied = self.log.begin_index - 1
         if value is None:
             self.store.discard_derived()
-            self.store.queues.start({}, 0)
-        self.applied = first - 1
+            queues.start({}, 0)
+        else:
+            low = snapshot.minimums(value)
+            try:
+                queues.start(snapshot.next_offsets(value), self.log.end_index - value["applied_index"], low)
+                self.applied = value["applied_index"]
+            except DerivedLost:
+                queues.begin_again(low)
         self.dispatch()
 
     def append(self, count: int, *, term: int = 1, body_bytes: int = 100) -> None:
@@ -273,12 +275,35 @@ class Owner:
             "applied_term": self.log.term_at(self.applied),
             "chain_crc": self.log.chain_at(self.applied),
             "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self.store.queues.next_offsets().items()},
+            "minimums": snapshot.export_minimums(self.store.queues.minimums()),
         }
         assert self.applied <= self.log.durable_index
         self.promises.snapshots.add(self.applied)
         self.store.queues.sync()
-        snapshot.write_snapshot(self.disk, self.store.state_directory, value)
+        self.store.write_snapshot(value)
         self.promises.snapshots = {self.applied}
+
+    def trim(self, index: int) -> None:
+        """As a node does: both snapshots know of the trim before the first file goes, the log goes first, the queues follow."""
+        pos = self.log.pos_of(index)
+        self.store.queues.raise_minimums(pos)
+        for _ in range(2):
+            self.append(1, term=self.log.end_term)
+            self.sync()
+            self.dispatch()
+            self.snapshot()
+        assert self.store.durable_snapshot_index >= index
+        self.promises.begins.add(index)
+        for gone in [at for at in self.promises.entries if at < index]:
+            del self.promises.entries[gone]
+        self.log.trim(index)
+        self.promises.begins = {index}
+        self.store.queues.trim(pos)
+
+    def first_of_file(self, number: int) -> int:
+        """The first entry of a log file, counted from the first one there is."""
+        base = self.log.begin_pos + number * IDENTITY.data_file_bytes
+        return next(index for index in range(self.log.begin_index, self.log.end_index + 1) if self.log.pos_of(index) >= base)
 
     def checkpoint(self) -> None:
         self.store.write_checkpoints(self.log.durable_index, StoreCheckpoint(1, 2, 3))
@@ -343,6 +368,7 @@ def verify(disk: ForgetfulDisk, promises: Promises) -> None:
     owner = Owner(KillDisk(disk), Promises())
     owner.open()
     log = owner.log
+    assert log.begin_index in promises.begins, f"the log begins with entry {log.begin_index} instead of {promises.begins}"
     for index, chain in promises.entries.items():
         assert log.end_index >= index, f"entry {index} was acknowledged and is gone: the log ends with {log.end_index} ({log.report})"
         assert log.chain_at(index) == chain, f"entry {index} was acknowledged and is another one now"
@@ -382,8 +408,9 @@ def check_log(disk: ForgetfulDisk, log: EntryLog) -> None:
 def check_queues(owner: Owner) -> None:
     """The consume queue has one unit for every entry, and each tells the place of its record: read from the log itself."""
     log, queues = owner.log, owner.store.queues
-    count = log.end_index + 1
-    units = queues.read("t", 0, 0, count)
-    assert (queues.next_offset("t", 0), len(units)) == (count, count)
-    for index in range(log.begin_index, count):
-        assert int(units.physical_offsets[index]) == log.pos_of(index) + HEADER_BYTES, f"unit {index} points elsewhere"
+    count, low = log.end_index + 1, queues.min_offset("t", 0)
+    assert low >= log.begin_index
+    units = queues.read("t", 0, low, count - low)
+    assert (queues.next_offset("t", 0), len(units)) == (count, count - low)
+    for index in range(low, count):
+        assert int(units.physical_offsets[index - low]) == log.pos_of(index) + HEADER_BYTES, f"unit {index} points elsewhere"

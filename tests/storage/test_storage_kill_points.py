@@ -7,13 +7,16 @@ slow run takes more power cuts and every second crash.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
 
 from ledgermq.proto.types import HardState
-from ledgermq.sim.disk import ForgetfulDisk
-from tests.storage.kill_points import DIVISIBLE, Act, Owner, Promises, after_power_cut, crashes, prepared, run, verify
+from ledgermq.sim.disk import ForgetfulDisk, Killed
+from tests.storage.key_material import KeyLog, official_files
+from tests.storage.kill_points import DIVISIBLE, Act, KillDisk, Owner, Promises, after_power_cut, crashes, prepared, run, verify
+from tests.storage.test_storage_key_index import some as some_messages
 
 
 def born(owner: Owner) -> None:
@@ -159,6 +162,18 @@ def close(owner: Owner) -> None:
 EXTRA_OPERATIONS = 12
 """What a recovery after a recovery may do besides: the abort file again, unfinished files, one file ahead."""
 EXTRA_BYTES = 32 << 10
+
+
+def trim(owner: Owner) -> None:
+    """Two files go, later one more."""
+    owner.open()
+    owner.trim(owner.first_of_file(2))
+    owner.append(3, term=2)
+    owner.sync()
+    owner.trim(owner.first_of_file(1))
+    owner.sync()
+
+
 INDEX = "/data/n1/g1/dledger-n1/index"
 QUEUE = "/data/n1/g1/consumequeue/t/0"
 
@@ -179,6 +194,7 @@ SCENARIOS: dict[str, tuple[Callable[[], tuple[ForgetfulDisk, Promises]], Act]] =
     "hard state": (lambda: stopped(3), hard_state),
     "bootstrap": (nothing, bootstrap),
     "close": (lambda: stopped(8), close),
+    "trim": (lambda: stopped(60), trim),
 }
 
 
@@ -253,3 +269,52 @@ def test_more_crashes(scenario: str) -> None:
             cut = after_power_cut(disk, 1000 * seed + number)
             check(f"{name}, then power cut {seed}", cut, promises)
         second_crashes(name, cut, promises, number, stride=17)
+
+
+# The key index has an owner of its own: a thread beside the log, behind what is committed.
+
+
+def indexing(base: KeyLog, medium: ForgetfulDisk, at: int = -1, *, half: bool = False) -> tuple[KillDisk, bool]:
+    """Open the key index of a log and bring it up to date in small steps. Returns the disk as the process left it."""
+    disk = KillDisk(copy.deepcopy(medium), at, half=half)
+    log = copy.copy(base)
+    log.disk = disk
+    try:
+        log.open(clean=False)
+        assert log.index.load(itertools.repeat(None))
+        while log.index.next_index < log.reader.limits.end_index:
+            piece = log.reader.read(log.index.next_index, 2500)
+            assert piece is not None
+            log.index.append(piece)
+            log.index.sync()
+    except Killed:
+        return disk, False
+    return disk, True
+
+
+def check_keys(base: KeyLog, medium: ForgetfulDisk, name: str) -> None:
+    """The next life comes to the same files as an index that nobody disturbed."""
+    disk, done = indexing(base, medium)
+    assert done
+    log = copy.copy(base)
+    log.disk = disk.disk
+    assert log.files() == official_files(base), f"killed at {name}: the key index differs"
+
+
+def test_a_crash_anywhere_in_indexing_leaves_the_same_key_index() -> None:
+    """Killed before or half-way through every operation, with the page cache kept and with a power cut: byte for byte the same index."""
+    base = KeyLog(slots=5, units=12)
+    base.send(*some_messages(30, 3))
+    base.make_durable()
+    medium = base.disk
+    assert isinstance(medium, ForgetfulDisk)
+    medium.any_names = True
+    whole, done = indexing(base, medium)
+    assert done
+    for at in range(0, len(whole.operations), 2):
+        name, path = whole.operations[at]
+        for half in (False, True) if name in DIVISIBLE else (False,):
+            dying, done = indexing(base, medium, at, half=half)
+            assert not done
+            check_keys(base, dying.disk, f"{at} {name} {path}")
+            check_keys(base, after_power_cut(dying.disk, at), f"{at} {name} {path}, then a power cut")
