@@ -184,7 +184,7 @@ def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I6
         letters = windows(data, np.dtype(f"V{width}"))[ends[rows] - width].view(np.uint8).reshape(-1, width)
         missing = width - lengths[rows]
         if missing.any():
-            letters[np.arange(width) < missing[:, None]] = 0
+            letters *= np.arange(width) >= missing[:, None]
         out[rows] = np.einsum("ij,j->i", letters, _POWERS[width - 1 :: -1], dtype=np.uint32)
         plain[rows] = True if letters.max() < 0x80 else letters.max(axis=1) < 0x80
     prefix = np.array([java_hash(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.uint32)

@@ -261,6 +261,11 @@ _TAG_WINDOW = 16
 _ENDS = np.dtype("V6")
 _WORDS = np.dtype(f"V{_TAG_WINDOW}")
 _TAG_FIELD_AFTER_ID = np.void(b"\x02" + _TAG_FIELD)
+_TAG_PLACES = np.arange(_TAG_WINDOW)
+# Java's hash of the first n of 16 characters is the sum over all, the rest zero, divided by 31 for each that is missing: 31 is odd and so
+# has an inverse modulo 2**32.
+_TAG_POWERS = np.array([pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in range(_TAG_WINDOW)], np.uint32)
+_TAG_INVERSES = np.array([pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32)
 
 
 def _tags_codes(data: memoryview, found: Tails) -> I64:
@@ -277,15 +282,17 @@ def _tags_codes(data: memoryview, found: Tails) -> I64:
         raw = words.view(np.uint8).reshape(-1, _TAG_WINDOW)
         end = raw == 2
         length = end.argmax(axis=1)
-        short = end.any(axis=1) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
-        raw[np.arange(_TAG_WINDOW) >= length[:, None]] = 0
-        halves = raw.view(np.uint64)
-        mixed = halves[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ halves[:, 1]
-        _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-        exact = short & (halves[first][inverse] == halves).all(axis=1)
-        hashes = [java_hash(raw[i, : length[i]].tobytes().decode()) if short[i] else 0 for i in first.tolist()]
-        codes[where[exact]] = np.array(hashes, np.int64)[inverse[exact]]
-        usual[where[~exact]] = False
+        raw *= length[:, None] > _TAG_PLACES
+        hashes = np.einsum("ij,j->i", raw, _TAG_POWERS, dtype=np.uint32) * _TAG_INVERSES[length]
+        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is no tag of this form either.
+        plain = (length > 0) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
+        if raw.max() >= 0x80:
+            plain &= raw.max(axis=1) < 0x80
+        if plain.all():
+            codes[where] = hashes.view(np.int32)
+        else:
+            codes[where[plain]] = hashes.view(np.int32)[plain]
+            usual[where[~plain]] = False
     for i in np.flatnonzero(~usual & (found.properties_length > 0)).tolist():
         at = int(found.properties_at[i])
         codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))

@@ -5,12 +5,12 @@ The way into this package. Ties identity, hard state, entry log and consume queu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.proto.types import Identity
 from ledgermq.storage import checkpoints, identity, snapshot
-from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Damaged, NoSpace, StorageError, Unusable, explain
@@ -18,6 +18,7 @@ from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 from ledgermq.storage.phases import Phases
+from ledgermq.storage.queue_buffer import BufferedQueues
 
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
@@ -32,7 +33,7 @@ class GroupStore:
         self.identity = found
         self.hard_state = hard_state
         self.log = log
-        self.queues = ConsumeQueues(disk, f"{root}/consumequeue", found.consume_queue_file_bytes)
+        self.queues = BufferedQueues(disk, f"{root}/consumequeue", found.consume_queue_file_bytes)
         self.was_clean = was_clean
         self._generations: dict[str, int] | None = None
         """File name → applied index of the snapshots that count; None before anybody looked."""
@@ -166,7 +167,9 @@ class GroupStore:
     def close(self) -> None:
         """A good stop: everything durable, the mark at the end, then no abort file. Raises LogFenced, OSError, and then stays unclean."""
         self.log.flush_mark()
-        self.queues.sync()
+        # Units that find no room are in no snapshot: they are dispatched again.
+        with contextlib.suppress(NoSpace):
+            self.queues.sync()
         self.abandon()
         checkpoints.remove_abort(self.disk, self.root)
 

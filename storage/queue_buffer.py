@@ -1,0 +1,243 @@
+"""Consume queues for many queues: units that come one by one wait in memory until a write is worth its call.
+
+A batch that touches a few queues, or brings many units for each, is written at once, as ever. A batch scattered over many queues would
+cost a write and an open file for almost every message: its units are kept, in log order and in columns, until they are many. The number
+of waiting units is bounded.
+
+Law: waiting units of a queue are always its last ones, behind everything that is in its files. They are seen by every question. They are
+written before a sync begins and before anything is trimmed, so that whoever counts on a sync counts on them; a crash loses what a snapshot
+does not cover, and that is dispatched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout import QUEUE_UNIT, Columns
+from ledgermq.proto.types import I32, I64
+from ledgermq.storage.consume_queue import OPEN_FILES_MAX, ConsumeQueues, Minimum, QueueKey, QueueSync, QueueUnits
+from ledgermq.storage.disk import Disk
+
+WAITING_MAX = 1 << 16
+QUEUES_A_SLICE = 256
+"""When there is no room for more, so many queues are written at once: a pause of milliseconds."""
+MANY_QUEUES = 32
+"""A batch for fewer queues is written at once …"""
+FEW_UNITS = 8
+"""… and so is one with more units than this for a queue, on average."""
+_NO_NUMBER = -1
+
+
+class BufferedQueues(ConsumeQueues):
+    """As `ConsumeQueues`, whose state is what is written; what waits is here."""
+
+    def __init__(
+        self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX, waiting_max: int = WAITING_MAX
+    ) -> None:
+        super().__init__(disk, directory, file_bytes, open_files_max=open_files_max)
+        self._keys: list[QueueKey] = []
+        self._numbers: dict[QueueKey, int] = {}
+        """Queues by number: their place in `_keys` and `_ends`."""
+        self._numbers_of: dict[str, I64] = {}
+        """Stored topic → number by queue id."""
+        self._ends: I64 = np.zeros(64, np.int64)
+        """Next offset by number, waiting units included."""
+        self._count = 0
+        self._turn = 0
+        """The queue whose waiting units are written next."""
+        self._row_numbers: I32 = np.empty(waiting_max, np.int32)
+        self._row_offsets: I64 = np.empty(waiting_max, np.int64)
+        self._row_units: NDArray[np.void] = np.empty(waiting_max, QUEUE_UNIT)
+
+    # Questions
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        number = self._numbers.get((topic, queue))
+        return super().next_offset(topic, queue) if number is None else int(self._ends[number])
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        table = super().next_offsets()
+        for number in np.unique(self._row_numbers[: self._count]).tolist():
+            topic, queue = self._keys[number]
+            table.setdefault(topic, {})[queue] = int(self._ends[number])
+        return {topic: dict(sorted(queues.items())) for topic, queues in sorted(table.items())}
+
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        key = topic, queue
+        number, written = self._numbers.get(key), self._next.get(key, 0)
+        first = max(first, self._min.get(key, 0))
+        if number is None or min(first + count, int(self._ends[number])) <= written:
+            return super().read(topic, queue, first, count)
+        rows = self._rows(number)[max(first - written, 0) : first + count - written]
+        units = self._row_units[rows]
+        waiting = units["physical_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64)
+        if first >= written:
+            return QueueUnits(first, *waiting)
+        found = super().read(topic, queue, first, written - first)
+        return QueueUnits(
+            first,
+            np.concatenate((found.physical_offsets, waiting[0])),
+            np.concatenate((found.sizes, waiting[1])),
+            np.concatenate((found.tags_codes, waiting[2])),
+        )
+
+    # Appending
+
+    def append(self, columns: Columns) -> None:
+        count = len(columns.sizes)
+        if count == 0:
+            return
+        units = np.empty(count, QUEUE_UNIT)
+        units["physical_offset"] = columns.physical_offsets
+        units["size"] = columns.sizes
+        units["tags_code"] = columns.tags_codes
+        if count == 1 or (len(columns.topics) == 1 and bool((columns.queues == columns.queues[0]).all())):
+            number = self._number((columns.topics[int(columns.topic_of[0])], int(columns.queues[0])))
+            self._write(number, columns.queue_offsets, units)
+            return
+        numbers = self._number_rows(columns)
+        order = np.argsort(numbers, kind="stable")
+        numbers, offsets, units = numbers[order], columns.queue_offsets[order], units[order]
+        begins = np.flatnonzero(np.diff(numbers, prepend=_NO_NUMBER))
+        if len(begins) >= MANY_QUEUES and count < FEW_UNITS * len(begins) and count <= len(self._row_numbers):
+            self._wait(numbers, offsets, units, begins)
+            return
+        for low, high in pairwise([*begins.tolist(), count]):
+            self._write(int(numbers[low]), offsets[low:high], units[low:high])
+
+    def _wait(self, numbers: I64, offsets: I64, units: NDArray[np.void], begins: I64) -> None:
+        """Keep units, sorted by queue, whose queues begin at the rows `begins`."""
+        lengths = np.diff(begins, append=len(numbers))
+        firsts = offsets[begins]
+        dense = offsets - np.repeat(firsts - begins, lengths) == np.arange(len(offsets))
+        assert bool(dense.all()), f"queue offsets of {self._keys[int(numbers[dense.argmin()])]} are not dense (invariant I6)"
+        queues = numbers[begins]
+        ends = self._ends[queues]
+        gaps = firsts > ends
+        if gaps.any():
+            at = int(gaps.argmax())
+            raise AssertionError(f"queue {self._keys[int(queues[at])]} continues at {firsts[at]}, but has only {ends[at]} (invariant I6)")
+        new = offsets >= np.repeat(ends, lengths)
+        if not new.all():
+            numbers, offsets, units = numbers[new], offsets[new], units[new]
+        while self._count + len(numbers) > len(self._row_numbers):
+            self._write_slice()
+        rows = slice(self._count, self._count + len(numbers))
+        self._row_numbers[rows], self._row_offsets[rows], self._row_units[rows] = numbers, offsets, units
+        self._count += len(numbers)
+        self._ends[queues] = np.maximum(ends, firsts + lengths)
+
+    def _write(self, number: int, offsets: I64, units: NDArray[np.void]) -> None:
+        """Write units of one queue, what waits of it first. Raises NoSpace, OSError."""
+        key = self._keys[number]
+        if self._ends[number] != self._next.get(key, 0):
+            rows = self._rows(number)
+            self._append_queue(key, self._row_offsets[rows], self._row_units[rows])
+            kept = np.ones(self._count, np.bool_)
+            kept[rows] = False
+            self._keep(np.flatnonzero(kept))
+        self._append_queue(key, offsets, units)
+        self._ends[number] = self._next.get(key, 0)
+
+    def write_waiting(self) -> None:
+        """Nothing waits when this returns. Raises NoSpace, and OSError: what was not written still waits."""
+        while self._count:
+            self._write_slice()
+
+    def _write_slice(self) -> None:
+        """Write what waits of some queues, in turn."""
+        numbers = self._row_numbers[: self._count]
+        queues = np.flatnonzero(np.bincount(numbers))
+        at = int(np.searchsorted(queues, self._turn)) % len(queues)
+        chosen = queues[at : at + QUEUES_A_SLICE]
+        rows = np.flatnonzero((numbers >= chosen[0]) & (numbers <= chosen[-1]))
+        rows = rows[np.argsort(numbers[rows], kind="stable")]
+        bounds = [*np.flatnonzero(np.diff(numbers[rows], prepend=_NO_NUMBER)).tolist(), len(rows)]
+        kept = np.ones(self._count, np.bool_)
+        try:
+            for low, high in pairwise(bounds):
+                one = rows[low:high]
+                self._append_queue(self._keys[int(numbers[one[0]])], self._row_offsets[one], self._row_units[one])
+                kept[one] = False
+        finally:
+            self._keep(np.flatnonzero(kept))
+        self._turn = int(chosen[-1]) + 1
+
+    def _keep(self, rows: I64) -> None:
+        for column in (self._row_numbers, self._row_offsets, self._row_units):
+            column[: len(rows)] = column[rows]
+        self._count = len(rows)
+
+    def _rows(self, number: int) -> I64:
+        return np.flatnonzero(self._row_numbers[: self._count] == number)
+
+    # Numbers
+
+    def _number(self, key: QueueKey) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+            if number == len(self._ends):
+                self._ends = np.concatenate((self._ends, np.zeros_like(self._ends)))
+            self._ends[number] = self._next.get(key, 0)
+        return number
+
+    def _number_rows(self, columns: Columns) -> I64:
+        """The queue of each row, as a number."""
+        numbers = np.empty(len(columns.sizes), np.int64)
+        for place, topic in enumerate(columns.topics):
+            rows = np.flatnonzero(columns.topic_of == place) if len(columns.topics) > 1 else slice(None)
+            queues = columns.queues[rows]
+            known = self._numbers_of.get(topic)
+            most = int(queues.max())
+            if known is None or most >= len(known):
+                grown = np.full(most + 1, _NO_NUMBER, np.int64)
+                if known is not None:
+                    grown[: len(known)] = known
+                known = self._numbers_of[topic] = grown
+            found = known[queues]
+            if (found < 0).any():
+                for queue in np.unique(queues[found < 0]).tolist():
+                    known[queue] = self._number((topic, queue))
+                found = known[queues]
+            numbers[rows] = found
+        return numbers
+
+    def _forget(self) -> None:
+        self._count = 0
+        self._keys.clear()
+        self._numbers.clear()
+        self._numbers_of.clear()
+
+    # What must not pass by what waits
+
+    def begin_sync(self) -> QueueSync | None:
+        """As of `ConsumeQueues`. Raises NoSpace when what waits finds no room."""
+        self.write_waiting()
+        return super().begin_sync()
+
+    def start(
+        self,
+        next_offsets: Mapping[str, Mapping[int, int]],
+        units_above_max: int,
+        minimums: Mapping[str, Mapping[int, Minimum]] | None = None,
+    ) -> None:
+        self._forget()
+        super().start(next_offsets, units_above_max, minimums)
+
+    def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
+        self.write_waiting()
+        return super().raise_minimums(begin_pos)
+
+    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]:
+        self.write_waiting()
+        return super().trimming(begin_pos, removed)
+
+    def discard(self) -> None:
+        self._forget()
+        super().discard()

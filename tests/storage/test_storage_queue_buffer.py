@@ -1,0 +1,186 @@
+"""Units of many queues that wait in memory: seen by every question, written before anybody counts on them, equal in the end."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledgermq.proto.layout import Columns
+from ledgermq.storage import queue_buffer
+from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.queue_buffer import BufferedQueues
+from ledgermq.storage.real_disk import RealDisk
+from tests.storage.faulty_disk import FaultyDisk
+
+FILE_BYTES = 200
+QUEUES = [("a", queue) for queue in range(50)] + [("b", queue) for queue in (3, 70)]
+
+
+class Log:
+    """Messages of many queues in log order."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.rows: list[tuple[str, int, int]] = []
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def grow(self, count: int, queues: list[tuple[str, int]]) -> None:
+        for _ in range(count):
+            topic, queue = self.chance.choice(queues)
+            offset = self._ends.get((topic, queue), 0)
+            self._ends[topic, queue] = offset + 1
+            self.rows.append((topic, queue, offset))
+
+    def columns(self, first: int, end: int) -> Columns:
+        rows = self.rows[first:end]
+        topics = tuple(dict.fromkeys(topic for topic, _, _ in rows))
+        numbers = np.arange(first, first + len(rows))
+        return Columns(
+            topics=topics,
+            topic_of=np.array([topics.index(topic) for topic, _, _ in rows], np.int32),
+            queues=np.array([queue for _, queue, _ in rows], np.int32),
+            queue_offsets=np.array([offset for _, _, offset in rows], np.int64),
+            tags_codes=numbers - 5,
+            physical_offsets=numbers * 1000 + 48,
+            sizes=(numbers + 91).astype(np.int32),
+        )
+
+
+def opened(path: Path, disk: Disk | None = None, **options: int) -> BufferedQueues:
+    disk = disk or RealDisk()
+    disk.mkdirs(f"{path}/consumequeue")
+    return BufferedQueues(disk, f"{path}/consumequeue", FILE_BYTES, **options)
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def tell(queues: ConsumeQueues, key: tuple[str, int]) -> tuple[int, list[list[int]]]:
+    units = queues.read(*key, 0, 10_000)
+    return queues.next_offset(*key), [units.physical_offsets.tolist(), units.sizes.tolist(), units.tags_codes.tolist()]
+
+
+@pytest.mark.parametrize("waiting_max", [120, 1000])
+def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, waiting_max: int) -> None:
+    """Batches large and small, scattered and not, some repeated: every answer at every moment, and every byte in the end."""
+    log = Log(waiting_max)
+    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    (tmp_path / "plain/consumequeue").mkdir(parents=True)
+    waiting = opened(tmp_path / "waiting", waiting_max=waiting_max)
+    begin = 0
+    for number in range(60):
+        log.grow(log.chance.choice((1, 3, 40, 90)), log.chance.choice((QUEUES, QUEUES[:1], QUEUES[:4])))
+        columns = log.columns(max(0, begin - log.chance.choice((0, 0, 30))), len(log.rows))
+        plain.append(columns)
+        waiting.append(columns)
+        begin = len(log.rows)
+        for key in log.chance.sample(QUEUES, 5):
+            assert tell(waiting, key) == tell(plain, key)
+        first, count = log.chance.randrange(20), log.chance.randrange(20)
+        assert waiting.read("a", 7, first, count).sizes.tolist() == plain.read("a", 7, first, count).sizes.tolist()
+        assert waiting.next_offsets() == plain.next_offsets()
+        if number % 20 == 19:
+            waiting.sync()
+            assert content(tmp_path / "waiting") == content(tmp_path / "plain")
+
+
+def test_scattered_batches_wait_and_a_sync_writes_them(tmp_path: Path) -> None:
+    """A scattered batch costs no write; beginning a sync writes everything, so that a snapshot may count on it."""
+    disk = FaultyDisk(RealDisk())
+    queues = opened(tmp_path, disk)
+    log = Log(1)
+    log.grow(60, QUEUES)
+    queues.append(log.columns(0, 60))
+    assert not disk.names("pwrite")
+    sync = queues.begin_sync()
+    assert sync is not None and set(sync.files) == {path for _, path in disk.names("pwrite")}
+    assert sum(len(data) // 20 - data.count(bytes(20)) > 0 for data in content(tmp_path).values()) == len(sync.files)
+
+
+def test_unit_written_at_once_takes_those_before_it_along(tmp_path: Path) -> None:
+    """Waiting units are always the last ones of their queue: a queue's files never have a hole."""
+    queues = opened(tmp_path)
+    log = Log(2)
+    log.grow(80, QUEUES)
+    queues.append(log.columns(0, 80))
+    log.grow(1, [("a", 1)])
+    queues.append(log.columns(80, 81))
+    count = queues.next_offset("a", 1)
+    data = (tmp_path / "consumequeue/a/1" / ("0" * 20)).read_bytes()
+    assert count > 1 and all(any(data[at : at + 20]) for at in range(0, 20 * count, 20))
+
+
+def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path) -> None:
+    """As with any other batch: the dispatcher stops, nothing is kept."""
+    queues = opened(tmp_path)
+    log = Log(3)
+    log.grow(300, QUEUES)
+    with pytest.raises(AssertionError, match="I6"):
+        queues.append(log.columns(150, 200))
+    broken = log.columns(0, 60)
+    broken.queue_offsets[broken.queue_offsets > 0] += 1
+    with pytest.raises(AssertionError, match="I6"):
+        queues.append(broken)
+    assert queues.next_offsets() == {}
+
+
+def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a full buffer nor a sync loses a unit when a write finds no room; reading goes on meanwhile."""
+    monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 5)
+    disk = FaultyDisk(RealDisk())
+    queues = opened(tmp_path / "waiting", disk, waiting_max=200)
+    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    (tmp_path / "plain/consumequeue").mkdir(parents=True)
+    log = Log(4)
+    log.grow(600, QUEUES)
+    for begin in range(0, 600, 60):
+        columns = log.columns(begin, begin + 60)
+        plain.append(columns)
+        disk.fail_writes_after(begin // 60, errno_of="ENOSPC")
+        for _ in range(50):
+            try:
+                queues.append(columns)
+                break
+            except NoSpace:
+                assert queues.read("a", 7, 0, 1000).sizes.tolist() == plain.read("a", 7, 0, queues.next_offset("a", 7)).sizes.tolist()
+                disk.fail_writes_after(7, errno_of="ENOSPC")
+    disk.fail_writes_after(3, errno_of="ENOSPC")
+    with pytest.raises(NoSpace):
+        queues.sync()
+    disk.heal()
+    queues.sync()
+    assert content(tmp_path / "waiting") == content(tmp_path / "plain")
+
+
+def test_queues_made_again_from_any_snapshot_have_equal_bytes(tmp_path: Path) -> None:
+    """Start from the offsets of a snapshot, dispatch the log behind it again: every file is as it was, empty ends too."""
+    log = Log(5)
+    log.grow(900, QUEUES)
+    whole = opened(tmp_path / "whole")
+    snapshots = {}
+    for begin in range(0, 900, 90):
+        snapshots[begin] = whole.next_offsets()
+        whole.append(log.columns(begin, begin + 90))
+    whole.sync()
+    whole.close()
+    wanted = content(tmp_path / "whole")
+    assert len(wanted) > 80
+    for begin, offsets in snapshots.items():
+        queues = opened(tmp_path / "whole")
+        queues.start(offsets, 900 - begin)
+        for at in range(begin, 900, 77):
+            queues.append(log.columns(at, min(at + 77, 900)))
+        queues.sync()
+        queues.close()
+        assert content(tmp_path / "whole") == wanted
+    queues = opened(tmp_path / "whole")
+    queues.discard()
+    queues.append(log.columns(0, 900))
+    queues.sync()
+    assert content(tmp_path / "whole") == wanted
