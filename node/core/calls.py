@@ -234,6 +234,8 @@ class Peeked:
     records: tuple[bytes, ...]
     next_offset: int
     end_offset: int
+    begin_offset: int = 0
+    """The first offset there is: below it, messages were trimmed or belong to an earlier topic of this name."""
 
 
 Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Reset | Seal | Trim | Peek

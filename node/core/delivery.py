@@ -1,8 +1,8 @@
 """Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
 
-Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change` and `apply_reset` are pure functions of (state, record,
-index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what is expired, who
-is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
+Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset` and `raise_cursors` are pure functions of
+(state, record, index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what
+is expired, who is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
 
 State per (consumer group, stored topic, queue): a cursor, the next queue offset never leased, and one row for every offset below it
 that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or not yet leased, has no row.
@@ -18,6 +18,7 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     change of lease m           -                      leased (i, a) if m = n      -
     reset to it or below        new                    new                         new
     reset to above it           done                   done                        done
+    trim to above it            done                   done                        done
 
 `-` changes nothing. A lease record moves the cursor behind the highest offset it names; offsets it jumps over are done. Expiry is no
 row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement that was
@@ -160,7 +161,21 @@ class Delivery:
             touched += [(key, offset) for offset in queue.rows]
             self.in_flight -= len(queue.rows)
             queue.rows.clear()
-            queue.cursor = cursor
+            # Offsets that were trimmed are done for ever.
+            queue.cursor = max(cursor, self._begin(topic, queue_id))
+        return touched
+
+    def raise_cursors(self) -> Touched:
+        """Queues begin at higher offsets: what lies below is done for every group."""
+        touched: Touched = []
+        for key, queue in self.queues.items():
+            begin = self._begin(key[1], key[2])
+            gone = [offset for offset in queue.rows if offset < begin]
+            for offset in gone:
+                del queue.rows[offset]
+                touched.append((key, offset))
+            self.in_flight -= len(gone)
+            queue.cursor = max(queue.cursor, begin)
         return touched
 
     def forget_group(self, group: str) -> Touched:

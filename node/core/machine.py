@@ -22,7 +22,8 @@ from ledgermq.proto.layout import Columns, decode_record, java_hash, record_colu
 from ledgermq.proto.names import CONTROL_TOPICS, stored_name
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
-from ledgermq.storage.consume_queue import QueueUnits
+from ledgermq.storage.consume_queue import Minimum, QueueUnits
+from ledgermq.storage.snapshot import export_minimums
 
 SNAPSHOT_VERSION = 2
 _HEADER = 48
@@ -41,12 +42,24 @@ class Queues(Protocol):
         """Of every queue that ever had a message."""
         ...
 
+    def min_offset(self, topic: str, queue: int) -> int:
+        """The first offset that was not trimmed."""
+        ...
+
+    def minimums(self) -> dict[str, dict[int, Minimum]]:
+        """Of every queue of which something was trimmed."""
+        ...
+
+    def raise_minimums(self, begin_pos: int) -> object:
+        """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
     def append(self, columns: Columns) -> None:
         """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
         ...
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Consecutive units; fewer at the end of the queue."""
+        """Consecutive units; fewer at the end of the queue. `first` of the answer is another one where units were trimmed."""
         ...
 
 
@@ -85,6 +98,8 @@ class Machine:
         self.delivery = Delivery(self.begin)
         self.retained = Retained()
         """Begin, seals and trims of the log."""
+        self.voters: tuple[str, ...] = ()
+        """Of the last membership record; empty before the first."""
         self.applied_index = -1
         self.applied_term = -1
         self.applied_end_pos = 0
@@ -122,9 +137,10 @@ class Machine:
         return self.retained.trim_digest
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's incarnation in force."""
+        """The first queue offset of the topic's incarnation in force that was not trimmed."""
         known = self._topics.get(topic)
-        return known.begins[queue] if known is not None and queue < len(known.begins) else 0
+        begin = known.begins[queue] if known is not None and queue < len(known.begins) else 0
+        return max(begin, self._queues.min_offset(topic, queue))
 
     def end(self, topic: str, queue: int) -> int:
         """One past the last applied queue offset."""
@@ -133,6 +149,7 @@ class Machine:
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
         """Consecutive consume-queue units: physical offsets, sizes, tags codes."""
         units = self._queues.read(topic, queue, first, count)
+        assert units.first == first, f"unit {first} of {topic}/{queue} was trimmed: the queue begins at {units.first}"
         return units.physical_offsets, units.sizes, units.tags_codes
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -157,14 +174,14 @@ class Machine:
         config = self.topics.get(call.topic)
         if config is None or not 0 <= call.queue < config.queues:
             return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
-        end = self.end(call.topic, call.queue)
-        first = min(max(call.offset, self.begin(call.topic, call.queue)), end)
+        begin, end = self.begin(call.topic, call.queue), self.end(call.topic, call.queue)
+        first = min(max(call.offset, begin), end)
         count = max(0, min(call.max_messages, end - first))
         positions, sizes, _ = self.units(call.topic, call.queue, first, count)
         fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
         rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
         records = tuple([self.record(position, size) for position, size in rows])
-        return Peeked(records, first + len(records), end)
+        return Peeked(records, first + len(records), end, begin)
 
     def stored_ms(self, topic: str, queue: int, offset: int) -> int:
         """When a message that is there was stored."""
@@ -217,20 +234,23 @@ class Machine:
     def apply(self, entries: Range) -> Effects:
         """Apply committed entries that follow the applied index, at least the first one. Raises NoSpace and UnknownControlRecord.
 
-        A topic record takes effect between the messages before and behind it, so the part applied ends before the next one.
+        A topic or trim record takes effect between the messages before and behind it, so the part applied ends before the next one.
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
         records = list(_control_records(entries, columns))
-        later = [at for at, record in records if isinstance(record, control.TopicRecord) and at > 0]
+        later = [at for at, record in records if isinstance(record, control.TopicRecord | control.TrimRecord) and at > 0]
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), [])
-        if records and isinstance(records[0][1], control.TopicRecord) and records[0][0] == 0:
-            self._apply_topic(records.pop(0)[1], effects)
+        if records and records[0][0] == 0:
+            if isinstance(records[0][1], control.TopicRecord):
+                self._apply_topic(records.pop(0)[1], effects)
+            elif isinstance(records[0][1], control.TrimRecord):
+                self._apply_trim(entries.first_index, _store_ms(entries, 0), records.pop(0)[1], effects)
         self._queues.append(columns)
         for topic in effects.topics:
             self._ends.pop(topic, None)
@@ -266,14 +286,21 @@ class Machine:
         elif isinstance(record, control.SealRecord):
             self.retained.apply_seal(record)
             return
-        elif isinstance(record, control.TrimRecord):
-            self.retained.apply_trim(index, store_ms, record)
+        elif isinstance(record, control.Membership):
+            self.voters = tuple(record.voters)
             return
         else:
-            # Terms and membership are the replicator's; a topic record was applied before.
-            assert isinstance(record, control.TermStart | control.Membership), record
+            # Terms are the replicator's; topic and trim records were applied before.
+            assert isinstance(record, control.TermStart), record
             return
         effects.touched.extend(touched)
+
+    def _apply_trim(self, index: int, store_ms: int, record: control.ControlRecord, effects: Effects) -> None:
+        """What lies before the new begin is consumed for everybody. Applied twice (a full disk interrupted it), it is as if once."""
+        assert isinstance(record, control.TrimRecord), record
+        self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
+        self.retained.apply_trim(index, store_ms, record)
+        effects.touched.extend(self.delivery.raise_cursors())
 
     def _apply_group(self, record: control.GroupRecord) -> Touched:
         groups = dict(self.groups)
@@ -323,6 +350,8 @@ class Machine:
             "chain_crc": self.chain_crc,
             "store_ms": self.store_ms,
             "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self._queues.next_offsets().items()},
+            "minimums": export_minimums(self._queues.minimums()),
+            "members": list(self.voters),
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
             "groups": {stored: _export_group(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
@@ -330,7 +359,8 @@ class Machine:
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
-        """Take over what `export` returned; the consume queues are brought to its `queues` by the caller."""
+        """Take over what `export` returned; the consume queues are brought to its `queues` and `minimums` by the caller."""
+        self.voters = tuple(exported.get("members", ()))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
         self.groups = {

@@ -30,6 +30,10 @@ _FIRST_UNITS = 64
 class Messages(Protocol):
     """Committed messages as the picker sees them."""
 
+    def begin(self, topic: str, queue: int) -> int:
+        """The first queue offset that can be read."""
+        ...
+
     def end(self, topic: str, queue: int) -> int:
         """One past the last queue offset that can be read."""
         ...
@@ -159,7 +163,9 @@ class _Job:
         """New messages of one queue, from its cursor as of the log's end."""
         key = self._key(queue)
         pending = self._overlay.cursor(key)
-        cursor = start = self._delivery.cursor(key) if pending is None else pending
+        # What is pending may have been planned before a trim was applied.
+        known = self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], queue))
+        cursor = start = known
         end = self._messages.end(key[1], queue)
         if start < end and self._in_flight(key, start) >= IN_FLIGHT_MAX:
             # Looked at again in the next turn: an acknowledgement may have made room.

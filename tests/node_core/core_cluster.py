@@ -17,11 +17,10 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.core.restoring import restore
 from ledgermq.raft.config import MS, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.errors import DerivedLost
 from ledgermq.storage.identity import mint
-from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
@@ -62,23 +61,12 @@ class Node:
         self.alive = True
 
     def _restore(self) -> bool:
-        snapshot = self.store.read_snapshot()
-        if snapshot is not None:
-            ends = {topic: {int(queue): end for queue, end in queues.items()} for topic, queues in snapshot["queues"].items()}
-            try:
-                self.store.queues.start(ends, self.store.log.end_index - snapshot["applied_index"])
-            except DerivedLost:
-                pass
-            else:
-                self.machine.restore(snapshot)
-                return True
-        self.store.discard_derived()
-        self.store.queues.start({}, 0)
-        return False
+        restore(self.store, self.machine)
+        return self.machine.applied_index >= 0
 
     def save(self) -> None:
         self.store.queues.sync()
-        write_snapshot(self.disk, self.store.state_directory, self.machine.export(self.identity.log_id))
+        self.store.write_snapshot(self.machine.export(self.identity.log_id))
 
     def crash(self, chance: Random, *, power: bool) -> None:
         self.alive = False

@@ -19,7 +19,7 @@ from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range,
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
-from ledgermq.storage.consume_queue import QueueUnits
+from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import NoSpace
 
 Outcome = Result | Refused
@@ -160,6 +160,7 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.low: dict[tuple[str, int], int] = {}
         self.full = False
 
     def next_offset(self, topic: str, queue: int) -> int:
@@ -170,6 +171,21 @@ class MemoryQueues:
         for (topic, queue), rows in sorted(self.rows.items()):
             out.setdefault(topic, {})[queue] = len(rows)
         return out
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        return self.low.get((topic, queue), 0)
+
+    def minimums(self) -> dict[str, dict[int, Minimum]]:
+        out: dict[str, dict[int, Minimum]] = {}
+        for (topic, queue), low in sorted(self.low.items()):
+            out.setdefault(topic, {})[queue] = low, None
+        return out
+
+    def raise_minimums(self, begin_pos: int) -> None:
+        for key, rows in self.rows.items():
+            low = sum(position < begin_pos for position, _, _ in rows)
+            if low:
+                self.low[key] = low
 
     def append(self, columns: Columns) -> None:
         for i, topic in enumerate(columns.topic_of.tolist()):
@@ -182,6 +198,7 @@ class MemoryQueues:
                 rows.append((int(columns.physical_offsets[i]), int(columns.sizes[i]), int(columns.tags_codes[i])))
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        first = max(first, self.min_offset(topic, queue))
         rows = self.rows.get((topic, queue), [])[first : first + count]
         return QueueUnits(
             first,
