@@ -281,3 +281,65 @@ def test_a_device_that_vanishes_or_turns_read_only_fences(tmp_path: Path, name: 
     disk.heal()
     store.abandon()
     whole(root)
+
+
+def trimmed(root: Path) -> Path:
+    """The same, after its first two files were trimmed."""
+    filled(root)
+    store = GroupStore.open(DISK, str(root), ME)
+    value = store.read_snapshot()
+    assert value is not None
+    store.write_snapshot(value)
+    begin = next(index for index in range(COUNT) if store.log.pos_of(index) == 2 * FILE_BYTES)
+    store.log.trim(begin)
+    store.close()
+    return root
+
+
+def no_snapshots(root: Path) -> None:
+    for name in ("snapshot", "snapshot.previous"):
+        (root / "state" / name).unlink()
+
+
+def damaged_snapshots(root: Path) -> None:
+    for name in ("snapshot", "snapshot.previous"):
+        overwrite(f"state/{name}", 10, b"\xff\xff")(root)
+
+
+OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], None], int, str]] = {
+    "no begin file": (remove(f"{LOG}/begin"), 75, "no begin file says that it was trimmed"),
+    "an empty begin file": (shorten(f"{LOG}/begin", 0), 75, "nobody knows where this log begins"),
+    "a damaged begin file": (overwrite(f"{LOG}/begin", 12, b"\xff"), 75, "nobody knows where this log begins"),
+    "no first file": (remove(LAST), 75, "is missing"),
+    "no snapshot at all": (no_snapshots, 75, "cannot be derived again"),
+    "no snapshot that is whole": (damaged_snapshots, 75, "cannot be derived again"),
+}
+
+
+@pytest.mark.parametrize("row", OF_A_TRIMMED_LOG)
+def test_a_trimmed_log_without_what_explains_it_is_refused(tmp_path: Path, row: str) -> None:
+    """A log that does not begin at its beginning has to say why, and what its first entries led to has to stand somewhere."""
+    spoil, exit_code, words = OF_A_TRIMMED_LOG[row]
+    root = trimmed(tmp_path / "g1")
+    spoil(root)
+    with pytest.raises(StorageError) as refused:
+        store = GroupStore.open(DISK, str(root), ME)
+        if store.log.fenced is not None:
+            store.abandon()
+            raise store.log.fenced
+        try:
+            store.read_snapshot()
+        finally:
+            store.abandon()
+    assert refused.value.exit_code == exit_code
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["snapshot", "snapshot.previous"])
+def test_one_whole_snapshot_is_enough(tmp_path: Path, name: str) -> None:
+    """The other generation steps in."""
+    root = trimmed(tmp_path / "g1")
+    overwrite(f"state/{name}", 10, b"\xff\xff")(root)
+    store = GroupStore.open(DISK, str(root), ME)
+    assert store.read_snapshot() is not None
+    store.abandon()
