@@ -81,7 +81,7 @@ class HostedGroup:
         self.indexer.start()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
-        self._exported: tuple[int, dict[str, Any], QueueSync | None] | None = None
+        self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
         """A snapshot that waits until the log up to its index is durable."""
         self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
         self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
@@ -192,9 +192,9 @@ class HostedGroup:
         if self._exported is None and self._snapshot_due(now_ns):
             self._begin_snapshot(now_ns)
         if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
-            _, value, sync = self._exported
+            _, value, sync, copies = self._exported
             self._exported = None
-            self._keeping = self._keeper.submit(self._write_snapshot, value, sync)
+            self._keeping = self._keeper.submit(self._write_snapshot, value, sync, copies)
         elif now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
             commit_index = self._safe_commit()
@@ -210,18 +210,23 @@ class HostedGroup:
             log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
             self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
             return
+        # Retention counts on both generations: one state written twice is there sooner than two states.
+        copies = 2 if self._retention_waits() else 1
         value = self._export()
         self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
         self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
         self._snapshot_wanted = False
         self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
-        self._exported = self._snapshot_index, value, sync
+        self._exported = self._snapshot_index, value, sync, copies
+
+    def _retention_waits(self) -> bool:
+        """A trim, decided or wanted, waits until both snapshots reach further."""
+        older = self.store.durable_snapshot_index
+        return self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self.machine.applied_index)
 
     def _snapshot_due(self, now_ns: int) -> bool:
         grown = self.machine.applied_end_pos - self._snapshot_pos
-        older = self.store.durable_snapshot_index
-        if self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self.machine.applied_index):
-            # Retention counts on both generations, so the same state is written twice when nothing is applied any more.
+        if self._retention_waits():
             return self.machine.settled and now_ns >= self._rest_ns
         due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
         return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
@@ -239,15 +244,18 @@ class HostedGroup:
 
     # -- on the keeper's thread
 
-    def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None) -> None:
-        """A queue that could not be synced is lost to every later snapshot as well, so that failure ends the replica (invariant I9)."""
+    def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None, copies: int = 1) -> None:
+        """With two copies both generations are this one.
+
+        A queue that could not be synced is lost to every later snapshot as well, so that failure ends the replica (invariant I9)."""
         if sync is not None:
             try:
                 sync.run()
             except OSError as error:
                 exit_code = EXIT_LIMIT if lacks_descriptors(error) else EXIT_SYNC
                 raise Fenced(f"the consume queues could not be synced: {error}", exit_code) from error
-        self._hint("snapshot", lambda: self.store.write_snapshot(value))
+        for _ in range(copies):
+            self._hint("snapshot", lambda: self.store.write_snapshot(value))
 
     def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
         self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))

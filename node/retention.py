@@ -38,7 +38,7 @@ from ledgermq.node.core.retention import (
     refuses,
     trim_of,
 )
-from ledgermq.node.core.retention_facts import consumer_pins, follower_pins, snapshot_pin
+from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins, follower_pins, snapshot_pin
 from ledgermq.node.core.why_kept import Why, why
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
@@ -173,7 +173,7 @@ class Retainer:
                 retained=copy.copy(hosted.machine.retained),
                 files=hosted.files.files(),
                 pins=pins,
-                keys=list(hosted.machine.delivery.queues),
+                keys=consumed_queues(hosted.machine),
                 disk_begin=hosted.store.log.begin_index,
                 snapshot_index=snapshot_index,
                 waits_for=hosted.trimming.obstacle(snapshot_index, now_ns),

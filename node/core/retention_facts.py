@@ -114,14 +114,21 @@ def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
     )
 
 
+def consumed_queues(machine: Machine) -> list[QueueKey]:
+    """Every queue of every topic that a configured consumer group ever read from: it will come to the others."""
+    pairs = {(group, topic) for group, topic, _ in machine.delivery.queues if group in machine.groups}
+    return [(*pair, queue) for pair in sorted(pairs) if pair[1] in machine.topics for queue in range(machine.topics[pair[1]].queues)]
+
+
 def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
-    """The first message that a configured consumer group has not finished, per queue it ever read."""
+    """The first message that a consumer group has not finished, for each of these queues."""
     for key in keys:
         group, topic, queue = key
-        state = machine.delivery.queues.get(key)
-        if state is None or group not in machine.groups or topic not in machine.topics:
+        if group not in machine.groups or topic not in machine.topics:
             continue
-        offset = max(min([state.cursor, *state.rows]), machine.begin(topic, queue))
+        state = machine.delivery.queues.get(key)
+        begin = machine.begin(topic, queue)
+        offset = begin if state is None else max(min([state.cursor, *state.rows]), begin)
         if offset >= machine.end(topic, queue):
             continue
         positions, _, _ = machine.units(topic, queue, offset, 1)

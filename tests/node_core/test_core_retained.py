@@ -17,7 +17,7 @@ from ledgermq.node.core.calls import Configure, Kept, Refused, Seal, Trim
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.core.retained import TRIMS_KEPT, Retained
-from ledgermq.node.core.retention_facts import FileBook, consumer_pins, follower_pins
+from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role
 from tests.node_core.core_fakes import Bench, MemoryQueues
@@ -183,7 +183,7 @@ def test_configured_groups_pin_their_first_unfinished_message() -> None:
     leases = bench.receive(n=1), bench.receive(group="stranger", n=1)
 
     def pinned() -> list[int]:
-        return [pin.pos for pin in consumer_pins(bench.machine, list(bench.machine.delivery.queues))]
+        return [pin.pos for pin in consumer_pins(bench.machine, consumed_queues(bench.machine))]
 
     places = bench.machine.units("t", 0, 0, 3)[0].tolist()
     assert pinned() == [places[0]]
@@ -191,6 +191,21 @@ def test_configured_groups_pin_their_first_unfinished_message() -> None:
     assert pinned() == [places[1]]
     bench.ack(*bench.receive(n=5))
     assert pinned() == []
+
+
+def test_a_group_pins_queues_it_has_not_come_to_yet() -> None:
+    """It reads the topic, so it will read them; a topic it never read from pins nothing."""
+    bench = Bench()
+    bench.lead()
+    bench.configure(queues=2)
+    bench.configure("other")
+    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g"), GroupConfig("", "idle"))))
+    bench.send("second", queue=1)
+    bench.send("first", queue=0)
+    bench.send("unread", topic="other")
+    place = int(bench.machine.units("t", 1, 0, 1)[0][0])
+    bench.machine.delivery.apply_lease(0, "g", "t", "c", None, [], [(0, 0, 1)], [])
+    assert [(pin.pos, pin.holder) for pin in consumer_pins(bench.machine, consumed_queues(bench.machine))] == [(place, "g")]
 
 
 def test_pins_end_by_drop_or_time_and_are_bounded() -> None:
