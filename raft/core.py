@@ -57,7 +57,8 @@ class Core:
         self.leader: str | None = None
         self.durable_index = log.end_index
         self.verified_index = NO_INDEX
-        self.commit_index = commit_index
+        # Only what was committed is ever trimmed.
+        self.commit_index = max(commit_index, log.begin_index - 1)
         self.urgent_index = NO_INDEX
         self.early_index = NO_INDEX
         self._held_by_majority = NO_INDEX
@@ -98,12 +99,21 @@ class Core:
         """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
         self.admitted = True
 
+    def trimmed(self, begin_index: int) -> None:
+        """The log begins with `begin_index` now: what is gone was committed, and a peer that lacks it needs another way to get it."""
+        assert begin_index <= self.commit_index + 1, (begin_index, self)
+        self.log.trim(begin_index)
+        for peer in self.peers.values():
+            peer.keep_from(begin_index, self._round)
+
     def chain_question(self, message: Append) -> int | None:
         """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with
         equal term. Equal words there mean equal history; None when there is no such entry."""
         extent = message.extent
-        if extent is not None and self.log.term_at(extent.first_index) == extent.term:
-            return min(extent.last_index, self.log.run_end(extent.first_index))
+        if extent is not None and extent.last_index >= self.log.begin_index - 1:
+            first = max(extent.first_index, self.log.begin_index - 1)
+            if self.log.term_at(first) == extent.term:
+                return min(extent.last_index, self.log.run_end(first))
         if message.prev_index >= 0 and self.log.term_at(message.prev_index) == message.prev_term:
             return message.prev_index
         return None
@@ -228,6 +238,10 @@ class Core:
         received = (self.log.end_index if v == self.config.node else self.peers[v].received for v in self.config.voters)
         return reached_by_majority(tuple(received))
 
+    def _was_trimmed(self, index: int) -> bool:
+        """An entry that this log began to do without was committed: by leader completeness every later leader has the very same."""
+        return index < self.log.begin_index - 1
+
     def _up_to_date(self, request: VoteRequest) -> bool:
         """Raft §5.4.1: the candidate's log holds everything a voter's does, by last term, then by length."""
         return (request.last_term, request.last_index) >= (self.log.end_term, self.log.end_index)
@@ -346,7 +360,9 @@ class Core:
         question = self.chain_question(message)
         if question is not None and not chains_agree:
             return self._stop(f"entry {question} of term {self.log.term_at(question)} differs from that of {message.sender} (invariant I2)")
-        if message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
+        if self._was_trimmed(message.prev_index):
+            self.verified_index = max(self.verified_index, self.log.begin_index - 1)
+        elif message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
             return self._reject(message)
         self._merge(message)
         if not message.lazy:
@@ -368,8 +384,8 @@ class Core:
         extent = message.extent
         if extent is None:
             return
-        first = extent.first_index
-        if self.log.term_at(first) == extent.term:
+        first = max(extent.first_index, self.log.begin_index)
+        if first <= extent.last_index and self.log.term_at(first) == extent.term:
             first = min(extent.last_index, self.log.run_end(first)) + 1
         if first > extent.last_index:
             return
@@ -421,6 +437,7 @@ class Core:
             peer.accepted(reply, self.log.end_index, self._round)
             self._advance_commit()
             self._advance_replicated()
+        peer.keep_from(self.log.begin_index, self._round)
         return None
 
     @property
@@ -451,7 +468,8 @@ class Core:
             self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
         pushes = []
         for peer in self.peers.values():
-            size, ranges = peer.room(timing.window_bytes, timing.window_ranges) if peer.next_index <= self.log.end_index else (0, 0)
+            full = peer.next_index > self.log.end_index or peer.needs_snapshot
+            size, ranges = (0, 0) if full else peer.room(timing.window_bytes, timing.window_ranges)
             news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
@@ -512,6 +530,7 @@ class Core:
         assert self.admitted or (self.leader is None and self.role is not Role.CANDIDATE), self
         for peer in self.peers.values():
             peer.check(end)
+            assert peer.next_index >= self.log.begin_index and peer.anchor() >= self.log.begin_index - 1, (peer, self)
 
     def __repr__(self) -> str:
         candidate = "pre-candidate" if self.role is Role.CANDIDATE and self._pre else self.role.value

@@ -5,17 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from ledgermq.raft.messages import NO_INDEX
+from ledgermq.raft.messages import NO_INDEX, NO_TERM
 
 
 class LogView:
     """Terms of entries `begin_index` … `end_index`; `end_index` is −1 for an empty log.
 
-    `_firsts[i]` is the first index of run i and `_terms[i]` its term; both grow strictly, and `_firsts[0] == begin_index`.
+    `_firsts[i]` is the first index of run i and `_terms[i]` its term; both grow strictly, and `_firsts[0] == begin_index`. A log that was
+    trimmed begins above 0; `begin_term` is the term of the entry before it, which was committed like everything below.
     """
 
-    def __init__(self, runs: Iterable[tuple[int, int]] = (), end_index: int = NO_INDEX) -> None:
+    def __init__(self, runs: Iterable[tuple[int, int]] = (), end_index: int = NO_INDEX, begin_term: int = NO_TERM) -> None:
         """`runs` are (first index, term) in order."""
+        self.begin_term = begin_term
         pairs = list(runs)
         self._firsts = [first for first, _ in pairs]
         self._terms = [term for _, term in pairs]
@@ -38,13 +40,19 @@ class LogView:
         return tuple(zip(self._firsts, self._terms, strict=True))
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry; None outside the log."""
+        """The term of an entry, of the one before a trimmed log too; None outside of that."""
+        if index == self.begin_index - 1 >= 0:
+            return self.begin_term
         if not self.begin_index <= index <= self.end_index:
             return None
         return self._terms[bisect_right(self._firsts, index) - 1]
 
     def run_end(self, index: int) -> int:
-        """The last index of the run that holds `index`."""
+        """The last index of the run that holds `index`, which may be the one before a trimmed log."""
+        if index == self.begin_index - 1 >= 0:
+            if self.begin_term != self._terms[0]:
+                return index
+            index += 1
         assert self.begin_index <= index <= self.end_index, index
         after = bisect_right(self._firsts, index)
         return self._firsts[after] - 1 if after < len(self._firsts) else self.end_index
@@ -64,6 +72,15 @@ class LogView:
             self._firsts.append(first_index)
             self._terms.append(term)
         self.end_index = last_index
+
+    def trim(self, begin_index: int) -> None:
+        """Forget everything before `begin_index`. Before and after: ends at `end_index`."""
+        assert self.begin_index < begin_index <= self.end_index, (begin_index, self)
+        before = self.term_at(begin_index - 1)
+        assert before is not None
+        first = bisect_right(self._firsts, begin_index) - 1
+        del self._firsts[:first], self._terms[:first]
+        self._firsts[0], self.begin_term = begin_index, before
 
     def truncate_from(self, index: int) -> None:
         """Forget `index` and everything behind it. Before: ends at `end_index`; after: ends at `index` − 1."""

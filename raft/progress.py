@@ -41,6 +41,7 @@ class Peer:
     told_commit     the commit index it has been told, as far as it can follow it
     told_urgent     up to here a message asked it to sync at once; a hint for promptness, every heartbeat says it again
     probe_due       an answer moved the question: ask at once instead of with the next heartbeat
+    needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
     def __init__(self, node: str, next_index: int, now_ns: int) -> None:
@@ -54,6 +55,7 @@ class Peer:
         self.rewound_round = 0
         self.suspect = False
         self.probe_due = True
+        self.needs_snapshot = False
         self.told_commit = -1
         self.told_urgent = -1
         self.contact_ns = now_ns
@@ -98,7 +100,7 @@ class Peer:
         while self.underway and self.underway[0].last_index <= self.received:
             self.underway_bytes -= self.underway.popleft().size
         self.stage = Stage.FLOWING
-        self.probe_due = False
+        self.probe_due = self.needs_snapshot = False
         if not self.underway:
             self.next_index = self.received + 1
         elif self.underway[0].round < reply.round:
@@ -109,6 +111,9 @@ class Peer:
         if reply.round <= self.rewound_round:
             return
         if self.stage is Stage.PROBING:
+            if self.next_index <= log.begin_index and log.begin_index > 0:
+                self._leave_behind(round_)
+                return
             common = log.last_at_most(min(reply.received, self.next_index - 2), reply.hint_term)
             self._rewind(max(common, self.received) + 1, round_)
             self.probe_due = True
@@ -118,11 +123,28 @@ class Peer:
         else:
             self._rewind(self.received + 1, round_)
 
+    def keep_from(self, begin_index: int, round_: int) -> None:
+        """The leader's log begins with `begin_index`: nothing before it can be asked about or pushed."""
+        if self.stage is Stage.FLOWING and self.received < begin_index - 1:
+            self.stage = Stage.PROBING
+            self._rewind(max(self.next_index, begin_index), round_)
+            self.probe_due = True
+        elif self.next_index < begin_index:
+            self._rewind(begin_index, round_)
+            self.probe_due = True
+
+    def _leave_behind(self, round_: int) -> None:
+        """Not even the entry before the log's begin is there: the log alone cannot help this peer."""
+        self._rewind(self.next_index, round_)
+        self.needs_snapshot = True
+        self.probe_due = False
+
     def _forget(self, round_: int) -> None:
         """Start over: nothing the peer ever confirmed counts any more."""
         self.received = self.durable = self.told_urgent = -1
         self.stage = Stage.PROBING
         self.probe_due = True
+        self.needs_snapshot = False
         self._rewind(self.next_index, round_)
 
     def _rewind(self, next_index: int, round_: int) -> None:

@@ -64,7 +64,7 @@ class RaftReplica:
         self.config = config
         self.log = log
         self.fenced: str | None = None
-        view = LogView(log.term_runs(), log.end_index)
+        view = LogView(log.term_runs(), log.end_index, log.begin_term)
         known_commit = max(commit_index, MEMBERSHIP_INDEX)
         self.core = self.core_type(config, view, hard_state.value, chance, now_ns, known_commit, admitted=admitted)
         self._hard_state = hard_state
@@ -127,8 +127,12 @@ class RaftReplica:
             applied_index=NO_INDEX,
             peers=self.core.peer_progress(),
             fenced=self.fenced,
-            extra={**self._counts, "admitted": int(self.core.admitted)},
+            extra={**self._counts, "admitted": int(self.core.admitted), **self._left_behind()},
         )
+
+    def _left_behind(self) -> dict[str, int]:
+        """Peers that lack entries which this leader trimmed: only a snapshot and files can bring them back."""
+        return {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         return self.log.read(first_index, max_bytes)
@@ -137,6 +141,7 @@ class RaftReplica:
 
     def tick(self, now_ns: int) -> None:
         self._refuse_when_fenced()
+        self._follow_begin()
         self.core.tick(now_ns)
 
     def admit(self) -> None:
@@ -144,6 +149,7 @@ class RaftReplica:
 
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
         self._refuse_when_fenced()
+        self._follow_begin()
         try:
             arrived = decode(packet, sender)
             if isinstance(arrived.message, Append):
@@ -233,7 +239,13 @@ class RaftReplica:
         """I4, and the core's picture of the log agrees with the log itself."""
         self.core.check_invariants()
         assert (self.log.end_index, self.log.end_term) == (self.core.log.end_index, self.core.log.end_term), (self.log, self.core)
+        assert self.log.begin_index == self.core.log.begin_index, (self.log.begin_index, self.core)
         assert self.core.durable_index <= self.log.durable_index, (self.log.durable_index, self.core)
+
+    def _follow_begin(self) -> None:
+        """The log was trimmed since the core looked at it last."""
+        if self.log.begin_index > self.core.log.begin_index:
+            self.core.trimmed(self.log.begin_index)
 
     # Duties that safety hangs on, one method each
 
