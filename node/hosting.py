@@ -370,7 +370,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
 
 def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
     index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=group.key_index_slots, units=group.key_index_units)
-    index.start(store.log.begin_index, store.log.end_index, store.log.chain_at, clean=store.was_clean)
+    index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
     return index
 
 

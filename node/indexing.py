@@ -16,7 +16,7 @@ from typing import TypeVar
 from ledgermq.node import metrics
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.logs import get_logger
-from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
@@ -135,8 +135,6 @@ class Indexer:
 
     def _work(self) -> None:
         try:
-            if not self.index.load(self._until_stopped()):
-                return
             while not self._stop.is_set():
                 began = time.monotonic()
                 if self._step(began):
@@ -179,6 +177,8 @@ class Indexer:
         try:
             return work()
         except OSError as error:
+            if is_no_space(error) or is_exhausted(error):
+                raise NoSpace(f"the key index found no room ({error}): free disk space, or raise limits") from error
             raise Fenced(f"the key index failed: {error}") from error
 
     def _advance(self, now_s: float) -> bool:

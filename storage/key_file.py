@@ -176,9 +176,9 @@ class KeyFileWriter:
         with self._lock:
             self.filter = made
 
-    def load(self, keep_going: Iterable[None], *, distrust: bool) -> bool:
-        """Make slot table and filter from the units. With `distrust` every slot is written again at the next flush: what the cache shows
-        may not be on the medium. Raises DerivedLost when the units are not those of a file; False when `keep_going` ends first."""
+    def load(self, keep_going: Iterable[None]) -> bool:
+        """Make slot table and filter from the units. Raises DerivedLost when the units are not those of a file; False when `keep_going`
+        ends first."""
         note, first, position = self.note, 1, 0
         capacity = self.filter.capacity
         while capacity < note.count:
@@ -186,7 +186,7 @@ class KeyFileWriter:
         self.filter = Bloom(capacity)
         for _ in keep_going:
             if first >= note.count:
-                self._compare(distrust)
+                self._mark_used()
                 self.note = replace(note, used=int(np.count_nonzero(self._table)))
                 return True
             units = read_units(self._file, note, first, min(LOAD_UNITS, note.count - first))
@@ -201,14 +201,14 @@ class KeyFileWriter:
             first, position = first + len(units), int(positions[-1])
         return False
 
-    def _compare(self, distrust: bool) -> None:
-        """Find the groups of slots that have to be written."""
+    def _mark_used(self) -> None:
+        """Every slot that is or was in use is written again with the next flush: what the cache shows of a former life may not be on the
+        medium."""
         step = WRITE_GROUPS * SLOTS_A_GROUP
         for first in range(0, self.note.slots, step):
             mine = self._table[first : first + step]
-            stored = np.frombuffer(self._file.pread(HEADER_BYTES + first * SLOT_BYTES, len(mine) * SLOT_BYTES), ">i4")
-            wrong = (mine != 0) | (stored != 0) if distrust else mine != stored
-            self._dirty[(first + np.flatnonzero(wrong)) // SLOTS_A_GROUP] = True
+            stored = np.frombuffer(self._file.pread(HEADER_BYTES + first * SLOT_BYTES, len(mine) * SLOT_BYTES), np.int32)
+            self._dirty[(first + np.flatnonzero((mine != 0) | (stored != 0))) // SLOTS_A_GROUP] = True
 
     def flush(self) -> None:
         """Write slots and header."""

@@ -81,27 +81,23 @@ class KeyIndex:
         self._dirty = False
         self._load_lock = threading.Lock()
         self._loaded = False
-        self._distrust = False
 
     # Starting
 
-    def start(self, begin_index: int, end_index: int, chain_at: Callable[[int], int], *, clean: bool) -> None:
-        """Find out what there is: quick, nothing of a file but its header is read. `chain_at` tells chain CRCs of the log's entries."""
+    def start(self, begin_index: int, end_index: int, chain_at: Callable[[int], int]) -> None:
+        """Find out what there is: quick, nothing of a file but its header is read, nothing is written. `chain_at` tells chain CRCs of the
+        log's entries."""
         position = self._read_position()
-        self._distrust = not clean
         if position is not None:
             before = position["next"] - 1
             known = begin_index <= before <= end_index and position["chain"] is not None
             if before > end_index or (known and chain_at(before) != position["chain"]):
                 position = None
-        self._disk.mkdirs(self.directory)
-        self._disk.mkdirs(self._filters)
+        # A former life may have made names and died before it synced them.
         self._names_changed = True
         self._take_over(position)
         self.skip_to(begin_index)
         self._remove_strays()
-        if position is None or self._dirty:
-            self._write_position()
 
     def _read_position(self) -> dict[str, Any] | None:
         try:
@@ -163,7 +159,7 @@ class KeyIndex:
                 return True
             assert self._active is not None
             try:
-                self._loaded = self._active.load(keep_going, distrust=self._distrust)
+                self._loaded = self._active.load(keep_going)
             except DerivedLost:
                 self._drop_active()
             return self._loaded
@@ -175,12 +171,10 @@ class KeyIndex:
         with self._lock:
             self._active = None
         lost.close()
-        begin = self.next_index
         self._resume_at(lost.note, list(self._sealed))
-        self._write_position()
-        self._disk.unlink(lost.path)
         self._loaded = True
-        assert self.next_index <= begin
+        # The position still names it: should this life end now, the next one misses it and comes to the same end.
+        self._disk.unlink(lost.path)
 
     # Appending
 
@@ -231,6 +225,7 @@ class KeyIndex:
         note = KeyNote(name, self._slots, self._units, self.next_index, self._rows)
         if before is not None:
             note = replace(note, begin_ms=before.end_ms, end_ms=before.end_ms, begin_pos=before.end_pos, end_pos=before.end_pos)
+        self._disk.mkdirs(self.directory)
         path = f"{self.directory}/{name}"
         if self._disk.exists(path):
             # Left behind by an attempt that failed half-way.
@@ -254,6 +249,7 @@ class KeyIndex:
 
     def _write_filter(self, note: KeyNote, content: bytes) -> None:
         try:
+            self._disk.mkdirs(self._filters)
             self._disk.replace_file(f"{self._filters}/{note.name}", content)
         except OSError as error:
             if is_no_space(error):
@@ -288,10 +284,12 @@ class KeyIndex:
         return self._dirty
 
     def sync(self) -> None:
-        """Make everything durable, then the position that says so. Raises NoSpace after having gone back to what is durable, OSError."""
+        """Make everything durable, then the position that says so. Raises NoSpace when the sync itself found none, after having gone back
+        to what is durable, and OSError: the disk may be full then, too, and the same call be repeated."""
+        if self._active is not None and self._loaded:
+            self._active.flush()
         try:
             if self._active is not None and self._loaded:
-                self._active.flush()
                 self._active.sync()
             for path in self._unsynced:
                 file = self._disk.open(path)
@@ -301,7 +299,8 @@ class KeyIndex:
                     file.close()
             if self._names_changed:
                 for directory in (self.directory, f"{self._root}/state", self._root):
-                    self._disk.sync_dir(directory)
+                    if self._disk.exists(directory):
+                        self._disk.sync_dir(directory)
         except OSError as error:
             if is_no_space(error):
                 self._go_back()
@@ -334,7 +333,6 @@ class KeyIndex:
             active.close()
         self._unsynced.clear()
         with self._load_lock:
-            self._distrust = True
             self._take_over(self._durable or None)
         self._remove_strays()
 
@@ -356,17 +354,18 @@ class KeyIndex:
             gone.append(note)
         if not gone:
             return []
+        names = {note.name for note in gone}
+        position = {**self._durable, "files": [fields for fields in self._durable["files"] if fields[0] not in names]}
+        sealed_json.write(self._disk, self._position_path, position)
+        self._durable = position
         with self._lock:
             self._sealed = self._sealed[len(gone) :]
-        names = {note.name for note in gone}
-        self._durable = {**self._durable, "files": [fields for fields in self._durable["files"] if fields[0] not in names]}
-        sealed_json.write(self._disk, self._position_path, self._durable)
         self._filter_of = {name: found for name, found in self._filter_of.items() if name not in names}
         removed = [f"{self.directory}/{note.name}" for note in gone]
         for path in removed + [f"{self._filters}/{note.name}" for note in gone]:
             if self._disk.exists(path):
                 self._disk.unlink(path)
-        self._disk.sync_dir(self.directory)
+        self._names_changed = True
         return removed
 
     def discard(self) -> None:

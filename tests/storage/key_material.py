@@ -65,7 +65,7 @@ class KeyLog:
         self.log = EntryLog.open(self.disk, LOG, self.identity, clean=clean)
         self.reader = LogReader(self.disk, LOG, DATA_BYTES, INDEX_BYTES)
         self.index = KeyIndex(self.disk, ROOT, self.identity.log_id, slots=self.slots, units=self.units)
-        self.index.start(self.log.begin_index, self.log.end_index, self.log.chain_at, clean=clean)
+        self.index.start(self.log.begin_index, self.log.end_index, self.log.chain_at)
         self.lookup = Lookup(self.reader, self.index)
         self.limit()
 

@@ -197,12 +197,12 @@ def test_doubtful_files_are_made_again_from_the_log(damage: str) -> None:
         disk.flip(f"{ROOT}/state/keyindex", 5)
     elif damage == "other log":
         index = KeyIndex(disk, ROOT, "another", slots=7, units=20)
-        index.start(0, -1, lambda index: 0, clean=True)
+        index.start(0, -1, lambda index: 0)
     else:
         # As if the log had lost its end after the index was made durable.
         log.index.close()
         index = KeyIndex(disk, ROOT, log.identity.log_id, slots=7, units=20)
-        index.start(0, 10, log.log.chain_at, clean=True)
+        index.start(0, 10, log.log.chain_at)
         assert index.next_index == 0
     log.open(clean=True)
     log.catch_up()
