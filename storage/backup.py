@@ -18,25 +18,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ledgermq.proto.layout import chain_seed
 from ledgermq.proto.types import HardState, Identity, SyncedMark
 from ledgermq.storage import checkpoints, identity, sealed_json
 from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step, digest, write_manifest
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_proof import Proved, prove
 from ledgermq.storage.log_scan import Piece, Point
 from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
 from ledgermq.storage.real_disk import HeldFile, RealDisk, cut_file
-from ledgermq.storage.snapshot import SNAPSHOT_FILE
+from ledgermq.storage.snapshot import SNAPSHOT_FILE, read_snapshots
 from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
 from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree, walk
 
 CONTROLLER = "controller"
-BEGIN_FILE = "begin"
-SNAPSHOTS = (SNAPSHOT_FILE, f"{SNAPSHOT_FILE}.previous")
-"""Newest first."""
 TRIES = 20
 """How often a listing or a set of small files is read again that changed meanwhile."""
 PASSES = 3
@@ -53,8 +49,7 @@ class _Log:
     root: str
     identity: Identity
     files: dict[int, HeldFile]
-    begin: Point
-    begin_file: dict[str, Any] | None
+    begin: Begin
     mark: SyncedMark
     index: int
     snapshot: dict[str, Any] | None
@@ -110,8 +105,11 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
         if files is None:
             continue
         # Read after the files are open: what is not below this beginning was there and is held now.
-        begin_file, begin = _begin(disk, log_directory, found.log_id)
-        snapshots = [value for value in (_snapshot(disk, root, kind, found.log_id) for kind in SNAPSHOTS) if value is not None]
+        begin = read_begin(disk, log_directory, found.log_id)
+        if begin.index > mark.index + 1:
+            # Trimmed between the two readings, which moved the mark first.
+            continue
+        snapshots = [value for _, value in read_snapshots(disk, f"{root}/state") if value.get("log_id") == found.log_id]
         noted = checkpoints.read_log_checkpoint(disk, log_directory)
         known = [-1 if noted is None else noted.committed_index, *(int(value["applied_index"]) for value in snapshots)]
         index = min(max(known), mark.index)
@@ -119,10 +117,10 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
             what = f"{root} has nothing noted as committed and durable yet"
             raise Refused(what, "try again in a few seconds while the node runs; is it the right directory?")
         fits = [value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index]
-        if begin_file is not None and not fits:
+        if begin.index > 0 and not fits:
             what = f"{root} was trimmed up to entry {begin.index} and has no snapshot between there and entry {index}"
             raise Refused(what, "let the node run for two minutes, which writes one, then try again")
-        log = _Log(name, root, found, files, begin, begin_file, mark, index, fits[0] if begin_file is not None else None)
+        log = _Log(name, root, found, files, begin, mark, index, fits[0] if begin.index > 0 else None)
         missing = [base for base, _ in log.lengths() if base not in files]
         if missing:
             raise BadCopy(f"{log_directory}/data/{file_name(missing[0])} is missing", "back up another replica, and audit this one")
@@ -145,25 +143,6 @@ def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, Held
     return files
 
 
-def _begin(disk: RealDisk, log_directory: str, log_id: str) -> tuple[dict[str, Any] | None, Point]:
-    """Where the log begins: the content of the begin file, if there is one, and the point before the first entry."""
-    path = f"{log_directory}/{BEGIN_FILE}"
-    if not disk.exists(path):
-        return None, Point(0, 0, -1, chain_seed(log_id))
-    value = sealed_json.read(disk, path)
-    return value, Point(value["pos"], value["index"], value["term"], value["chain"])
-
-
-def _snapshot(disk: RealDisk, root: str, kind: str, log_id: str) -> dict[str, Any] | None:
-    """A snapshot of this log that is whole, or None."""
-    path = f"{root}/state/{kind}"
-    try:
-        value = sealed_json.read(disk, path)
-    except (FileNotFoundError, Damaged):
-        return None
-    return value if value.get("log_id") == log_id and isinstance(value.get("applied_index"), int) else None
-
-
 # Copying
 
 
@@ -184,8 +163,8 @@ def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> B
     term.save(HardState(point.term))
     term.close()
     checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(log.index, log.index))
-    if log.begin_file is not None and log.snapshot is not None:
-        sealed_json.write(disk, f"{directory}/{BEGIN_FILE}", log.begin_file)
+    if log.snapshot is not None:
+        write_begin(disk, directory, log.identity.log_id, log.begin)
         sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", log.snapshot)
     identity.write_identity(disk, root, replace(log.identity, incarnation=mint()))
     return BackupPoint(
@@ -209,6 +188,7 @@ def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
         disk.create(f"{directory}/index/{file_name(base)}", size, allocate=False).close()
     data = MappedFiles(disk, f"{directory}/data", log.identity.data_file_bytes, allocate=False)
     units = IndexFiles(MappedFiles(disk, f"{directory}/index", size, allocate=False))
+    data.origin, units.files.origin = log.begin.pos, first
     data.load()
     units.files.load()
 
@@ -221,7 +201,8 @@ def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
     remedy = f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not a backup"
     watch = log.begin.index - 1 if log.snapshot is None else int(log.snapshot["applied_index"])
     try:
-        proved = prove(data, log.begin, log.index, log.mark.end_pos, watch=watch, each=put, step=step, remedy=remedy)
+        begin = Point(log.begin.pos, log.begin.index, log.begin.term, log.begin.chain)
+        proved = prove(data, begin, log.index, log.mark.end_pos, watch=watch, each=put, step=step, remedy=remedy)
         units.sync()
     finally:
         data.close()

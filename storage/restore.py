@@ -12,16 +12,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ledgermq.proto.layout import chain_seed
-from ledgermq.storage import checkpoints, identity, sealed_json
-from ledgermq.storage.backup import BEGIN_FILE, PASSES, Mint
+from ledgermq.proto.types import SyncedMark
+from ledgermq.storage import checkpoints, identity
+from ledgermq.storage.backup import PASSES, Mint
 from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, Manifest, Refused, Step, digest, read_manifest
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.index_files import IndexFiles, make_units
+from ledgermq.storage.begin import read_begin
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_proof import prove
 from ledgermq.storage.log_scan import Piece, Point, first_nonzero
 from ledgermq.storage.mapped_files import MappedFiles
 from ledgermq.storage.real_disk import HeldFile, RealDisk
+from ledgermq.storage.synced_mark import read_mark
 from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree
 
 REMEDY = "use another backup, and remove the target"
@@ -103,30 +105,29 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
         data.close_idle(lambda file: False)
 
     try:
+        begin = read_begin(disk, directory, point.log_id)
+        data.origin, units.files.origin = begin.pos, units.files.base_of(begin.index * UNIT_BYTES)
         data.load()
         units.files.load()
-        begin = _begin(disk, directory, point.log_id)
         if begin.index != point.begin_index:
             raise BadCopy(f"{directory} begins with entry {begin.index}, the manifest says {point.begin_index}", REMEDY)
-        proved = prove(data, begin, point.index, point.end_pos, watch=-2, each=compare, step=step, remedy=REMEDY)
+        first = Point(begin.pos, begin.index, begin.term, begin.chain)
+        proved = prove(data, first, point.index, point.end_pos, watch=-2, each=compare, step=step, remedy=REMEDY)
         found = (proved.point.pos, proved.point.term, proved.point.chain)
         if found != (point.end_pos, point.term, point.chain_crc):
             raise BadCopy(f"{directory} ends otherwise than the manifest says", REMEDY)
+        mark = read_mark(disk, f"{directory}/syncedmark", point.log_id)
+        if mark != SyncedMark(point.term, point.index, point.end_pos, point.chain_crc):
+            raise BadCopy(f"{directory}/syncedmark marks another entry than the manifest", REMEDY)
         if first_nonzero(data, point.end_pos, data.end) is not None:
             raise BadCopy(f"{directory}/data holds bytes behind its last entry", REMEDY)
-    except Damaged as damaged:
-        raise BadCopy(str(damaged), REMEDY) from damaged
+    except BadCopy:
+        raise
+    except StorageError as damaged:
+        raise BadCopy(str(damaged).replace("; ", ", "), REMEDY) from damaged
     finally:
         data.close()
         units.files.close()
-
-
-def _begin(disk: RealDisk, directory: str, log_id: str) -> Point:
-    path = f"{directory}/{BEGIN_FILE}"
-    if not disk.exists(path):
-        return Point(0, 0, -1, chain_seed(log_id))
-    value = sealed_json.read(disk, path)
-    return Point(value["pos"], value["index"], value["term"], value["chain"])
 
 
 def _take_over(disk: RealDisk, source: str, target: str, node: str, manifest: Manifest, mint: Mint) -> None:

@@ -128,7 +128,7 @@ def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
     store = new_node(tmp_path / "n1")
     append(store.log, 50)
     settle(store, 49)
-    stop, rounds = threading.Event(), []
+    stop, running, rounds = threading.Event(), threading.Event(), []
 
     def write() -> None:
         while not stop.is_set():
@@ -137,9 +137,11 @@ def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
             sync(store.log)
             store.write_checkpoints(store.log.durable_index, StoreCheckpoint())
             rounds.append(store.log.end_index)
+            running.set()
 
     writer = threading.Thread(target=write)
     writer.start()
+    assert running.wait(60)
     try:
         points = [back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)]
     finally:
@@ -152,6 +154,117 @@ def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
         copy = b"".join(content(tmp_path / f"b{number}/g1/dledger-n1/data").values())
         assert copy[: point.end_pos] == whole[: point.end_pos]
     store.close()
+
+
+def trim(store: GroupStore, keep: int) -> None:
+    """What a node does before it trims, then the trim: two snapshots above it, and only the last `keep` files stay."""
+    log = store.log
+    for _ in range(2):
+        at = {
+            "applied_index": log.durable_index,
+            "applied_term": log.term_at(log.durable_index),
+            "chain_crc": log.chain_at(log.durable_index),
+        }
+        store.write_snapshot({"v": 2, "log_id": store.identity.log_id, **at})
+    begins = [index for index in range(log.begin_index, log.durable_index + 1) if log.pos_of(index) % 4096 == 0]
+    if len(begins) > keep:
+        log.trim(begins[-keep])
+
+
+def test_backup_of_a_trimmed_log(tmp_path: Path) -> None:
+    """A log without its first files is kept from its beginning on, with a snapshot between there and the point, and starts again so."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    trim(store, 2)
+    begin = store.log.begin_index
+    append(store.log, 20)
+    settle(store, 210)
+    point = back_up(tmp_path / "n1", tmp_path / "b").groups["g1"]
+    assert begin > 0 and (point.begin_index, point.index, point.snapshot_index) == (begin, 210, 199)
+    store.abandon()
+    bring_back(tmp_path / "b", tmp_path / "r", "n2")
+    assert read_log_checkpoint(DISK, str(tmp_path / "r/g1/dledger-n2")) == LogCheckpoint(210, 199)
+    restored = reopened(tmp_path / "r", "n2")
+    assert (restored.log.begin_index, restored.log.end_index, restored.log.fenced) == (begin, 210, None)
+    assert restored.log.report.rebuilt_units == 0 and restored.log.report.row == "clean"
+    snapshot = restored.read_snapshot()
+    assert snapshot is not None and snapshot["applied_index"] == 199
+    restored.close()
+    for damaged in ("g1/dledger-n1/begin", "g1/state/snapshot"):
+        intact = (tmp_path / "b" / damaged).read_bytes()
+        flip(tmp_path / "b" / damaged, 20)
+        with pytest.raises(BadCopy, match=damaged):
+            bring_back(tmp_path / "b", tmp_path / damaged.replace("/", "-"))
+        (tmp_path / "b" / damaged).write_bytes(intact)
+
+
+@pytest.mark.parametrize("what", ["none", "above the point", "of another history"])
+def test_trimmed_log_without_a_fitting_snapshot(tmp_path: Path, what: str) -> None:
+    """What the removed entries led to must come from a snapshot; without one that fits, there is no backup."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    trim(store, 2)
+    append(store.log, 50)
+    settle(store, 249)
+    state = tmp_path / "n1/g1/state"
+    error: type[Exception] = Refused
+    for name in ("snapshot", "snapshot.previous"):
+        value = sealed_json.read(DISK, str(state / name))
+        if what == "none":
+            (state / name).unlink()
+        elif what == "above the point":
+            sealed_json.write(DISK, str(state / name), {**value, "applied_index": 300})
+        else:
+            sealed_json.write(DISK, str(state / name), {**value, "chain_crc": value["chain_crc"] ^ 1})
+            error = BadCopy
+    with pytest.raises(error, match="snapshot"):
+        back_up(tmp_path / "n1", tmp_path / "b")
+    store.abandon()
+
+
+def test_newer_snapshot_above_the_point_yields_to_the_older(tmp_path: Path) -> None:
+    """The older generation is taken where the newest speaks of entries behind the point."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    trim(store, 2)
+    state = tmp_path / "n1/g1/state"
+    value = sealed_json.read(DISK, str(state / "snapshot"))
+    sealed_json.write(DISK, str(state / "snapshot"), {**value, "applied_index": 300})
+    assert back_up(tmp_path / "n1", tmp_path / "b").groups["g1"].snapshot_index == 199
+    store.abandon()
+
+
+def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
+    """While files are appended and trimmed away, every backup is a whole piece of the log that proves itself, and restores."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    stop, running = threading.Event(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            append(store.log, 40)
+            sync(store.log)
+            store.log.flush_mark()
+            store.write_checkpoints(store.log.durable_index, StoreCheckpoint())
+            trim(store, 3)
+            running.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert running.wait(60)
+    try:
+        points = [back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)]
+    finally:
+        stop.set()
+        writer.join()
+    store.close()
+    assert store.log.fenced is None and points[-1].begin_index > 0
+    for number, point in enumerate(points):
+        assert bring_back(tmp_path / f"b{number}", tmp_path / f"r{number}").groups["g1"] == point
 
 
 def test_files_that_vanish_while_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,11 +296,16 @@ def test_files_that_vanish_while_they_are_opened(tmp_path: Path, monkeypatch: py
     store.abandon()
 
 
-def test_copies_without_copy_file_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel cannot copy between two file systems, sendfile does; the bytes are the same."""
+@pytest.mark.parametrize("works", [0, 2])
+def test_copies_without_copy_file_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int) -> None:
+    """Where the kernel cannot copy between two file systems, from the beginning or from a piece on, sendfile does the same."""
+    copy, calls = os.copy_file_range, []
 
-    def refuse(*arguments: object) -> int:
-        raise OSError(18, "cross-device")
+    def refuse(*arguments: Any) -> int:
+        calls.append(arguments)
+        if len(calls) > works:
+            raise OSError(18, "cross-device")
+        return copy(*arguments)
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
     monkeypatch.setattr(real_disk, "COPY_BYTES", 1000)
@@ -256,16 +374,44 @@ def test_missing_files_of_a_backup_are_named(made: tuple[Path, Path], tmp_path: 
         path.write_bytes(intact)
 
 
-def test_rot_that_keeps_the_digests_is_found_by_the_chain(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """A manifest made for damaged bytes does not help them: the entries are proved by their own checksums."""
-    path = made[1] / f"g1/dledger-n1/data/{4096:020d}"
-    flip(path, 700)
-    manifest = json.loads((made[1] / MANIFEST_FILE).read_bytes())
-    manifest.pop("crc32c")
-    manifest["files"][f"g1/dledger-n1/data/{4096:020d}"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    sealed_json.write(DISK, str(made[1] / MANIFEST_FILE), manifest)
-    with pytest.raises(BadCopy, match=rf"{4096:020d}: entry \d+ at byte"):
+def seal_again(backup: Path, path: str, **changes: Any) -> None:
+    """A manifest that vouches for what a file of the backup holds now."""
+    manifest = sealed_json.read(DISK, str(backup / MANIFEST_FILE))
+    manifest["files"][path] |= {"sha256": hashlib.sha256((backup / path).read_bytes()).hexdigest(), **changes}
+    sealed_json.write(DISK, str(backup / MANIFEST_FILE), manifest)
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "offset", "reason"),
+    [
+        ("data", 4096, 700, r"00004096: entry \d+ at byte"),
+        ("index", 512, 40, "index does not describe the entries"),
+        ("data", None, -1, "behind its last entry"),
+        ("syncedmark", None, 60, "syncedmark"),
+    ],
+)
+def test_a_manifest_does_not_vouch_for_entries(
+    made: tuple[Path, Path], tmp_path: Path, kind: str, base: int | None, offset: int, reason: str
+) -> None:
+    """Damage that came with matching digests is found all the same: entries, units and the end are proved by themselves."""
+    folder = made[1] / "g1/dledger-n1"
+    if kind == "syncedmark":
+        path = folder / kind
+    else:
+        path = folder / kind / f"{base:020d}" if base is not None else sorted((folder / kind).iterdir())[-1]
+    flip(path, offset)
+    seal_again(made[1], str(path.relative_to(made[1])), used=path.stat().st_size)
+    with pytest.raises(BadCopy, match=reason):
         bring_back(made[1], tmp_path / "r")
+
+
+def test_every_directory_is_another_incarnation(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Source, backup and each restored directory differ: peers that met one of them take no other for it."""
+    for name in ("r1", "r2"):
+        bring_back(made[1], tmp_path / name)
+    found = [identities.read_identity(DISK, str(place / "g1")) for place in (*made, tmp_path / "r1", tmp_path / "r2")]
+    assert len({one.incarnation for one in found if one is not None}) == 4
+    assert not list((tmp_path / "r1/g1/state").iterdir())
 
 
 def test_interrupted_backup_is_not_restored(tmp_path: Path) -> None:
