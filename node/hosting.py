@@ -94,7 +94,7 @@ class HostedGroup:
         self.files = FileBook(store.log, machine, file_bytes)
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
-        self.trimming = Trimming(group.group, machine, store.log, [store.queues, self.indexer], self.pins, file_bytes)
+        self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
         self._snapshot_wanted = False
         self._stalls = 0
         self._clean_again_ns = 0
@@ -152,6 +152,11 @@ class HostedGroup:
             except NoSpace as full:
                 self._clean_again_ns = now_ns + CLEAN_RETRY_NS
                 log.warning("trim waits for space", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
+            except OSError as error:
+                if not is_no_space(error) and not lacks_descriptors(error):
+                    raise Fenced(f"what a trim leaves could not be removed: {error}") from error
+                self._clean_again_ns = now_ns + CLEAN_RETRY_NS
+                log.warning("trim waits", group=self.group.group, reason=str(error), reserve_released=self.reserve.release())
         stalls = self.group.dispatch_stalled
         if stalls != self._stalls and self.reserve.release():
             log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")

@@ -1,12 +1,14 @@
 """Carrying out a trim on one replica: the record is committed everywhere, the files go here once this replica can do without them.
 
 What it waits for: both snapshots it keeps cover the trim record (so whatever start follows, derived state is never asked of entries that
-are gone), and no pin on this node's files lies below the new begin. Snapshots are asked for ahead of their time. Files go one a turn, the
-log first, then consume queues and key index: each step can be interrupted and is finished by the next life. Owned by the engine's thread.
+are gone), and no pin on this node's files lies below the new begin. Snapshots are asked for ahead of their time. Work is done in pieces of
+a turn: log files one by one, then the consume queues, while the key index sees to itself. Each piece can be interrupted and is finished by
+the next life. Owned by the engine's thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from ledgermq.node import metrics
@@ -14,6 +16,9 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.retention_facts import Placed, first_at
 from ledgermq.node.logs import get_logger
+
+STEP_BYTES = 256 << 10
+"""So much of consume queues is looked at in one turn."""
 
 log = get_logger()
 
@@ -27,24 +32,43 @@ class TrimmedLog(Placed, Protocol):
     def trim(self, begin_index: int) -> list[str]: ...
 
 
-class Derived(Protocol):
-    """Consume queues or the key index: what names places in the log."""
+class TrimmedQueues(Protocol):
+    """What is needed of the consume queues."""
 
-    def trim(self, begin_pos: int) -> object: ...
+    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]: ...
+
+
+class TrimmedIndex(Protocol):
+    """What is needed of the key index, which works on a thread of its own."""
+
+    def trim(self, begin_pos: int) -> None: ...
 
 
 class Trimming:
     """One replica's outstanding removals."""
 
-    def __init__(self, group: str, machine: Machine, trimmed: TrimmedLog, derived: list[Derived], pins: PinBook, file_bytes: int) -> None:
+    def __init__(
+        self,
+        group: str,
+        machine: Machine,
+        trimmed: TrimmedLog,
+        queues: TrimmedQueues,
+        index: TrimmedIndex,
+        pins: PinBook,
+        file_bytes: int,
+    ) -> None:
         self._group = group
         self._machine = machine
         self._log = trimmed
-        self._derived = derived
+        self._queues = queues
+        self._index = index
         self._pins = pins
         self._file_bytes = file_bytes
         self._derived_pos = 0
         """Where consume queues and key index begin. At first unknown: an earlier life may have ended before it trimmed them."""
+        self._removed: list[str] = []
+        self._steps: Iterator[int] | None = None
+        """The consume queues, half-way."""
 
     @property
     def pending(self) -> bool:
@@ -65,14 +89,30 @@ class Trimming:
         return held[0].detail if held else "its turn"
 
     def step(self, snapshot_index: int, now_ns: int) -> None:
-        """Remove at most one file, or what follows from the last one. Raises OSError, StorageError."""
-        if self.pending:
+        """Remove at most one log file, or some of what names places in those that went. Raises OSError, StorageError."""
+        if self._steps is not None:
+            self._trim_queues(self._steps)
+        elif self.pending:
             self._remove_one(snapshot_index, now_ns)
         elif self._derived_pos < self._machine.begin_pos:
+            self._index.trim(self._machine.begin_pos)
+            self._steps = self._queues.trimming(self._machine.begin_pos, self._removed)
             self._derived_pos = self._machine.begin_pos
-            for derived in self._derived:
-                derived.trim(self._derived_pos)
-            log.info("log trimmed", group=self._group, begin_index=self._log.begin_index, begin_pos=self._derived_pos)
+
+    def _trim_queues(self, steps: Iterator[int]) -> None:
+        looked = 0
+        self._steps = None
+        former, self._derived_pos = self._derived_pos, 0
+        # What fails on the way is begun again from the first queue.
+        for size in steps:
+            looked += size
+            if looked >= STEP_BYTES:
+                self._steps, self._derived_pos = steps, former
+                return
+        self._derived_pos = former
+        removed, self._removed = self._removed, []
+        where = {"begin_index": self._log.begin_index, "begin_pos": self._derived_pos}
+        log.info("log trimmed", group=self._group, **where, consume_queue_files=len(removed))
 
     def _remove_one(self, snapshot_index: int, now_ns: int) -> None:
         if self.wants_snapshot(snapshot_index):

@@ -14,7 +14,7 @@ from ledgermq.node import digests as digests_module
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import KINDS, used_by_kind
-from ledgermq.node.trimming import Trimming
+from ledgermq.node.trimming import STEP_BYTES, Trimming
 from ledgermq.storage.file_digest import CHUNK_BYTES, file_digest
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.reserve import Reserve
@@ -51,8 +51,18 @@ class Stage:
         self.pins = PinBook()
         self.queues: list[int] = []
         self.machine = cast(Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=SimpleNamespace(trim_index=50)))
-        derived: Any = SimpleNamespace(trim=self.queues.append)
-        self.trimming = Trimming("g1", self.machine, self.log, [derived], self.pins, FILE)
+        self.looks = 0
+
+        def trimming(begin_pos: int, removed: list[str]) -> Any:
+            for _ in range(3):
+                self.looks += 1
+                yield STEP_BYTES
+            self.queues.append(begin_pos)
+
+        queues: Any = SimpleNamespace(trimming=trimming)
+        self.index: list[int] = []
+        index: Any = SimpleNamespace(trim=self.index.append)
+        self.trimming = Trimming("g1", self.machine, self.log, queues, index, self.pins, FILE)
 
 
 def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
@@ -71,9 +81,13 @@ def test_one_file_a_turn_then_what_names_places_in_it() -> None:
     for expected in ([10], [10, 20], [10, 20, 30]):
         stage.trimming.step(50, 0)
         assert stage.log.trimmed == expected and stage.queues == []
+    assert stage.trimming.obstacle(50, 0) is None
+    for looks in range(4):
+        stage.trimming.step(50, 0)
+        assert (stage.looks, stage.queues, stage.index) == (looks, [], [3 * FILE]), "in pieces"
     for _ in range(3):
         stage.trimming.step(50, 0)
-    assert stage.log.trimmed == [10, 20, 30] and stage.queues == [3 * FILE] and stage.trimming.obstacle(50, 0) is None
+    assert stage.log.trimmed == [10, 20, 30] and stage.queues == [3 * FILE] and stage.index == [3 * FILE]
 
 
 def test_pin_holds_what_lies_behind_it_until_it_ends() -> None:
@@ -91,8 +105,30 @@ def test_derived_files_of_an_interrupted_life_are_trimmed_after_the_start() -> N
     """The log was trimmed, then the process ended: consume queues catch up without a further trim."""
     stage = Stage()
     stage.log.begin_index, stage.log.begin_pos = 30, 3 * FILE
-    stage.trimming.step(50, 0)
+    for _ in range(5):
+        stage.trimming.step(50, 0)
     assert stage.log.trimmed == [] and stage.queues == [3 * FILE]
+
+
+def test_queues_that_could_not_be_trimmed_are_begun_again() -> None:
+    """A failure on the way is the caller's to judge; nothing counts as done by it."""
+    stage = Stage()
+    stage.log.begin_index, stage.log.begin_pos = 30, 3 * FILE
+    whole = stage.trimming._queues.trimming
+
+    def broken(begin_pos: int, removed: list[str]) -> Any:
+        yield STEP_BYTES
+        raise OSError(28, "full")
+
+    stage.trimming._queues = cast(Any, SimpleNamespace(trimming=broken))
+    stage.trimming.step(50, 0)
+    stage.trimming.step(50, 0)
+    with pytest.raises(OSError, match="full"):
+        stage.trimming.step(50, 0)
+    stage.trimming._queues = cast(Any, SimpleNamespace(trimming=whole))
+    for _ in range(5):
+        stage.trimming.step(50, 0)
+    assert stage.queues == [3 * FILE]
 
 
 def expected_digest(data: bytes) -> str:
