@@ -22,6 +22,8 @@ from bench import report
 MODULES = (
     "encode",
     "storage_append",
+    "dispatch",
+    "key_lookup",
     "recovery",
     "storage_modes",
     "send",

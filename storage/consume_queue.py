@@ -276,8 +276,12 @@ class ConsumeQueues:
     # Writing
 
     def _append_queue(self, key: QueueKey, offsets: I64, units: NDArray[np.void]) -> None:
-        first, count = int(offsets[0]), len(offsets)
         assert bool((np.diff(offsets) == 1).all()), f"queue offsets of {key} are not dense: {offsets} (invariant I6)"
+        self._append_units(key, int(offsets[0]), units)
+
+    def _append_units(self, key: QueueKey, first: int, units: NDArray[np.void]) -> None:
+        """Units first … of one queue, none left out."""
+        count = len(units)
         known = self._next.get(key, 0)
         assert first <= known, f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
         skipped = known - first

@@ -22,7 +22,7 @@ from ledgermq.proto.types import I32, I64
 from ledgermq.storage.consume_queue import OPEN_FILES_MAX, ConsumeQueues, Minimum, QueueKey, QueueSync, QueueUnits
 from ledgermq.storage.disk import Disk
 
-WAITING_MAX = 1 << 16
+WAITING_MAX = 1 << 17
 QUEUES_A_SLICE = 256
 """When there is no room for more, so many queues are written at once: a pause of milliseconds."""
 MANY_QUEUES = 32
@@ -157,13 +157,15 @@ class BufferedQueues(ConsumeQueues):
         rows = np.flatnonzero((numbers >= chosen[0]) & (numbers <= chosen[-1]))
         rows = rows[np.argsort(numbers[rows], kind="stable")]
         bounds = [*np.flatnonzero(np.diff(numbers[rows], prepend=_NO_NUMBER)).tolist(), len(rows)]
-        kept = np.ones(self._count, np.bool_)
+        firsts, units = self._row_offsets[rows[bounds[:-1]]].tolist(), self._row_units[rows]
+        written = 0
         try:
-            for low, high in pairwise(bounds):
-                one = rows[low:high]
-                self._append_queue(self._keys[int(numbers[one[0]])], self._row_offsets[one], self._row_units[one])
-                kept[one] = False
+            for number, first, (low, high) in zip(numbers[rows[bounds[:-1]]].tolist(), firsts, pairwise(bounds), strict=True):
+                self._append_units(self._keys[number], first, units[low:high])
+                written = high
         finally:
+            kept = np.ones(self._count, np.bool_)
+            kept[rows[:written]] = False
             self._keep(np.flatnonzero(kept))
         self._turn = int(chosen[-1]) + 1
 

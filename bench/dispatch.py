@@ -1,0 +1,127 @@
+"""How fast committed messages reach their consume queues, and what a thousand queues cost an append; one core, batches of 1,000.
+
+`dispatch_*` take sealed ranges to columns and units (`million_s`: million messages a second); `append_and_dispatch_*` seal and append a
+batch first, as a leader does. Batches for one queue and for a thousand alternate, so that both meet the same machine;
+`thousand_queues_loss` is what the second loses against the first. Waiting units are written inside the measurement. `keys_us` is what the
+same messages cost the key index, which is built beside all this.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.storage_append import BODY_BYTES, BORN_MS, HOST, MESSAGES, Inputs, median, new_identity, new_log
+from ledgermq.proto import layout
+from ledgermq.proto.types import Range, UnsealedBatch
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.queue_buffer import BufferedQueues
+from ledgermq.storage.real_disk import RealDisk
+
+NAME, RUNS, DURABLE = "dispatch", 3, True
+BATCHES = 400
+WARM_BATCHES = 100
+"""So many come first: they make the files of the queues."""
+FILE_MIB = 64
+QUEUES = (1, 4, 1000)
+
+
+class Lane:
+    """A log and its queues, for batches over a number of queues."""
+
+    def __init__(self, directory: Path, queues: int, inputs: Inputs) -> None:
+        who = new_identity(FILE_MIB)
+        self.log = new_log(directory / "dledger-n1", who)
+        self.queues = BufferedQueues(RealDisk(), str(directory / "consumequeue"), who.consume_queue_file_bytes)
+        self.appending: list[int] = []
+        self.dispatching: list[int] = []
+        self._inputs = inputs
+        self._count = queues
+        self._order = np.arange(MESSAGES, dtype=np.int32) % queues
+        self._ids = [f"01{number:032X}" for number in range(MESSAGES)]
+        self._number = 0
+
+    def encode(self) -> UnsealedBatch:
+        inputs = self._inputs
+        return layout.encode_messages(
+            "flights", self._order, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=self._ids
+        )
+
+    def step(self) -> list[Range]:
+        """One batch, appended and dispatched."""
+        batch = self.encode()
+        offsets = (self._number * MESSAGES + self._inputs.offsets) // self._count
+        self._number += 1
+        began = time.perf_counter_ns()
+        ranges = self.log.append_leader(1, batch, offsets, BORN_MS, HOST)
+        appended = time.perf_counter_ns()
+        for entries in ranges:
+            self.queues.append(layout.record_columns(entries))
+        dispatched = time.perf_counter_ns()
+        self.appending.append(appended - began)
+        self.dispatching.append(dispatched - appended)
+        return ranges
+
+    def finish(self) -> None:
+        began = time.perf_counter_ns()
+        self.queues.write_waiting()
+        self.dispatching[-1] += time.perf_counter_ns() - began
+
+    def close(self) -> None:
+        self.queues.close()
+        self.log.close()
+
+    @property
+    def both_us(self) -> float:
+        """Mean, so that writing what waited counts in full."""
+        return (sum(self.appending) + sum(self.dispatching)) / len(self.appending) / MESSAGES / 1000
+
+
+def key_times(directory: Path, ranges: list[Range]) -> float:
+    index = KeyIndex(RealDisk(), str(directory / "keys"), "bench")
+    index.start(0, -1, lambda index: 0)
+    index.load(repeat(None))
+    index.skip_to(ranges[0].first_index)
+    times = []
+    for entries in ranges:
+        began = time.perf_counter_ns()
+        index.append(entries)
+        times.append(time.perf_counter_ns() - began)
+    index.close()
+    return median(times, MESSAGES)
+
+
+def run(directory: Path) -> dict[str, Any]:
+    inputs = Inputs(MESSAGES, BODY_BYTES)
+    lanes = {queues: Lane(directory / str(queues), queues, inputs) for queues in QUEUES}
+    for lane in lanes.values():
+        for _ in range(WARM_BATCHES):
+            lane.step()
+        lane.queues.write_waiting()
+        lane.appending.clear()
+        lane.dispatching.clear()
+    ranges: list[Range] = []
+    for number in range(BATCHES):
+        for queues, lane in lanes.items():
+            made = lane.step()
+            if queues == 1 and number < 50:
+                ranges += made
+            if number % 50 == 49:
+                lane.log.flush_mark()
+    for lane in lanes.values():
+        lane.finish()
+    results: dict[str, Any] = {"messages_a_batch": MESSAGES, "body_bytes": BODY_BYTES, "batches": BATCHES}
+    for queues, lane in lanes.items():
+        mean_us = sum(lane.dispatching) / len(lane.dispatching) / MESSAGES / 1000
+        results[f"dispatch_{queues}_queues_us"] = round(mean_us, 3)
+        results[f"dispatch_{queues}_queues_million_s"] = round(1 / mean_us, 2)
+        results[f"append_and_dispatch_{queues}_queues_us"] = round(lane.both_us, 3)
+    results["thousand_queues_loss"] = round(1 - lanes[1].both_us / lanes[1000].both_us, 3)
+    results["keys_us"] = key_times(directory, ranges)
+    for lane in lanes.values():
+        lane.close()
+    return results
