@@ -6,20 +6,22 @@ The way into this package. Ties identity, hard state, entry log and consume queu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ledgermq.proto.types import Identity
 from ledgermq.storage import checkpoints, identity, snapshot
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged, NoSpace, StorageError, Unusable, explain
+from ledgermq.storage.errors import Damaged, DerivedLost, NoSpace, StorageError, Unusable, explain
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.queue_buffer import BufferedQueues
 
+REBUILDING_FILE = "rebuilding"
+"""In `state/`: consume queues are being made again below the snapshot."""
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
 
@@ -146,12 +148,36 @@ class GroupStore:
             return False
         return (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc"))
 
+    def start_queues(self, value: Mapping[str, Any]) -> None:
+        """Cut the consume queues to a snapshot. Raises DerivedLost when units that it claims are missing, or may be."""
+        if self.disk.exists(self._rebuilding_path):
+            raise DerivedLost(f"{self.queues.directory} was being made again when the last process ended: it is begun anew")
+        above = self.log.end_index - value["applied_index"]
+        self.queues.start(snapshot.next_offsets(value), above, snapshot.minimums(value))
+
+    @contextlib.contextmanager
+    def rebuilding_queues(self) -> Iterator[None]:
+        """Around making the queues again below a snapshot that counts on them. A file that exists looks as if all its units were there, so
+        until they are durable a note says that they are not. Raises OSError."""
+        self.disk.replace_file(self._rebuilding_path, b"consumequeue\n")
+        yield
+        self.queues.sync()
+        self.disk.unlink(self._rebuilding_path)
+        self.disk.sync_dir(self.state_directory)
+
+    @property
+    def _rebuilding_path(self) -> str:
+        return f"{self.state_directory}/{REBUILDING_FILE}"
+
     def discard_derived(self) -> None:
         """Forget snapshots and consume queues: they are rebuilt from the log, which must be whole."""
         assert self.log.begin_index == 0, "derived state of a trimmed log cannot be rebuilt without a snapshot"
         snapshot.discard_snapshot(self.disk, self.state_directory)
         self._generations = {}
         self.queues.discard()
+        if self.disk.exists(self._rebuilding_path):
+            # Without a snapshot nothing counts on units: the next one is written after they are durable.
+            self.disk.unlink(self._rebuilding_path)
 
     def read_checkpoint(self) -> checkpoints.LogCheckpoint | None:
         return checkpoints.read_log_checkpoint(self.disk, self.log_directory)

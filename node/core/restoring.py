@@ -38,10 +38,14 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
             store.queues.start({}, 0)
             return None
         try:
-            store.queues.start(next_offsets(snapshot), store.log.end_index - snapshot["applied_index"], minimums(snapshot))
+            store.start_queues(snapshot)
         except DerivedLost as error:
             lost = str(error)
-            if not _dispatch_again(store, snapshot):
+            with store.rebuilding_queues():
+                complete = _dispatch_again(store, snapshot)
+            if not complete:
+                store.discard_derived()
+                store.queues.start({}, 0)
                 return lost
     with phases.phase("snapshot"):
         machine.restore(snapshot)
@@ -50,7 +54,7 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
 
 def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
     """Make the consume queues again as the snapshot has them, from its minimums and the entries that the log still has. False: snapshot and
-    log contradict each other, and everything was discarded, because the log alone is enough."""
+    log contradict each other, and the log alone is enough."""
     log, queues, applied = store.log, store.queues, int(snapshot["applied_index"])
     queues.begin_again(minimums(snapshot))
     index = log.begin_index
@@ -63,6 +67,4 @@ def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
     if log.begin_index > 0:
         what = f"the consume queues in {queues.directory} cannot be made again: log and snapshot contradict each other"
         raise Damaged(f"{what}; restore this replica from its peers")
-    store.discard_derived()
-    queues.start({}, 0)
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from ledgermq.storage.identity import write_peers
 from ledgermq.storage.phases import PHASES
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.snapshot import read_snapshot, write_snapshot
+from tests.storage.faulty_disk import FaultyDisk
 
 TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
 S = 1_000_000_000
@@ -385,3 +387,19 @@ def test_no_memory_for_the_pool_says_what_to_lower(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(memory, "anonymous", none)
     with pytest.raises(ConfigError, match=r"no memory for 5 buffers.*lower storage\.pool_buffers"):
         open_groups(single(tmp_path, storage={"append": "pool"}, flush={"policy": "memory"}), RealDisk())
+
+
+@pytest.mark.parametrize("left", range(0, 40, 3))
+def test_a_crash_while_the_queues_are_made_again_loses_no_unit(tmp_path: Path, left: int) -> None:
+    """Files of consume queues that exist but are not filled yet are never taken for what the snapshot claims."""
+    filled(tmp_path).group.close()
+    for path in (tmp_path / "g1" / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.unlink()
+    disk = FaultyDisk(RealDisk())
+    disk.fail_writes_after(left, errno_of="EIO")
+    with contextlib.suppress(StorageError):
+        open_groups(single(tmp_path), disk)["g1"].group.store.abandon()
+    again = Driver(single(tmp_path))
+    assert again.count() == 50
+    again.group.close()

@@ -223,12 +223,13 @@ class Owner:
             self.store.discard_derived()
             queues.start({}, 0)
         else:
-            low = snapshot.minimums(value)
             try:
-                queues.start(snapshot.next_offsets(value), self.log.end_index - value["applied_index"], low)
+                self.store.start_queues(value)
                 self.applied = value["applied_index"]
             except DerivedLost:
-                queues.begin_again(low)
+                with self.store.rebuilding_queues():
+                    queues.begin_again(snapshot.minimums(value))
+                    self.dispatch()
         self.dispatch()
 
     def append(self, count: int, *, term: int = 1, body_bytes: int = 100) -> None:

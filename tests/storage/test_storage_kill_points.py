@@ -191,6 +191,7 @@ SCENARIOS: dict[str, tuple[Callable[[], tuple[ForgetfulDisk, Promises]], Act]] =
     "snapshot": (lambda: stopped(3), snapshot),
     "index build": (lambda: stopped(30), index_build),
     "queues build": (lambda: stopped(30), queues_build),
+    "queues build, trimmed": (lambda: prepared(filled(60), lambda owner: owner.trim(owner.first_of_file(2)), Owner.close), queues_build),
     "hard state": (lambda: stopped(3), hard_state),
     "bootstrap": (nothing, bootstrap),
     "close": (lambda: stopped(8), close),
