@@ -1,7 +1,8 @@
-"""How long the start of a 1 GiB log takes: after a clean stop, after SIGKILL, and with the index files gone.
+"""How long the start of a 1 GiB log takes, and where the time goes: after a clean stop, after SIGKILL, and with the index files gone.
 
 A SIGKILL leaves the page cache whole and the last batch above the mark. Both sizes of log files are measured: that of `serve` and that
-of `up`. `cold` empties the page cache before each start; that needs root and is left out otherwise.
+of `up`. `sparse` is a log of 1,000 files of 1 GiB of which only the ends are there (bench/sparse_log.py): what does not depend on content
+costs the same there as in a full one. `cold` empties the page cache before each start; that needs root and is left out otherwise.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.sparse_log import make_sparse_log
 from bench.storage_append import BORN_MS, HOST, Inputs, new_identity, new_log
 from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.phases import Phases
 from ledgermq.storage.real_disk import RealDisk
 
 NAME, RUNS, DURABLE = "recovery", 1, True
 LOG_MIB = 1024
 BODY_BYTES = 100
 STARTS = 5
+SPARSE_FILES = 1000
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
@@ -43,13 +47,15 @@ def fill(directory: Path, log_mib: int, file_mib: int, body_bytes: int) -> int:
     return log.end_index + 1
 
 
-def start(directory: Path, file_mib: int, *, clean: bool, drop_caches: bool) -> tuple[float, EntryLog]:
+def start(directory: Path, file_mib: int, *, clean: bool, drop_caches: bool) -> tuple[float, EntryLog, dict[str, float]]:
+    """Seconds in all, the log, and seconds by phase."""
     if drop_caches:
         os.sync()
         DROP_CACHES.write_text("1")
+    phases = Phases(time.perf_counter_ns)
     begin = time.perf_counter()
-    log = EntryLog.open(RealDisk(), str(directory), new_identity(file_mib), clean=clean, submit=lambda job: None)
-    return time.perf_counter() - begin, log
+    log = EntryLog.open(RealDisk(), str(directory), new_identity(file_mib), clean=clean, submit=lambda job: None, phases=phases)
+    return time.perf_counter() - begin, log, phases.seconds
 
 
 def stop(log: EntryLog, *, clean: bool) -> None:
@@ -61,13 +67,32 @@ def stop(log: EntryLog, *, clean: bool) -> None:
 def run(directory: Path) -> dict[str, Any]:
     cold = {"cold_1024_mib_files": one(directory / "cold", 1024, drop_caches=True)} if os.access(DROP_CACHES, os.W_OK) else {}
     files = {f"files_of_{mib}_mib": one(directory / str(mib), mib, drop_caches=False) for mib in (1024, 64)}
-    return {"log_mib": LOG_MIB, "body_bytes": BODY_BYTES, "starts_each": STARTS, **files, **cold}
+    sparse = {f"sparse_{SPARSE_FILES}_files": sparse_starts(directory / "sparse")}
+    return {"log_mib": LOG_MIB, "body_bytes": BODY_BYTES, "starts_each": STARTS, **files, **cold, **sparse}
+
+
+def sparse_starts(directory: Path) -> dict[str, Any]:
+    """Median times to start the log of many files after a kill and after a clean stop."""
+    make_sparse_log(directory, SPARSE_FILES)
+    mark = (directory / "syncedmark").read_bytes()
+    results: dict[str, list[float]] = {"killed_s": [], "clean_s": []}
+    phases: dict[str, dict[str, float]] = {}
+    for _ in range(STARTS):
+        (directory / "syncedmark").write_bytes(mark)
+        for name, times in results.items():
+            seconds, log, phases[name] = start(directory, 1024, clean=name == "clean_s", drop_caches=False)
+            assert log.fenced is None
+            times.append(seconds)
+            stop(log, clean=True)
+    shutil.rmtree(directory)
+    return {"phases": phases, **{name: round(statistics.median(values), 3) for name, values in results.items()}}
 
 
 def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
     """Median times to start one log again and again."""
     results: dict[str, list[float]] = {"clean_s": [], "killed_s": [], "index_gone_s": []}
     rows = {}
+    phases: dict[str, dict[str, float]] = {}
     messages = fill(directory / "log", LOG_MIB, file_mib, BODY_BYTES)
     mark = (directory / "log/syncedmark").read_bytes()
     for number in range(STARTS):
@@ -80,10 +105,15 @@ def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
             if name == "index_gone_s":
                 shutil.rmtree(directory / "log/index")
                 (directory / "log/index").mkdir()
-            seconds, log = start(directory / "log", file_mib, clean=clean, drop_caches=drop_caches)
+            seconds, log, phases[name] = start(directory / "log", file_mib, clean=clean, drop_caches=drop_caches)
             times.append(seconds)
             rows[name] = f"{log.report.row}, {log.report.checked_files} files"
             assert log.fenced is None and log.end_index + 1 == messages
             stop(log, clean=True)
     shutil.rmtree(directory)
-    return {"messages": messages, "rows": rows, **{name: round(statistics.median(values), 3) for name, values in results.items()}}
+    return {
+        "messages": messages,
+        "rows": rows,
+        "phases": phases,
+        **{name: round(statistics.median(values), 3) for name, values in results.items()},
+    }

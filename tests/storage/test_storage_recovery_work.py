@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.sparse_log import ENTRIES_A_FILE, FILE_BYTES, INDEX_FILE_BYTES, make_sparse_log
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.mapped_files import OPEN_FILES_MAX
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.sparse_log import ENTRIES_A_FILE, FILE_BYTES, INDEX_FILE_BYTES, make_sparse_log
 
 FILES = 1000
 A_FILE_READS = 16

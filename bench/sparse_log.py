@@ -10,23 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgermq.proto.layout import seal
+from bench.storage_append import BORN_MS, HOST, new_identity
+from ledgermq.proto.layout import encode_messages, seal
 from ledgermq.proto.types import Identity, SyncedMark
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.index_files import make_units
 from ledgermq.storage.log_scan import make_blank
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.synced_mark import SyncedMarkFile
-from tests.storage.log_material import HOST, make_batch, make_identity
 
 FILE_BYTES = 1 << 30
 INDEX_FILE_BYTES = 167_772_160
 ENTRIES_A_FILE = 1_000_000
+BODY_BYTES = 100
+
+
+_ENTRY_BYTES = len(encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS).data)
 
 
 def make_sparse_log(directory: Path, files: int, *, term_every: int = 100, unmarked: int = 5) -> Identity:
     """`files` full files and one with a few entries, the last `unmarked` of them above the mark. A new term every `term_every` files."""
-    identity = make_identity(data_file_bytes=FILE_BYTES, index_file_bytes=INDEX_FILE_BYTES)
+    identity = new_identity(FILE_BYTES >> 20)
+    assert (identity.data_file_bytes, identity.index_file_bytes) == (FILE_BYTES, INDEX_FILE_BYTES)
     disk = RealDisk()
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), identity)
@@ -39,8 +44,7 @@ def make_sparse_log(directory: Path, files: int, *, term_every: int = 100, unmar
         path = directory / "data" / f"{base:020d}"
         _make(path, FILE_BYTES)
         term = 1 + number // term_every
-        data = bytes(make_batch(1).data)
-        last_pos = base + FILE_BYTES - 8 - len(data)
+        last_pos = base + FILE_BYTES - 8 - _ENTRY_BYTES
         for index, pos in ((first, base), (first + ENTRIES_A_FILE - 1, last_pos)):
             chain = _put(directory, path, index, term, pos, chain)
         with path.open("r+b") as file:
@@ -52,7 +56,7 @@ def make_sparse_log(directory: Path, files: int, *, term_every: int = 100, unmar
     pos = base
     for index in range(first, first + 10 + unmarked):
         chain = _put(directory, path, index, term, pos, chain)
-        pos += len(make_batch(1).data)
+        pos += _ENTRY_BYTES
         if index == first + 9:
             mark = SyncedMark(term, index, pos, chain)
     SyncedMarkFile.open(disk, f"{directory}/syncedmark", identity.log_id).write_and_sync(mark)
@@ -66,9 +70,9 @@ def _make(path: Path, size: int) -> None:
 
 def _put(directory: Path, path: Path, index: int, term: int, pos: int, chain: int) -> int:
     """One entry and its unit. Returns its chain CRC."""
-    batch = make_batch(1, first=index)
+    batch = encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS)
     chain = seal(
-        batch, first_index=index, term=term, pos=pos, queue_offsets=np.array([index]), store_ms=1, store_host=HOST, prev_chain=chain
+        batch, first_index=index, term=term, pos=pos, queue_offsets=np.array([index]), store_ms=BORN_MS, store_host=HOST, prev_chain=chain
     )
     with path.open("r+b") as file:
         file.seek(pos % FILE_BYTES)
