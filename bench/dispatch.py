@@ -1,9 +1,9 @@
 """How fast committed messages reach their consume queues, and what a thousand queues cost an append; one core, batches of 1,000.
 
-`dispatch_*` take sealed ranges to columns and units (`million_s`: million messages a second); `append_and_dispatch_*` seal and append a
-batch first, as a leader does. Batches for one queue and for a thousand alternate, so that both meet the same machine;
-`thousand_queues_loss` is what the second loses against the first. Waiting units are written inside the measurement. `keys_us` is what the
-same messages cost the key index, which is built beside all this.
+`dispatch_*` take sealed ranges to columns and units (`million_s`: million messages a second). `append_and_dispatch_*` begin with (body,
+tag, key, id) columns and encode, seal and append a batch first, as a leader does. Batches for one queue and for a thousand alternate, so
+that both meet the same machine; `thousand_queues_loss` is what the second loses against the first. Waiting units are written inside the
+measurement. `keys_us` is what the same messages cost the key index, which is built beside all this.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Lane:
 
     def step(self) -> list[Range]:
         """One batch, appended and dispatched."""
-        batch = self.encode()
         offsets = (self._number * MESSAGES + self._inputs.offsets) // self._count
         self._number += 1
         began = time.perf_counter_ns()
+        batch = self.encode()
         ranges = self.log.append_leader(1, batch, offsets, BORN_MS, HOST)
         appended = time.perf_counter_ns()
         for entries in ranges:
