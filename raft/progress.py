@@ -141,7 +141,7 @@ class Peer:
 
     def _forget(self, round_: int) -> None:
         """Start over: nothing the peer ever confirmed counts any more."""
-        self.received = self.durable = self.told_urgent = -1
+        self.received = self.durable = -1
         self.stage = Stage.PROBING
         self.probe_due = True
         self.needs_snapshot = False

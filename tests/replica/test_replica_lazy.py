@@ -9,10 +9,14 @@ import pytest
 
 from ledgermq.node.core.flush import LazySync, Unsynced
 from ledgermq.node.core.ports import Fenced
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_wire import decode
 from ledgermq.node.engine import as_fatal
 from ledgermq.node.errors import EXIT_SYNC
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
+from ledgermq.raft.messages import Append
+from ledgermq.storage.entry_log import SyncJob
 from ledgermq.storage.store import GroupStore
 from tests.replica.replica_cluster import NAMES, Node, Trio, messages
 from tests.replica.test_replica_faults import Disks
@@ -188,6 +192,43 @@ def test_a_cut_of_lazy_entries_is_synced_at_once(trio: Trio) -> None:
     trio.advance(200)
     assert old.replica.end_index == new.replica.end_index and old.replica.durable_index == old.replica.end_index
     assert not old.log.dirty
+
+
+def test_only_entries_may_wait(trio: Trio) -> None:
+    """A cut without anything in its place, as a full disk leaves it, and new names of files are synced at once, lazy entries or not."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader, 3)
+    trio.deliver()
+    follower = trio["n2"].replica
+    follower.core.verified_index -= 1
+    follower.core._cut_from(follower.end_index)
+    assert follower.take(trio.now_ns).sync is not None
+    other = trio["n3"].replica
+    other.log.finish_sync(_synced(other), None)
+    other.log._data.names_changed = True
+    assert other.take(trio.now_ns).sync is not None
+
+
+def _synced(replica: RaftReplica) -> SyncJob:
+    """Make a replica's lazy entries durable behind its back."""
+    job = replica.log.begin_sync()
+    assert job is not None
+    job.run()
+    replica._unsynced.sync_begins()
+    return job
+
+
+def test_peers_are_told_in_the_turn_in_which_the_leader_begins(trio: Trio) -> None:
+    """All copies become durable at the same time: the commit costs one sync, not two one after the other."""
+    leader = trio.elect("n1")
+    trio.advance(300)
+    send(trio, leader)
+    trio.settle()
+    trio.now_ns += LAZY.thorough_ns
+    output = leader.replica.take(trio.now_ns)
+    told = [decode(packet, "n1").message for _, packet in output.packets]
+    assert output.sync is not None and {message.to for message in told if isinstance(message, Append) and not message.lazy} == {"n2", "n3"}
 
 
 def test_a_good_stop_loses_nothing(trio: Trio) -> None:
