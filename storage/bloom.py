@@ -31,6 +31,7 @@ VERSION = 1
 _HEADER = struct.Struct(">4siIIII")
 HEADER_BYTES = 32
 _READ_BYTES = 1 << 20
+_ADD_KEYS = 2048
 
 
 def _places(hashes: I32, blocks: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
@@ -50,10 +51,14 @@ class Bloom:
         self._words = np.zeros(self.blocks * WORDS, np.uint32)
 
     def add(self, hashes: I32) -> None:
-        block, bits = _places(hashes, self.blocks)
-        at = block * WORDS
-        for word in range(WORDS):
-            np.bitwise_or.at(self._words, at + word, bits[:, word])
+        """Add hashes, a few thousand at a time: sorted by block, so that each block is fetched from memory once."""
+        blocks = self._words.reshape(-1, WORDS)
+        for first in range(0, len(hashes), _ADD_KEYS):
+            block, bits = _places(hashes[first : first + _ADD_KEYS], self.blocks)
+            order = np.argsort(block)
+            block = block[order]
+            starts = np.flatnonzero(np.diff(block, prepend=-1))
+            blocks[block[starts]] |= np.bitwise_or.reduceat(bits[order], starts, axis=0)
 
     def may_have(self, hash_: int) -> bool:
         block, bits = _places(np.array([hash_], np.int32), self.blocks)
