@@ -1,7 +1,7 @@
 """One simulated node: its medium, which lasts, and its lives, each started from what the medium holds by the product's own code.
 
-Here lives the wiring of entry log, hard state and Raft replica over the forgetful disk, and what a checker may look at. The planted bugs
-that prove the simulator's worth are in `bugs.py`.
+Here lives the wiring of entry log, hard state and Raft replica over the forgetful disk, and what a checker may look at. Each of the nodes
+appends to its log in another way. The planted bugs that prove the simulator's worth are in `bugs.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.identity import mint
+from ledgermq.storage.log_writer import MODES, make_writer
 
 GROUP = "g1"
 CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -166,7 +167,8 @@ class Medium:
         """Recover and start."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
-        log = log_type(self._bug).open(self.disk, self.directory, self._identity, clean=False)
+        writer = make_writer(MODES[sorted(self.voters).index(self.name) % len(MODES)], buffers=3, buffer_bytes=4096)
+        log = log_type(self._bug).open(self.disk, self.directory, self._identity, clean=False, writer=writer)
         if log.fenced is not None:
             raise Violation("I10", f"{self.name} finds its log damaged at start: {log.fenced}")
         hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
