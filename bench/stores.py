@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import metadata
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,17 +25,18 @@ import rocksdict
 from bench.page_tree import PageTree
 from ledgermq.proto import layout
 from ledgermq.storage.identity import mint
-from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.key_index import SLOTS, UNITS, KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.lookup import Lookup
 from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.snapshot import write_snapshot
 from ledgermq.storage.store import GroupStore, exists
 
 CLUSTER = "00000000-0000-4000-8000-000000000001"
 TOPIC = "orders"
 HOST = layout.host_bytes("127.0.0.1", 8081)
 SNAPSHOT_EVERY_BYTES = 64 << 20
+LOG_FILE_BYTES = 64 << 20
+KEY_SLOTS, KEY_UNITS = SLOTS, UNITS
 JOURNAL_FILE_BYTES = 32 << 20
 DIRTY_PAGES_MAX = 1000
 
@@ -75,7 +77,7 @@ class LedgerStore:
 
     def __init__(self, directory: Path) -> None:
         disk, root = RealDisk(), str(directory / "g1")
-        who = mint(CLUSTER, "g1", "n1", CLUSTER, 1, data_file_bytes=64 << 20)
+        who = mint(CLUSTER, "g1", "n1", CLUSTER, 1, data_file_bytes=LOG_FILE_BYTES)
         if not exists(disk, root):
             GroupStore.create(disk, root, who)
         self._background = ThreadPoolExecutor(1)
@@ -86,9 +88,9 @@ class LedgerStore:
         known = {} if snapshot is None else snapshot["queues"]
         offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in known.items()}
         self._queues.start(offsets, self._log.end_index - applied)
-        self._keys = KeyIndex(disk, root, who.log_id)
-        self._keys.start(0, self._log.end_index, self._log.chain_at, clean=self._store.was_clean)
-        self._keys.load(iter(lambda: None, 0))
+        self._keys = KeyIndex(disk, root, who.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
+        self._keys.start(0, self._log.end_index, self._log.chain_at)
+        self._keys.load(repeat(None))
         self._follow(applied + 1, lambda entries: self._queues.append(layout.record_columns(entries)))
         self._follow(self._keys.next_index, self._keys.append)
         self._reader = LogReader(disk, self._store.log_directory, who.data_file_bytes, who.index_file_bytes)
@@ -127,7 +129,7 @@ class LedgerStore:
         self._keys.sync()
         end = {"applied_index": self._log.end_index, "applied_term": self._log.end_term, "chain_crc": self._log.end_chain}
         value = {"log_id": self._store.identity.log_id, **end, "queues": self._queues.next_offsets()}
-        write_snapshot(self._store.disk, self._store.state_directory, value)
+        self._store.write_snapshot(value)
 
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
         units = self._queues.read(TOPIC, queue, offset, count)
