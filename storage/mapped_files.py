@@ -87,8 +87,12 @@ class _Warmer:
         self.lock(file)
 
     def lock(self, file: DiskFile) -> None:
-        if self.warmth.lock:
-            self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
+        if not self.warmth.lock:
+            return
+        if self.warmth.stores:
+            # The map that will be written through, not one that it would replace.
+            self._attempt("mapped", "it is mapped when it is written", lambda: file.store(0, b""), file)
+        self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
 
     def _attempt(self, what: str, remedy: str, act: Callable[[], None], file: DiskFile) -> None:
         try:

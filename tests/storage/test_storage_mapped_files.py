@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import mapped_files
+from ledgermq.storage import mapped_files, memory
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.log_writer import LogWriter
@@ -163,6 +163,16 @@ def test_files_that_were_left_are_unlocked_and_the_tail_is_locked_at_start(tmp_p
     for _ in range(SWEEP_EVERY):
         files.sweep(3 * PAGE_BYTES, never)
     assert [base for base in files.bases if files.at(base).locked_bytes] == [3 * PAGE_BYTES, 4 * PAGE_BYTES]
+
+
+def test_the_locked_map_is_the_one_that_is_stored_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail that exists already is mapped for stores before it is locked: its first store keeps the lock."""
+    monkeypatch.setattr(memory, "lock", lambda area: None)
+    monkeypatch.setattr(memory, "unlock", lambda area: None)
+    files = queue(RealDisk(), tmp_path, warmth=Warmth(populate=True, stores=True, lock=True), files=1)
+    files.lock_tail(0)
+    files.at(0).store(0, b"x")
+    assert files.locked_bytes == files.mapped_bytes == PAGE_BYTES
 
 
 def mapped(files: MappedFiles) -> list[int]:
