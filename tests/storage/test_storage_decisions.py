@@ -58,8 +58,8 @@ def term_of(index: int) -> int:
 
 
 @cache
-def template(*, filler: bool, marked: int) -> Template:
-    """`filler`: the blanks have more than their 8 bytes."""
+def template(*, filler: bool, marked: int, trimmed: bool = False) -> Template:
+    """`filler`: the blanks have more than their 8 bytes. `trimmed`: the first file is gone."""
     disk = ForgetfulDisk()
     disk.mkdirs(LOG)
     EntryLog.create(disk, LOG, IDENTITY)
@@ -90,6 +90,8 @@ def template(*, filler: bool, marked: int) -> Template:
             assert job is not None
             job.run()
             log.finish_sync(job, None)
+    if trimmed:
+        log.trim(PER_FILE)
     assert log._mark.value.index == marked
     log.close()
     assert [start // FILE_BYTES for start in starts] == [index // PER_FILE for index in range(COUNT)]
@@ -192,8 +194,8 @@ def judge(form: Template, damaged: ForgetfulDisk, demand: Demand, what: str, *, 
         assert {path: data for path, data in data_of(damaged).items() if path in before} == before, f"{what}: bytes of the log changed"
     assert log.end_pos == form.ends[log.end_index]
     joined = b"".join(data_of(damaged).values())
-    assert not any(joined[log.end_pos :]), f"{what}: not zero behind the end"
-    for index in range(log.end_index + 1):
+    assert not any(joined[log.end_pos - log.begin_pos :]), f"{what}: not zero behind the end"
+    for index in range(log.begin_index, log.end_index + 1):
         assert log.pos_of(index) == form.starts[index], f"{what}: the unit of entry {index} is wrong"
         if not demand.changed:
             assert log.chain_at(index) == form.chains[index], f"{what}: entry {index} is another one"
@@ -201,14 +203,14 @@ def judge(form: Template, damaged: ForgetfulDisk, demand: Demand, what: str, *, 
     return log.report.row
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_every_state_of_header_body_unit_and_mark(subject: int) -> None:
-    """After an unclean end: torn or corrupt, never mistaken for one another, wherever the entry lies."""
+@pytest.mark.parametrize(("subject", "trimmed"), [*product(SUBJECTS, [False]), *product([at for at in SUBJECTS if at >= PER_FILE], [True])])
+def test_every_state_of_header_body_unit_and_mark(subject: int, trimmed: bool) -> None:
+    """After an unclean end: torn or corrupt, never mistaken for one another, wherever the entry lies, in a whole log and a trimmed one."""
     labels = set()
     for filler, subject_, header, body, unit, mark in cases():
         if subject_ != subject:
             continue
-        form = template(filler=filler, marked=MARKED)
+        form = template(filler=filler, marked=MARKED, trimmed=trimmed)
         disk = copy.deepcopy(form.disk)
         spoil_entry(disk, form, subject, header, body)
         spoil_unit(disk, subject, unit)
