@@ -147,7 +147,8 @@ def _carried_out(target: str, job: Any) -> Manifest:
     except (BadCopy, Refused):
         raise
     except StorageError as error:
-        raise BadCopy(str(error).rpartition(": ")[0] or str(error), "look at the source with `ledgermq audit`") from error
+        what, _, remedy = str(error).rpartition(": ")
+        raise BadCopy(what or remedy, remedy if what else "look at the source with `ledgermq audit`") from error
     except OSError as error:
         where = error.filename or target
         remedy = "free space, remove the target and try again" if is_no_space(error) else "correct this, remove the target and try again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -497,6 +498,36 @@ def test_commands(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captur
     flip(made[0] / f"g1/dledger-n1/data/{0:020d}", 100)
     assert run(["backup", "--data", str(made[0]), "--to", str(tmp_path / "d")]) == 1
     assert f"{0:020d}" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.ENOSPC, "free space"), (errno.EIO, "correct this"), (errno.EACCES, "correct this"), (None, "another version")],
+)
+def test_failures_on_the_way_end_with_1_and_a_remedy(
+    made: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int | None,
+    text: str,
+) -> None:
+    """A disk that fails or fills up while copying, and a backup of another version, are errors with a file and a remedy, not bugs."""
+
+    def fail(self: HeldFile, path: str, *arguments: object, **more: object) -> None:
+        assert number is not None
+        raise OSError(number, os.strerror(number), path)
+
+    if number is None:
+        manifest = sealed_json.read(DISK, str(made[1] / MANIFEST_FILE))
+        sealed_json.write(DISK, str(made[1] / MANIFEST_FILE), {**manifest, "v": 2})
+    else:
+        monkeypatch.setattr(HeldFile, "copy_to", fail)
+        assert run(["backup", "--data", str(made[0]), "--to", str(tmp_path / "c")]) == 1
+        assert text in capsys.readouterr().err and not (tmp_path / "c" / MANIFEST_FILE).exists()
+    assert run(["restore", "--from", str(made[1]), "--data", str(tmp_path / "r")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line and line.startswith("error: ") and "bug" not in line
 
 
 def test_default_directory(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
