@@ -243,6 +243,28 @@ def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
     assert not isinstance(one.driver.call(lambda token: Produce(token, [draft])), Refused)
 
 
+def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The space of files that are trimmed and still there is not known yet; deciding again would take the next ones for the same bytes."""
+    one = stage()
+    monkeypatch.setattr(one.driver.group.trimming, "step", lambda *_: None)
+    one.disk.free = one.disk.total - one.disk.total * 85 // 100 - 1
+    for _ in range(20):
+        if one.machine.trims:
+            break
+        one.check_and_keep(1)
+    assert [len(trim.record.files) for trim in one.machine.trims] == [1], "one file is enough for one byte"
+    one.check(3)
+    assert len(one.machine.trims) == 1 and one.driver.group.trimming.pending
+    monkeypatch.undo()
+    for _ in range(20):
+        if not one.driver.group.trimming.pending:
+            break
+        one.driver.turn(elapsed_ns=30_000_000_000)
+        one.driver.keep()
+    one.check_and_keep(2)
+    assert len(one.machine.trims) >= 2, "still full: the next one"
+
+
 def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     """No majority could store anything; one full follower is not asked for its opinion."""
     one = stage(files=0)
