@@ -178,7 +178,8 @@ class ConsumeQueues:
         """Remove whole files, and blank the units below the minimum in the first file that stays, queue by queue; yields how many bytes
         were looked at. Everything below the minimums as they are when this begins must be covered by every snapshot that is kept. It may
         be interrupted and begun again. Raises OSError."""
-        self.raise_minimums(begin_pos)
+        # They were raised when the record was applied; this is for whoever trims without one. It looks at written units only.
+        ConsumeQueues.raise_minimums(self, begin_pos)
         floors = {key: self._floor(key) for key in self._min}
         for key, floor in floors.items():
             yield from self._trim_queue(key, floor, removed)

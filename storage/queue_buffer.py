@@ -5,13 +5,13 @@ cost a write and an open file for almost every message: its units are kept, in l
 of waiting units is bounded.
 
 Law: waiting units of a queue are always its last ones, behind everything that is in its files. They are seen by every question. They are
-written before a sync begins and before anything is trimmed, so that whoever counts on a sync counts on them; a crash loses what a snapshot
-does not cover, and that is dispatched again.
+written before a sync begins and before a trim record is applied, so that whoever counts on a sync counts on them; a crash loses what a
+snapshot does not cover, and that is dispatched again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -233,12 +233,10 @@ class BufferedQueues(ConsumeQueues):
         super().start(next_offsets, units_above_max, minimums)
 
     def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
+        """As of `ConsumeQueues`, when a trim record is applied. Raises NoSpace: it may be applied again. What waits later lies behind the
+        record, so that carrying the trim out, which frees a full disk, needs nothing written."""
         self.write_waiting()
         return super().raise_minimums(begin_pos)
-
-    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]:
-        self.write_waiting()
-        return super().trimming(begin_pos, removed)
 
     def discard(self) -> None:
         self._forget()

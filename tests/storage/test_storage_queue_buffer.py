@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -184,3 +185,38 @@ def test_queues_made_again_from_any_snapshot_have_equal_bytes(tmp_path: Path) ->
     queues.append(log.columns(0, 900))
     queues.sync()
     assert content(tmp_path / "whole") == wanted
+
+
+def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Path) -> None:
+    """Minimums are those of queues written at once; a full disk is freed without finding room for units first."""
+    disk = FaultyDisk(RealDisk())
+    queues = opened(tmp_path / "waiting", disk)
+    plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
+    (tmp_path / "plain/consumequeue").mkdir(parents=True)
+    log = Log(6)
+    log.grow(1500, QUEUES)
+    for begin in range(0, 1500, 100):
+        if begin == 700:
+            queues.write_waiting()
+        for each in (queues, plain):
+            each.append(log.columns(begin, begin + 100))
+    for begin_pos in (200 * 1000, 900 * 1000 + 48, 1400 * 1000):
+        assert sorted(queues.raise_minimums(begin_pos)) == sorted(plain.raise_minimums(begin_pos)) != []
+        assert queues.minimums() == plain.minimums()
+    log.grow(100, QUEUES)
+    queues.append(log.columns(1500, 1600))
+    plain.append(log.columns(1500, 1600))
+    disk.fail_writes_after(0, errno_of="ENOSPC")
+    with pytest.raises(NoSpace):
+        queues.begin_sync()
+    waiting = queues._count
+    # Blanking units may find no room, which is the base's affair; what waits has no part in it.
+    with contextlib.suppress(OSError):
+        for _ in queues.trimming(1400 * 1000, []):
+            pass
+    assert queues._count == waiting == 100
+    disk.heal()
+    queues.trim(1400 * 1000)
+    plain.trim(1400 * 1000)
+    queues.sync()
+    assert content(tmp_path / "waiting") == content(tmp_path / "plain")
