@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ledgermq.audit import bytewise
+from ledgermq.audit.begin import decided
 from ledgermq.audit.decode import HEADER_BYTES, I64
 from ledgermq.audit.evidence import check_mark, check_snapshot, dispatched_too_far, entry, is_int, same_snapshots
 from ledgermq.audit.replica import Replica, check_log, check_queues
@@ -50,8 +51,9 @@ class GroupResult:
 def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     """Judge one broker group whose log files and derived files were all scanned."""
     result = GroupResult(group, list(replicas))
+    trims = decided([one.snapshot for one in replicas if one.snapshot is not None], list(_trims(replicas)))
     for one in replicas:
-        check_log(one)
+        check_log(one, trims)
         check_queues(one)
     _identities(result)
     _voters(result)
@@ -66,6 +68,7 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     for one in replicas:
         result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
     _lag(result)
+    _note_begins(result)
     result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
     return result
 
@@ -97,19 +100,21 @@ def _identities(result: GroupResult) -> None:
 
 def _voters(result: GroupResult) -> None:
     """The voters are those of the last membership record that most replicas hold; the first entry of every log is one."""
-    found: Counter[str] = Counter()
+    found: Counter[tuple[str, ...]] = Counter()
     for one in result.replicas:
         records = [record for report in one.reports for record in report.memberships if record[0] <= one.held]
+        members = one.snapshot.get("members") if one.begin.index and one.snapshot is not None else None
         if records:
-            found[max(records)[1]] += 1
+            found[_voters_of(max(records)[1])] += 1
+        elif isinstance(members, list) and members:
+            # The record itself was trimmed.
+            found[tuple(sorted(str(node) for node in members))] += 1
         if one.entries and not any(index == 0 for index, _ in records) and 0 not in one.broken and one.reports[0].first_index == 0:
             proof = "the first entry is not a membership record"
             one.flaws.append(Flaw("membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof))
     if found:
-        try:
-            voters = json.loads(found.most_common(1)[0][0])["voters"]
-            result.voters = tuple(sorted(str(node) for node in voters))
-        except (ValueError, KeyError, TypeError):
+        result.voters = found.most_common(1)[0][0]
+        if not result.voters:
             result.reasons.append(f"group {result.group}: the membership record cannot be read")
     else:
         result.reasons.append(f"group {result.group}: no membership record tells which replicas exist")
@@ -118,6 +123,36 @@ def _voters(result: GroupResult) -> None:
         result.reasons.append(f"group {result.group}: replica {name} was not given; audit its directory together with the others")
     for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
         result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
+
+
+def _voters_of(body: str) -> tuple[str, ...]:
+    """The voters of a membership record; none when it cannot be read."""
+    try:
+        return tuple(sorted(str(node) for node in json.loads(body)["voters"]))
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _trims(replicas: Sequence[Replica]) -> Iterator[dict[str, object]]:
+    for _, body in (trim for one in replicas for report in one.reports for trim in report.trims):
+        try:
+            record = json.loads(body)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _note_begins(result: GroupResult) -> None:
+    """Say what was not looked at because it is not there any more."""
+    begins = sorted({one.begin.index for one in result.replicas})
+    if not begins or begins[-1] == 0:
+        return
+    told = " and ".join(str(index) for index in begins)
+    result.notes.append(f"group {result.group}: older entries were trimmed, and that is recorded; the logs begin with entries {told}")
+    if any(one.begin.index and not one.lows_are_exact for one in result.replicas):
+        what = "a trim was decided that is not carried out everywhere yet"
+        result.notes.append(f"group {result.group}: {what}; where a queue begins was taken from the log there")
 
 
 # --------------------------------------------------------------------------------------------------------------- agreement

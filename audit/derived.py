@@ -233,6 +233,8 @@ class TailReport:
     used: int
     last_file: str
     flaws: list[Flaw]
+    first_base: int = 0
+    """Where the first file begins; files before it are missing, or were trimmed."""
 
 
 def tails(task: LogFile) -> Iterator[TailReport]:
@@ -249,8 +251,9 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
     """Check the files of one derived space and find where its written part ends."""
     report = TailReport(folder, 0, f"{0:020d}", [])
     shown = f"{os.path.basename(task.root)}/{folder}"
-    expected = 0
-    for base, name in numbered_files(f"{task.root}/{folder}"):
+    files = numbered_files(f"{task.root}/{folder}")
+    expected = report.first_base = next((base for base, _ in files if base % file_bytes == 0), 0)
+    for base, name in files:
         if base % file_bytes:
             report.flaws.append(Flaw("file.name", f"{shown}/{name}", None, 0, 0, f"the offset is no multiple of {file_bytes}"))
             continue

@@ -94,7 +94,8 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
         for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
         for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
     }
-    wanted: dict[tuple[str, int], int] = {}
+    # What was trimmed is counted by the minimum; the log counts on from there.
+    wanted: dict[tuple[str, int], int] = {key: low.offset for key, low in one.lows.items()}
     for report in one.filled:
         if report.last_index is not None and report.last_index <= applied:
             wanted.update({(run.topic, run.queue): run.last + 1 for run in report.queues})

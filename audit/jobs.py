@@ -61,8 +61,9 @@ class Outcome:
             log["queues"] = [QueueRun(**run) for run in log["queues"]]
             log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
             log["memberships"] = [(index, body) for index, body in log["memberships"]]
+            log["trims"] = [(index, body) for index, body in log["trims"]]
             log = LogReport(**log)
-        found = [TailReport(tail["folder"], tail["used"], tail["last_file"], [Flaw(**f) for f in tail["flaws"]]) for tail in value["tails"]]
+        found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
         return cls(log, tuple(found))
 
 

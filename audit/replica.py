@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ledgermq.audit.begin import WHOLE, Begin, Low, lows, read_begin
 from ledgermq.audit.decode import (
     HARD_STATE,
     MARK,
@@ -68,6 +69,8 @@ class Replica:
     commit: int | None = None
     """The commit index its checkpoint recorded."""
     snapshot: dict[str, Any] | None = None
+    """The newest one that is whole."""
+    begin: Begin = WHOLE
     peers: dict[str, str] = field(default_factory=dict)
     store_stamps: tuple[int, ...] = ()
     clean: bool = True
@@ -92,10 +95,24 @@ class Replica:
 
     def task(self, name: str, deep: bool = False) -> LogFile:
         seed = None if self.log_id is None else crc(self.log_id.encode("ascii", "replace"))
-        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed)
+        seed, begin = (seed if self.begin.chain is None else self.begin.chain), self.begin.pos
+        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin)
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
-        return [self.task(name, deep) for base, name in numbered_files(str(self.log / "data")) if base % self.sizes[0] == 0]
+        """Its log files; those that an interrupted trim has still to remove are none of them any more."""
+        files = numbered_files(str(self.log / "data"))
+        return [self.task(name, deep) for base, name in files if base % self.sizes[0] == 0 and base >= self.begin.pos]
+
+    @property
+    def lows(self) -> dict[tuple[str, int], Low]:
+        """What its snapshot says of queues that were trimmed."""
+        return lows(self.snapshot) if self.begin.index else {}
+
+    @property
+    def lows_are_exact(self) -> bool:
+        """The snapshot speaks of the very begin that the files have; else a trim was decided that is not carried out yet."""
+        retained = self.snapshot.get("retained") if self.snapshot is not None else None
+        return isinstance(retained, dict) and retained.get("begin_index") == self.begin.index
 
     # What the log says, after the scan; reports are in order of position.
 
@@ -181,7 +198,7 @@ def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
 
 def fingerprint(replica: Replica) -> tuple[object, ...]:
     """What changes whenever a node works on the directory: to notice that it did so during the audit."""
-    names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint")]
+    names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
     names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
     stats = [os.stat(name) if os.path.exists(name) else None for name in names]
     return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None for stat in stats)
@@ -230,7 +247,16 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, path.stat().st_size)
         else:
             replica.end_hint, replica.commit = hints
-    replica.snapshot = _json(replica, Path(replica.root, "state/snapshot"), "snapshot.json", "state/snapshot", None)
+    begin = _json(replica, replica.log / "begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}])
+    if begin is not None:
+        replica.begin = read_begin(begin) or WHOLE
+        if replica.log_id is not None and begin["log_id"] != replica.log_id:
+            replica.flaw("identity.agree", f"{folder}/begin", f"it belongs to log {begin['log_id']}, the replica to {replica.log_id}")
+    names = ("state/snapshot", "state/snapshot.previous")
+    snapshots = [_json(replica, Path(replica.root, name), "snapshot.json", name, None) for name in names]
+    replica.snapshot = next((value for value in snapshots if value is not None), None)
+    if replica.begin.index and replica.snapshot is None:
+        replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
     peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, [{"peers", "met_by"}, {"peers"}])
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
@@ -278,9 +304,14 @@ def _store_checkpoint(replica: Replica) -> None:
 # ------------------------------------------------------------------------------------------------------ after the scan
 
 
-def check_log(replica: Replica) -> None:
-    """Put the log files of a replica in a row: names, continuity, blanks, the zero space behind the end."""
+def check_log(replica: Replica, decided: int) -> None:
+    """Put the log files of a replica in a row: names, continuity, blanks, the zero space behind the end. `decided`: how far trims were
+    decided in its group."""
     _check_names(replica)
+    begin = replica.begin
+    if begin.index > decided:
+        proof = f"the log is said to begin with entry {begin.index}, trim records and snapshots of all replicas go up to {decided}"
+        replica.flaw("begin.decided", f"{replica.log_folder}/begin", proof)
     filled = replica.filled
     last = filled[-1] if filled else None
     for before, after in pairwise(filled):
@@ -293,18 +324,21 @@ def check_log(replica: Replica) -> None:
         if report.ending == "blank" and (report is last or not report.entries):
             proof = "a blank ends this file, but no entry follows"
             replica.flaws.append(Flaw("blank.alone", report.file, replica.last_index + 1, report.end, report.length, proof, torn=True))
-    if filled and filled[0].base == 0 and filled[0].first_index not in (0, None):
-        replica.flaws.append(Flaw("entry.gap", filled[0].file, 0, 0, 48, f"the log begins with index {filled[0].first_index}"))
+    if filled and filled[0].base == begin.pos and filled[0].first_index not in (begin.index, None):
+        proof = f"the log begins with index {filled[0].first_index}"
+        replica.flaws.append(Flaw("entry.gap", filled[0].file, begin.index, 0, 48, proof))
     _check_small_files(replica, last)
 
 
 def _check_names(replica: Replica) -> None:
     size = replica.sizes[0]
-    expected = 0
+    expected = replica.begin.pos
     for base, name in numbered_files(str(replica.log / "data")):
         path = f"{replica.log_folder}/data/{name}"
         if size and base % size:
             replica.flaw("file.name", path, f"the offset is no multiple of {size}")
+            continue
+        if base < replica.begin.pos:
             continue
         if base != expected:
             proof = f"the next file is {name}"
@@ -369,16 +403,34 @@ def check_queues(replica: Replica) -> None:
     if damage:
         # An entry that cannot be read takes its queue offset with it: the gap it leaves is not a second finding.
         replica.flaws = [flaw for flaw in replica.flaws if flaw.rule != "record.queue-offset"]
-    ends = {f"consumequeue/{topic}/{queue}": max(part.last for part in parts) + 1 for (topic, queue), parts in runs.items()}
+    # Of a queue that has no entry in the log any more, the snapshot tells the end.
+    ends = {f"consumequeue/{topic}/{queue}": low.offset for (topic, queue), low in replica.lows.items()}
+    ends |= {f"consumequeue/{topic}/{queue}": max(part.last for part in parts) + 1 for (topic, queue), parts in runs.items()}
+    floors = {f"consumequeue/{topic}/{queue}": low.floor for (topic, queue), low in replica.lows.items()}
     for tail in replica.tails:
-        replica.flaws += tail.flaws
+        _check_front(replica, tail, floors.get(tail.folder, 0))
         index = tail.folder == f"{replica.log_folder}/index"
         unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
         _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, (end if index else end + damage) * unit)
 
 
+def _check_front(replica: Replica, tail: TailReport, floor: int) -> None:
+    """Files of a derived space may be missing in front only below what the log still needs; older ones may be there still, or some."""
+    index = tail.folder == f"{replica.log_folder}/index"
+    size, needed = (replica.sizes[1], replica.begin.index * 32) if index else (replica.sizes[2], floor * 20)
+    needed -= needed % size
+    if tail.first_base > needed:
+        proof = f"the next file is {tail.first_base:020d}"
+        replica.flaw("file.missing", f"{tail.folder}/{needed:020d}", proof, 0, tail.first_base - needed)
+    trimmed = {replica.shown(f"{tail.folder}/{base:020d}") for base in range(tail.first_base, needed, size)} if tail.flaws else set()
+    replica.flaws += [flaw for flaw in tail.flaws if flaw.rule != "file.missing" or flaw.file not in trimmed]
+
+
 def _check_density(replica: Replica, topic: str, queue: int, parts: list[QueueRun], damage: int) -> None:
     expected = 0
+    if replica.begin.index:
+        low = replica.lows.get((topic, queue))
+        expected = (low.offset if low is not None else 0) if replica.lows_are_exact else parts[0].first
     for part in parts:
         if part.first != expected and not damage and not any(flaw.rule == "file.missing" for flaw in replica.flaws):
             rule = "record.queue-offset" if part.first > expected else "record.queue-repeat"

@@ -111,7 +111,10 @@ RULES = _table(
     peers.incarnation    | divergence    | the recorded incarnation of a peer is that of its directory
     checkpoint.text      | bit-rot       | the log checkpoint holds endIndex and committedIndex
     checkpoint.store     | bit-rot       | the store checkpoint has 4096 bytes, zero behind its stamps, none later than the log
-    snapshot.json        | bit-rot       | the snapshot has the checksum it claims
+    begin.json           | bit-rot       | the file that says where the log begins has the checksum and the keys it claims
+    begin.decided        | missing       | a log begins later than with entry 0 only where a trim record or a snapshot says so
+    snapshot.json        | bit-rot       | a snapshot has the checksum it claims
+    snapshot.needed      | missing       | a trimmed log has a snapshot that tells what its first entries led to
     snapshot.log         | wrong-derived | the snapshot and the log tell the same log id, term, end position and chain CRC
     snapshot.queues      | wrong-derived | the snapshot's next queue offsets are those of the log
     snapshot.same        | wrong-derived | snapshots at one index are equal on all replicas

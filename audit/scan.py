@@ -32,6 +32,8 @@ from ledgermq.audit.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
 RECORD = HEADER_BYTES
 U32 = NDArray[np.uint32]
 FLAWS_MAX = 2000
+STORAGE_TOPIC = b"rmq_sys_ledgermq_storage"
+TRIM_TAG = b"TAGS\x01trim\x02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class LogReport:
     """Offset behind the last entry."""
     ending: str = "zero"
     memberships: list[tuple[int, str]] = field(default_factory=list)
+    trims: list[tuple[int, str]] = field(default_factory=list)
+    """Index and body of every trim record."""
     queues: list[derived.QueueRun] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
@@ -162,6 +166,7 @@ class Scan:
         self._index.check(columns)
         self._queues.check(columns)
         self._note_memberships(piece, columns)
+        self._note_trims(piece, columns)
         self._note_elections(columns)
         return columns
 
@@ -174,7 +179,7 @@ class Scan:
     def _hint(self, piece: Piece) -> int | None:
         """The chain value before a piece that does not follow another: the seed, or what the index says is the entry before this file."""
         index = int(piece.rows["index"][0])
-        if piece.start == 0 and self.task.base == 0:
+        if piece.start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
         if piece.start or index <= 0:
             return None
@@ -274,7 +279,7 @@ class Scan:
             authentic = crc(link.inputs[40 * at : 40 * at + 36] + wants.to_bytes(4, "big"), link.before[at]) == stored
             self._flaw(piece, at, index, "entry.body", HEADER_BYTES if authentic else 0, size, body)
         elif not link.flawed[at]:
-            rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == 0 else "entry.chain"
+            rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == self.task.begin_pos else "entry.chain"
             self._flaw(piece, at, index, rule, 0, 40, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
 
     # --------------------------------------------------------------------------------------------------------- records
@@ -354,6 +359,15 @@ class Scan:
             start = int(piece.offsets[at]) + HEADER_BYTES + RECORD_FIXED_BYTES
             body = piece.window[start : start + int(piece.rows["body_bytes"][at])]
             self.report.memberships.append((int(columns.index[at]), body.decode("utf-8", "replace")))
+
+    def _note_trims(self, piece: Piece, columns: Columns) -> None:
+        storage = [number for number, topic in enumerate(columns.topics) if topic == STORAGE_TOPIC]
+        for at in np.flatnonzero(columns.sound & np.isin(columns.topic_of, storage)).tolist() if storage else []:
+            start, end = int(piece.offsets[at]), int(piece.offsets[at] + piece.sizes[at])
+            if TRIM_TAG in piece.window[start:end]:
+                body = start + HEADER_BYTES + RECORD_FIXED_BYTES
+                text = piece.window[body : body + int(piece.rows["body_bytes"][at])]
+                self.report.trims.append((int(columns.index[at]), text.decode("utf-8", "replace")))
 
     def _note_elections(self, columns: Columns) -> None:
         """Follow where the run of term-start records at the end of the file begins."""

@@ -53,7 +53,9 @@ class LogFile:
     queue_file_bytes: int
     deep: bool = False
     seed: int | None = None
-    """The chain value before entry 0; None when no identity tells the log id."""
+    """The chain value before the log's first entry; None when neither an identity nor a begin file tells it."""
+    begin_pos: int = 0
+    """Where the log's first file begins: above 0 when it was trimmed."""
 
     @property
     def base(self) -> int:

@@ -16,6 +16,7 @@ import crc32c
 
 CLUSTER = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 RAFT = "rmq_sys_ledgermq_raft"
+STORAGE = "rmq_sys_ledgermq_storage"
 CREATED = 1_700_000_000_000
 
 
@@ -159,6 +160,70 @@ class Writer:
         if snapshot and committed >= 0:
             self.write_snapshot(committed)
         return self
+
+    def begin_of(self, file: int) -> Placed:
+        """The first entry of a log file."""
+        return next(entry for entry in self.entries if entry.pos >= file * self.data_bytes)
+
+    def trim_record(self, file: int) -> Message:
+        """As a leader proposes it: everything before that file goes."""
+        begin = self.begin_of(file)
+        before = self.entries[begin.index - 1]
+        fields = {"begin": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain, "from": 0, "v": 1}
+        body = {**fields, "files": [[base * self.data_bytes, None] for base in range(file)], "reason": "time"}
+        term, time = self.entries[-1].term, self.entries[-1].message.time
+        return Message(STORAGE, json.dumps(body, sort_keys=True).encode(), tag="trim", term=term, time=time)
+
+    def trim(self, file: int) -> Placed:
+        """After `finish`: remove the log and index files before a file, as the begin file says."""
+        begin = self.begin_of(file)
+        before = self.entries[begin.index - 1]
+        value = {"v": 1, "log_id": self.log_id, "index": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain}
+        (self.log / "begin").write_bytes(sealed(value))
+        first_unit = begin.index * 32 // self.index_bytes * self.index_bytes
+        for folder, limit in ((self.log / "data", begin.pos), (self.log / "index", first_unit)):
+            for path in folder.iterdir():
+                if path.name.isdigit() and int(path.name) < limit:
+                    path.unlink()
+        return begin
+
+    def decide(self, file: int) -> None:
+        """After `finish`: the snapshot knows of a trim to that file, whether it is carried out or not."""
+        begin = self.begin_of(file)
+        path = self.root / "state" / "snapshot"
+        snapshot = json.loads(path.read_bytes())
+        del snapshot["crc32c"]
+        snapshot["retained"] = {"begin_index": begin.index, "begin_pos": begin.pos}
+        snapshot["members"] = sorted(self.voters)
+        snapshot["minimums"] = {}
+        for topic, queue in self.queues_before(begin.index):
+            low, last = self.low(topic, queue, begin.index)
+            snapshot["minimums"].setdefault(topic, {})[str(queue)] = [low, last]
+        path.write_bytes(sealed(snapshot))
+
+    def queues_before(self, begin: int) -> list[tuple[str, int]]:
+        return sorted({(entry.message.topic, entry.message.queue) for entry in self.entries[:begin]})
+
+    def low(self, topic: str, queue: int, begin: int) -> tuple[int, list[int] | None]:
+        """The minimum of a queue, and the unit before it if nothing of it is kept."""
+        kept = [e for e in self.entries if (e.message.topic, e.message.queue) == (topic, queue)]
+        low = next((e.queue_offset for e in kept if e.index >= begin), None)
+        last = kept[-1]
+        return (low, None) if low is not None else (len(kept), [last.pos + 48, last.size - 48, java_hash(last.message.tag)])
+
+    def trim_queues(self, file: int) -> None:
+        """Remove what lies below the minimums of that trim."""
+        begin = self.begin_of(file).index
+        for topic, queue in self.queues_before(begin):
+            low, last = self.low(topic, queue, begin)
+            floor = (low - (last is not None)) * 20
+            for path in sorted((self.root / "consumequeue" / topic / str(queue)).iterdir()):
+                base = int(path.name)
+                if base + self.queue_bytes <= floor:
+                    path.unlink()
+                elif base < floor:
+                    blank = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * ((floor - base) // 20)
+                    path.write_bytes(blank + path.read_bytes()[floor - base :])
 
     def identities(self) -> None:
         node = {"format_version": 1, "cluster_id": CLUSTER, "node": self.node, "created_ms": CREATED}

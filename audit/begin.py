@@ -1,0 +1,68 @@
+"""Replicas whose log does not begin at entry 0: where it begins, who says so, and what the snapshots say of the queues at that point.
+
+"Trimmed" and "missing" are told apart here. A log may lack its first files only if its begin file says so, and only if the trim was
+decided: by a trim record that some replica of the group holds, or by a snapshot that knows of one. The audit's own reading of both files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+KEYS = ("index", "pos", "term", "chain")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first entry kept, its position, and term and chain CRC of the entry before it."""
+
+    index: int = 0
+    pos: int = 0
+    term: int = -1
+    chain: int | None = None
+    """None: the log is whole, and its log id gives the seed."""
+
+
+WHOLE = Begin()
+
+
+def read_begin(value: Mapping[str, Any]) -> Begin | None:
+    """The content of a begin file; None when it lacks something."""
+    if value.get("v") != 1 or not all(isinstance(value.get(key), int) for key in KEYS):
+        return None
+    index, pos, term, chain = (int(value[key]) for key in KEYS)
+    return Begin(index, pos, term, chain) if index > 0 and pos > 0 else None
+
+
+def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> int:
+    """Up to which begin trims were decided, by the snapshots and trim records of a whole group."""
+    begins = [record.get("begin") for record in records]
+    for snapshot in snapshots:
+        retained = snapshot.get("retained")
+        begins.append(retained.get("begin_index") if isinstance(retained, dict) else None)
+    return max((begin for begin in begins if isinstance(begin, int)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Low:
+    """What a snapshot says of one queue that was trimmed: its first offset kept, and whether the unit before it stays."""
+
+    offset: int
+    keeps_last: bool
+
+    @property
+    def floor(self) -> int:
+        """The first unit that is as it was dispatched."""
+        return self.offset - self.keeps_last
+
+
+def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
+    """The minimums of a snapshot."""
+    table = snapshot.get("minimums") if snapshot is not None else None
+    found = {}
+    for topic, queues in table.items() if isinstance(table, dict) else ():
+        for queue, value in queues.items() if isinstance(queues, dict) else ():
+            if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):
+                found[topic, int(queue)] = Low(value[0], value[1] is not None)
+    return found
