@@ -8,12 +8,14 @@ how much of it was is counted. Nothing here acts on a node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ledgermq.node.core.flush import Durability
 from ledgermq.proto.types import Role
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.node import Life
+from ledgermq.storage.errors import StorageError
 
 Entry = tuple[int, int]
 """(index, chain CRC): by chaining it stands for the whole log up to there."""
@@ -50,9 +52,19 @@ class Acknowledgements:
     def look(self, living: Mapping[str, Life]) -> None:
         for node, life in living.items():
             self._new_leader_has_all(node, life)
-        for batch in self.pending:
-            batch.holders |= {node for node, life in living.items() if _holds(life, batch.last)}
+        for node, life in living.items():
+            self._seen(node, life)
         self.pending = [batch for batch in self.pending if living.get(batch.node) is batch.life and not self._settled(batch)]
+
+    def dies(self, node: str, life: Life) -> None:
+        """Within one step a node may take a batch, say so, and end: nobody would see that it had it."""
+        with suppress(StorageError):  # its log was being cut
+            self._seen(node, life)
+
+    def _seen(self, node: str, life: Life) -> None:
+        for batch in self.pending:
+            if node not in batch.holders and _holds(life, batch.last):
+                batch.holders.add(node)
 
     def _settled(self, batch: Pending) -> bool:
         """Acknowledged now, or never any more."""

@@ -165,6 +165,7 @@ class World:
         if station.life is None:
             return
         self.note(f"{'power cut' if power else 'kill'} {name}")
+        self.acknowledgements.dies(name, station.life)
         station.life = None
         station.medium.crash(self.chance if power else None)
 
