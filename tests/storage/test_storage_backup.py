@@ -546,3 +546,19 @@ def test_identity_is_complete(made: tuple[Path, Path], tmp_path: Path) -> None:
     old, new = (identities.read_identity(DISK, str(place / "g1")) for place in (made[0], tmp_path / "r"))
     assert isinstance(old, Identity) and isinstance(new, Identity)
     assert (old.data_file_bytes, old.index_file_bytes, old.log_id) == (new.data_file_bytes, new.index_file_bytes, new.log_id)
+
+
+def test_stopped_node_with_two_groups(tmp_path: Path) -> None:
+    """Every broker group of the node is kept, each up to its own point, after a good stop up to its end."""
+    stores = [new_node(tmp_path / "n1")]
+    other = identities.mint(CLUSTER, "g2", "n1", str(uuid.uuid4()), 1, data_file_bytes=8192)
+    GroupStore.create(DISK, str(tmp_path / "n1/g2"), other)
+    stores.append(GroupStore.open(DISK, str(tmp_path / "n1/g2"), other))
+    for store, count in zip(stores, (70, 30), strict=True):
+        append(store.log, count)
+        settle(store, count - 1)
+        store.close()
+    back_up(tmp_path / "n1", tmp_path / "b")
+    points = bring_back(tmp_path / "b", tmp_path / "r").groups
+    assert {name: point.index for name, point in points.items()} == {"g1": 69, "g2": 29}
+    assert (tmp_path / "r/g2/dledger-n1/data" / f"{0:020d}").stat().st_size == 8192
