@@ -40,6 +40,7 @@ from ledgermq.node.greeting import Greeter, PeerBook
 from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.hosting import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
+from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
 from ledgermq.node.peers import Peers
@@ -70,6 +71,7 @@ def run(config: NodeConfig) -> int:
     check_platform()
     end_with_parent()
     exit_on_lost_map()
+    raise_descriptor_limit()
     secret = config.secret()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
