@@ -43,7 +43,7 @@ class Writer:
         self.store = GroupStore.open(disk, str(root), new, process=1)
         self.store.queues.start({}, 0)
         self.keys = KeyIndex(disk, str(root), new.log_id, slots=SLOTS, units=UNITS)
-        self.keys.start(0, -1, self.store.log.chain_at, clean=True)
+        self.keys.start(0, -1, self.store.log.chain_at)
         self.bodies: dict[tuple[str, int], list[bytes]] = {}
         self.messages: list[tuple[str, list[str], int]] = []
         """Topic, keys and physical offset of every client message."""
@@ -74,6 +74,21 @@ class Writer:
             drafts = [_message(batch, number) for number in range(1 + batch % 7)]
             self.put(drafts, 1 if batch < BATCHES // 2 else 3, CREATED_MS + 1000 + 777 * batch)
 
+    def trim(self) -> None:
+        """Let the log begin with its second file, as a node carries a trim out."""
+        log = self.store.log
+        self.flush()
+        first = next(index for index in range(log.end_index) if log.pos_of(index) >= DATA_BYTES)
+        self.store.queues.trim(DATA_BYTES)
+        self.keys.trim(DATA_BYTES)
+        assert log.trim(first), "the first file is gone"
+
+    def flush(self) -> None:
+        """Everything written so far is durable, and known to be."""
+        self.store.log.flush_mark()
+        self.store.queues.sync()
+        self.keys.sync()
+
     def close(self, *, clean: bool) -> None:
         """Everything durable; without `clean` the abort file stays, as after a kill."""
         self.keys.sync()
@@ -81,8 +96,7 @@ class Writer:
         if clean:
             self.store.close()
         else:
-            self.store.log.flush_mark()
-            self.store.queues.sync()
+            self.flush()
             self.store.abandon()
         self.keys.close()
 

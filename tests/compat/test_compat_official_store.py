@@ -66,16 +66,19 @@ def entries_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
 @pytest.mark.parametrize("clean", [True, False])
-def test_dledger_opens_our_log_and_leaves_it(tmp_path: Path, open_store: Open, clean: bool) -> None:
+def test_dledger_opens_our_log_and_leaves_it(tmp_path: Path, open_store: Open, clean: bool, trimmed: bool) -> None:
     """Begin, end, term, committed index and every entry are ours; not one byte of log or index is rewritten."""
     writer = Writer(tmp_path / "g1", index_bytes=32 * 64)
     writer.fill()
+    if trimmed:
+        writer.trim()
     writer.close(clean=clean)
     log = writer.store.log
     before, spare = content(tmp_path / "g1"), ahead(tmp_path / "g1", log.end_pos)
     facts = open_store("dledger", tmp_path / "g1", "n1", DATA_BYTES, 32 * 64)
-    assert (int(facts["begin"]), int(facts["end"]), int(facts["end_term"])) == (0, log.end_index, 3)
+    assert (int(facts["begin"]), int(facts["end"]), int(facts["end_term"])) == (log.begin_index, log.end_index, 3)
     assert (int(facts["committed"]), int(facts["write_pos"])) == (log.end_index, log.end_pos)
     assert facts["entries_sha256"] == entries_digest(tmp_path / "g1")
     after = content(tmp_path / "g1")
@@ -94,10 +97,13 @@ def test_dledger_rebuilds_exactly_our_index(tmp_path: Path, open_store: Open) ->
     assert {path.name: path.read_bytes() for path in index.iterdir() if any(path.read_bytes())} == before
 
 
-def test_rocketmq_reads_every_message_and_key(tmp_path: Path, open_store: Open) -> None:
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_rocketmq_reads_every_message_and_key(tmp_path: Path, open_store: Open, trimmed: bool) -> None:
     """The whole store of RocketMQ loads our directory: consume queues, bodies, key index and checkpoint say what we wrote, unchanged."""
     writer = Writer(tmp_path / "g1")
     writer.fill()
+    if trimmed:
+        writer.trim()
     writer.close(clean=True)
     before, spare = content(tmp_path / "g1"), ahead(tmp_path / "g1", writer.store.log.end_pos)
     queues = [f"{topic}/{queue}" for topic in TOPICS for queue in range(QUEUES)]
@@ -109,11 +115,13 @@ def test_rocketmq_reads_every_message_and_key(tmp_path: Path, open_store: Open) 
     for topic in TOPICS:
         for queue in range(QUEUES):
             bodies, name = writer.bodies[topic, queue], f"{topic}/{queue}"
-            assert (facts[f"min {name}"], facts[f"max {name}"], facts[f"wrong {name}"]) == ("0", str(len(bodies)), "0")
-            assert facts[f"bodies_sha256 {name}"] == hashlib.sha256(b"".join(bodies)).hexdigest()
+            low = writer.store.queues.min_offset(topic, queue)
+            assert (facts[f"min {name}"], facts[f"max {name}"], facts[f"wrong {name}"]) == (str(low), str(len(bodies)), "0")
+            assert (low > 0) == trimmed
+            assert facts[f"bodies_sha256 {name}"] == hashlib.sha256(b"".join(bodies[low:])).hexdigest()
     for topic, key in keys:
         found = facts[f"query {topic} {key}"].split()
-        told = [unit for unit in writer.messages if unit[0] == topic and key in unit[1]]
+        told = [unit for unit in writer.messages if unit[0] == topic and key in unit[1] and unit[2] >= writer.store.log.begin_pos]
         assert sorted(map(int, found)) == sorted(offset for _, _, offset in told)[-64:], (topic, key)
     after = content(tmp_path / "g1")
     kept = {name: digest for name, digest in before.items() if name not in spare}

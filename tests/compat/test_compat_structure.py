@@ -39,6 +39,17 @@ def test_what_we_write_has_the_official_structure(root: Path) -> None:
         assert len(list((root / kind).iterdir())) > 1, f"{kind}: one file shows no roll"
 
 
+def test_a_trimmed_group_has_the_official_structure(tmp_path: Path) -> None:
+    """Files before the begin are gone, consume queues begin with the first kept message, the rest is as it was."""
+    writer = Writer(tmp_path / "g1", index_bytes=INDEX_BYTES)
+    writer.fill()
+    writer.trim()
+    writer.close(clean=True)
+    group = check(tmp_path / "g1")
+    assert group.problems == []
+    assert group.records[0].index == writer.store.log.begin_index > 0
+
+
 def _first(root: Path, pattern: str) -> Path:
     return sorted(root.glob(pattern))[0]
 
