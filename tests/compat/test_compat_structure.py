@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +16,20 @@ from tests.e2e.command_line import CommandLine
 INDEX_BYTES = 32 * 64
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A written and closed group."""
-    writer = Writer(tmp_path / "g1", index_bytes=INDEX_BYTES)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A written and closed group, for looking only."""
+    root = tmp_path_factory.mktemp("material") / "g1"
+    writer = Writer(root, index_bytes=INDEX_BYTES)
     writer.fill()
     writer.close(clean=True)
-    return tmp_path / "g1"
+    return root
+
+
+@pytest.fixture
+def root(written: Path, tmp_path: Path) -> Path:
+    """A copy of it to break."""
+    return Path(shutil.copytree(written, tmp_path / "g1"))
 
 
 def check(root: Path) -> Group:
