@@ -42,7 +42,7 @@ def defaults(cluster: LocalCluster) -> dict[str, Any]:
     """The settings in force, as the nodes read them."""
     config = config_of(cluster, next(iter(cluster.nodes)))
     groups = [group.model_dump(mode="json") for group in config.cluster.groups]
-    sections = {name: getattr(config, name).model_dump(mode="json") for name in ("raft", "delivery", "limits")}
+    sections = {name: getattr(config, name).model_dump(mode="json") for name in ("raft", "delivery", "limits", "flush")}
     return {"nodes": len(cluster.nodes), "groups": groups, "log_level": config.log_level, **sections}
 
 

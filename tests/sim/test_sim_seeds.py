@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.commands import sim
-from ledgermq.sim.faults import KNOWN, schedule
+from ledgermq.sim.faults import FAULTS, KNOWN, schedule
+from ledgermq.sim.node import SMALL_FILE_BYTES
 from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
@@ -60,6 +63,28 @@ def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
 
+def test_trimmed_logs_hold_the_same_invariants() -> None:
+    """Logs that lose their first files in the middle of everything: nothing acknowledged is lost, and all replicas go on together."""
+    trimmed = 0
+    for seed in range(200):
+        world = World(seed, file_bytes=SMALL_FILE_BYTES)
+        outcome = world.run(STEPS, schedule((*FAULTS, "trim", "trim", "trim", "trim")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        trimmed += world.trims.carried_out
+    assert trimmed > 100
+
+
+def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
+    """The process or the power ends in the middle of trims and of the recoveries after them."""
+    trimmed = 0
+    for seed in range(60):
+        world = World(seed, file_bytes=SMALL_FILE_BYTES)
+        outcome = world.run(STEPS, schedule(("trim", "kill-inside", "trim", "power-cut", "failed-sync")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        trimmed += world.trims.carried_out
+    assert trimmed > 50
+
+
 @pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.HYBRID])
 def test_earlier_acknowledgements_weaken_nothing_else(policy: FlushPolicy) -> None:
     """The same faults and the same checkers: what is committed or called durable is never lost, what was only in memory sometimes is."""
@@ -90,6 +115,14 @@ def test_command_prints_a_pure_function_of_its_arguments() -> None:
     assert runs[0].output == runs[1].output
     assert runs[0].exit_code == 0
     assert runs[0].output.splitlines()[-1].startswith("sim: PASS seed=3 steps=")
+
+
+def test_command_tells_what_was_lost_from_memory() -> None:
+    """With another policy the verdict counts both classes; what is lost from memory breaks no invariant."""
+    result = CliRunner().invoke(sim, ["--seed", "3", "--policy", "memory", "--faults", "power-cut-all", "--json"])
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["verdict"], told["batches_acknowledged_durable"]) == (0, "PASS", 0)
+    assert 0 <= told["batches_lost_from_memory"] < told["batches_acknowledged_memory"]
 
 
 def test_command_refuses_unknown_faults() -> None:
