@@ -101,4 +101,7 @@ def lost(life: Life, entries: Iterable[Entry]) -> list[Entry]:
 
 def _holds(life: Life, entry: Entry) -> bool:
     index, chain = entry
+    if index < life.begin_index:
+        # Trimmed: a record says so, and the checkers see to it that it was committed.
+        return True
     return life.end_index >= index and life.chain_at(index) == chain

@@ -31,6 +31,11 @@ class Watched(Protocol):
     def term(self) -> int: ...
 
     @property
+    def begin_index(self) -> int:
+        """The first entry that was not trimmed."""
+        ...
+
+    @property
     def end_index(self) -> int: ...
 
     @property
@@ -105,13 +110,14 @@ class Checkers:
         if before is None or tip[0] <= before[0] or tip[1] != before[1]:
             self._nothing_behind(node, replica)
         index = tip[0]
-        while index >= 0:
+        while index >= replica.begin_index:
             key, chain = (index, replica.term_at(index)), replica.chain_at(index)
             known = self.history.setdefault(key, chain)
             if known != chain:
                 raise Violation("I2", f"entry {index} of term {key[1]} has chain CRC {chain:08x} on {node}, {known:08x} elsewhere")
             index -= 1
-            if before is not None and index <= before[0] and (index < 0 or self.history.get((index, replica.term_at(index))) is not None):
+            below = index < replica.begin_index
+            if before is not None and index <= before[0] and (below or self.history.get((index, replica.term_at(index))) is not None):
                 return
 
     def _nothing_behind(self, node: str, replica: Watched) -> None:
@@ -127,13 +133,15 @@ class Checkers:
         if commit > replica.end_index:
             raise Violation("I4", f"{node} calls {commit} committed, but its log ends at {replica.end_index}")
         self.commits[node, life] = commit
+        if replica.begin_index > max(commit, len(self.committed) - 1) + 1:
+            raise Violation("I5", f"{node} trimmed entries up to {replica.begin_index - 1}, which nobody called committed")
         led_before = self.led.get((node, life)) == replica.term
         self.led[node, life] = replica.term if replica.role is Role.LEADER else -1
         if commit > before and led_before and replica.role is Role.LEADER and replica.term_at(commit) != replica.term:
             raise Violation(
                 "I3", f"{node} leads term {replica.term} and commits entry {commit} of term {replica.term_at(commit)} by counting"
             )
-        for index in range(before + 1, commit + 1):
+        for index in range(max(before + 1, replica.begin_index - 1, 0), commit + 1):
             entry = (replica.term_at(index), replica.chain_at(index))
             if index < len(self.committed):
                 if self.committed[index] != entry:
@@ -148,7 +156,9 @@ class Checkers:
         holders = [
             name
             for name, replica in on_medium.items()
-            if replica.end_index >= index and replica.chain_at(index) == self.committed[index][1] and replica.stored_on_medium(index)
+            # What a node trimmed it had; that nobody needs it any more was committed.
+            if index < replica.begin_index
+            or (replica.end_index >= index and replica.chain_at(index) == self.committed[index][1] and replica.stored_on_medium(index))
         ]
         if len(holders) <= self.voters // 2:
             raise Violation("I4", f"entry {index} is called committed, but only {holders or 'no node'} would have it after a power cut")

@@ -13,6 +13,7 @@ import click
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.faults import FAULTS, KNOWN, schedule
+from ledgermq.sim.node import SMALL_FILE_BYTES
 from ledgermq.sim.world import Outcome, World
 
 DEFAULT_STEPS = 2000
@@ -71,13 +72,18 @@ def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: t
     chosen = seeds if seeds is not None else range(1 if seed is None else seed, (1 if seed is None else seed) + 1)
     outcome = None
     for number in chosen:
-        outcome = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy)).run(steps, schedule(kinds))
+        outcome = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy), **_sizes(kinds)).run(steps, schedule(kinds))
         if not outcome.passed:
             break
     assert outcome is not None
     report(outcome, len(chosen), as_json)
     if not outcome.passed:
         raise SystemExit(1)
+
+
+def _sizes(kinds: tuple[str, ...]) -> dict[str, int]:
+    """Log files so small that some of them can go within a run."""
+    return {"file_bytes": SMALL_FILE_BYTES} if "trim" in kinds else {}
 
 
 def report(outcome: Outcome, count: int, as_json: bool) -> None:

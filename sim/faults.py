@@ -105,6 +105,11 @@ def full_disk(world: World) -> None:
     world.after(world.chance.randrange(200 * MS, 3 * SECOND), medium.free)
 
 
+def trim(world: World) -> None:
+    """No fault, but what goes on beside them: files of the log go that every voter has on stable storage."""
+    world.trim(world.chance.randrange(1, 4))
+
+
 FAULTS: dict[str, Fault] = {
     "kill": kill,
     "power-cut": power_cut,
@@ -117,7 +122,7 @@ FAULTS: dict[str, Fault] = {
     "slow-disks": slow_disks,
     "failed-sync": failed_sync,
 }
-RARE: dict[str, Fault] = {"kill-inside": kill_inside, "full-disk": full_disk}
+RARE: dict[str, Fault] = {"kill-inside": kill_inside, "full-disk": full_disk, "trim": trim}
 """Known by name only: the seeds that found what the track record tells draw from FAULTS alone, and go on telling the same stories."""
 KNOWN = FAULTS | RARE
 

@@ -32,6 +32,8 @@ CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 CREATED_MS = 1
 DATA_FILE_BYTES = 16 << 10
 INDEX_FILE_BYTES = 32 * 128
+SMALL_FILE_BYTES = 4 << 10
+"""For runs in which files of the log are trimmed."""
 STORE_HOST = bytes(8)
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=4096, thorough_ns=600 * MS)
 """Long enough for crashes in between, short enough for a run to see their end."""
@@ -79,9 +81,17 @@ class Life:
     def chain_at(self, index: int) -> int:
         return self.replica.log.chain_at(index)
 
+    @property
+    def file_bytes(self) -> int:
+        return self._medium.file_bytes
+
+    @property
+    def begin_index(self) -> int:
+        return self.replica.log.begin_index
+
     def stored_on_medium(self, index: int) -> bool:
         entries = self.replica.log.read(index, 1)
-        base = entries.pos - entries.pos % DATA_FILE_BYTES
+        base = entries.pos - entries.pos % self.file_bytes
         path = f"{self._medium.directory}/data/{base:020d}"
         return self._medium.disk.on_medium(path, entries.pos - base, len(entries.data)) == bytes(entries.data)
 
@@ -111,8 +121,9 @@ class Remains:
     commit_index = -1
     tip = (-1, -1, 0)
 
-    def __init__(self, chains: dict[int, int]) -> None:
+    def __init__(self, chains: dict[int, int], begin_index: int = 0) -> None:
         self._chains = chains
+        self.begin_index = begin_index
         self.end_index = max(chains, default=-1)
 
     def term_at(self, index: int) -> int:
@@ -131,8 +142,9 @@ class Remains:
 class Medium:
     """A node's disk through all its lives."""
 
-    def __init__(self, name: str, voters: tuple[str, ...], bug: Bug = Bug.NONE) -> None:
+    def __init__(self, name: str, voters: tuple[str, ...], bug: Bug = Bug.NONE, file_bytes: int = DATA_FILE_BYTES) -> None:
         self.name = name
+        self.file_bytes = file_bytes
         self.voters = voters
         self.directory = f"/{name}/{GROUP}/dledger-{name}"
         self.disk: ForgetfulDisk = disk_type(bug)()
@@ -149,7 +161,13 @@ class Medium:
     def _make(self) -> Identity:
         incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name))
         identity = mint(
-            CLUSTER_ID, GROUP, self.name, incarnation, CREATED_MS, data_file_bytes=DATA_FILE_BYTES, index_file_bytes=INDEX_FILE_BYTES
+            CLUSTER_ID,
+            GROUP,
+            self.name,
+            incarnation,
+            CREATED_MS,
+            data_file_bytes=self.file_bytes,
+            index_file_bytes=INDEX_FILE_BYTES * self.file_bytes // DATA_FILE_BYTES,
         )
         self.disk.mkdirs(self.directory)
         EntryLog.create(self.disk, self.directory, identity)
@@ -186,8 +204,9 @@ class Medium:
         life, self._life = self._life, None
         assert life is not None
         last = life.end_index
-        indexes = range(max(0, last - KEPT), last + 1)
-        self._remains = Remains({index: chain for index in indexes if (chain := _left_of(life, index)) is not None})
+        begin = life.begin_index
+        indexes = range(max(begin, last - KEPT), last + 1)
+        self._remains = Remains({index: chain for index in indexes if (chain := _left_of(life, index)) is not None}, begin)
         if chance is not None:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()

@@ -49,6 +49,10 @@ class Workload:
         drafts = [Draft(TOPIC, 0, self._body(), b"UNIQ_KEY\x01x\x02", now_ns // MS) for _ in range(count)]
         return self._batch(drafts, self._durability(), control=False)
 
+    def led(self, node: str, term: int) -> bool:
+        """Whether this node has opened this term as its leader."""
+        return (node, term) in self._started
+
     def proposed(self, node: str, term: int) -> None:
         self._started.add((node, term))
 

@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,9 +22,10 @@ from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, Violation
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.network import MS, Network
-from ledgermq.sim.node import Life, Medium
+from ledgermq.sim.node import DATA_FILE_BYTES, Life, Medium
+from ledgermq.sim.trims import Trims
 from ledgermq.sim.workload import Workload
-from ledgermq.storage.errors import NoSpace, StorageError
+from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
@@ -66,7 +68,15 @@ class Station:
 class World:
     """`run` is the only entry. Every draw comes from `self.chance`, every moment from `self.now`."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, bug: Bug = Bug.NONE, policy: FlushPolicy = FlushPolicy.DURABLE) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        bug: Bug = Bug.NONE,
+        policy: FlushPolicy = FlushPolicy.DURABLE,
+        file_bytes: int = DATA_FILE_BYTES,
+    ) -> None:
         self.seed = seed
         self.bug = bug
         self.chance = random.Random(seed)
@@ -76,9 +86,10 @@ class World:
         self.workload = Workload(self.chance, policy)
         self.checkers = Checkers(nodes)
         self.acknowledgements = Acknowledgements(nodes)
+        self.trims = Trims()
         self.lost_memory = 0
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
-        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug)) for name in self.names}
+        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes)) for name in self.names}
         self.sync_ns = SYNC_NS
         self.healed = False
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -212,7 +223,7 @@ class World:
                 self._work(station, life, waiting)
         except Killed:
             self._killed(name)
-        except Fenced as fenced:
+        except (Fenced, LogFenced) as fenced:
             self._fenced(name, fenced)
 
     def _work(self, station: Station, life: Life, waiting: list[tuple[str, PeerPacket]]) -> None:
@@ -223,6 +234,8 @@ class World:
         life.replica.tick(self.now)
         self._take(station, life)
         self._propose(station, life)
+        with suppress(NoSpace):  # tried again in the next turn
+            self.trims.carry_out(life)
 
     def _killed(self, name: str) -> None:
         """The process ended between two lines of its own code; the power may have gone with it."""
@@ -265,7 +278,27 @@ class World:
         self.note(f"propose {station.name} {replica.term} {replica.end_index}")
         self._take(station, life)
 
-    def _fenced(self, name: str, fenced: Fenced) -> None:
+    def trim(self, files: int) -> None:
+        """Whoever leads records that the log begins up to so many files later."""
+        for station in self.stations.values():
+            life = station.life
+            if life is None or self.now < station.paused_until or not self.workload.led(station.name, life.term):
+                continue
+            record = self.trims.decide(life, files)
+            if record is None:
+                continue
+            entries, offsets = self.trims.batch(record, len(self.trims.recorded), self.now // MS)
+            try:
+                life.replica.propose(self.now, entries, offsets, self.now // MS, control=True)
+                self.trims.proposed(life, record)
+                self.note(f"trim {station.name} {record.begin_index}")
+                self._take(station, life)
+            except (NotLeader, LogFull):
+                continue
+            except Fenced as fenced:
+                self._fenced(station.name, fenced)
+
+    def _fenced(self, name: str, fenced: Fenced | LogFenced) -> None:
         """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
         station = self.stations[name]
         self.note(f"fenced {name} {fenced}")
