@@ -180,9 +180,9 @@ class ConsumeQueues:
         be interrupted and begun again. Raises OSError."""
         # They were raised when the record was applied; this is for whoever trims without one. It looks at written units only.
         ConsumeQueues.raise_minimums(self, begin_pos)
+        # Now and not with the first step: by then another trim record may be applied, which no snapshot need cover yet.
         floors = {key: self._floor(key) for key in self._min}
-        for key, floor in floors.items():
-            yield from self._trim_queue(key, floor, removed)
+        return (length for key, floor in floors.items() for length in self._trim_queue(key, floor, removed))
 
     def begin_again(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
         """Discard every file and begin each queue at its minimum: what the log still has is dispatched again. Raises OSError."""

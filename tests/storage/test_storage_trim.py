@@ -318,6 +318,18 @@ def test_a_start_wants_only_what_the_minimum_leaves(tmp_path: Path) -> None:
         queues(tmp_path).start(ends, 5, lows)
 
 
+def test_a_trim_that_has_begun_ends_where_it_began(tmp_path: Path) -> None:
+    """Another trim record may be applied between its steps: what lies below that one's minimums is not covered by every snapshot yet."""
+    queue, once = queues(tmp_path / "a"), queues(tmp_path / "b")
+    for each in (queue, once):
+        each.append(columns(*ROWS))
+    once.trim(1200)
+    steps = queue.trimming(1200, [])
+    queue.raise_minimums(4900)
+    assert list(steps) and queue.min_offset("busy", 0) == 45
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+
+
 def test_a_sync_that_finds_a_trimmed_file_gone_passes_over_it(tmp_path: Path) -> None:
     """A snapshot's sync may run while files go: what was trimmed need not be durable."""
     queue = queues(tmp_path)
