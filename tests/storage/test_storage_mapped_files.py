@@ -134,9 +134,9 @@ def test_all_pages_of_a_warmed_file_are_in_the_page_tables(tmp_path: Path, store
     files = MappedFiles(RealDisk(), str(tmp_path), size, allocate=True, warmth=Warmth(populate=True, stores=stores))
     files.prepare()
     assert files.adopt_if_ready()
-    assert resident_kib(file_name(0)) == size >> 10
+    assert resident_kib(f"{tmp_path}/{file_name(0)}") == size >> 10
     assert files.at(0).swap_out()
-    assert resident_kib(file_name(0)) == 0
+    assert resident_kib(f"{tmp_path}/{file_name(0)}") == 0
 
 
 def test_a_refused_lock_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
