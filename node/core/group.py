@@ -21,7 +21,7 @@ from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator,
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.layout import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, ReplicaStatus, Role
 from ledgermq.storage.errors import NoSpace
 
@@ -31,7 +31,7 @@ _APPLY_BYTES_PER_TURN = 16 << 20
 _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
 _RESERVE_FOR_DELIVERY = 256 << 10
-"""How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections."""
+"""How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections and trims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +217,22 @@ class Group:
             # The disk is full: clients' messages are refused, everything else may use the reserve.
             self.leader.withdraw()
             plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=True)
-            self._reserve_left -= sum(len(draft.body) for draft in plan.drafts if draft is not None)
+            self._reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
             columns = self._append_plan(turn, plan, control_only=True) if self._reserve_left > 0 else None
         if columns is None:
             self.leader.withdraw()
-            if self.replicator.role is Role.LEADER:
-                turn.full = True
-                turn.done += self.leader.refuse_all("disk-full")
+            return self.replicator.role is Role.LEADER and self._propose_trims(turn)
+        turn.done += self.leader.appended(plan, *columns)
+        return bool(plan.drafts)
+
+    def _propose_trims(self, turn: _Turn) -> bool:
+        """Refuse everything but trims: only they make room again, so what deliveries leave of the reserve is for them too."""
+        turn.full = True
+        plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
+        columns = self._append_plan(turn, plan, control_only=True)
+        if columns is None:
+            self.leader.withdraw()
+            turn.done += self.leader.refuse_all("disk-full")
             return False
         turn.done += self.leader.appended(plan, *columns)
         return bool(plan.drafts)
@@ -311,3 +320,7 @@ class Group:
     def status(self) -> ReplicaStatus:
         """The replica's own status with the applied index filled in."""
         return self.machine.fill_status(self.replicator.status())
+
+
+def _entry_bytes(draft: Draft) -> int:
+    return entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))

@@ -25,6 +25,7 @@ from ledgermq.node.core.calls import (
     Received,
     Refused,
     Token,
+    Trim,
 )
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability, FlushPolicy
@@ -196,6 +197,13 @@ class Leader:
         assert self.serving, "a leader serves only after its term-start record is applied"
         return self._planner.plan(Plan(first_index, now_ns, now_ms, full), self._inbox, self._releases, self.polls)
 
+    def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
+        """On a full disk, decide what can make room again; every other call is refused. Receives and releases go on waiting."""
+        plan = Plan(first_index, now_ns, now_ms, full=True, trims_only=True)
+        trims = [call for call in self._inbox if isinstance(call, Trim)]
+        plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
+        return self._planner.plan(plan, trims, {}, Polls(0))
+
     def withdraw(self) -> None:
         """The log refused the plan: nothing of it happened."""
         self._overlay.rollback()
@@ -211,7 +219,8 @@ class Leader:
         assert self.term is not None, "only a leader appends"
         self._overlay.keep()
         self._inbox = plan.deferred
-        self._releases.clear()
+        if not plan.trims_only:
+            self._releases.clear()
         for name, by in plan.counts.items():
             self.counters[name] += by
         for call, place, durability in plan.produced:

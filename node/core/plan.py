@@ -39,6 +39,8 @@ class Plan:
     now_ms: int
     full: bool
     """No client message is accepted."""
+    trims_only: bool = False
+    """Nothing but trims was looked at: whatever else waits goes on waiting."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""

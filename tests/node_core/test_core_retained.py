@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from ledgermq.node.core import retention_facts
-from ledgermq.node.core.calls import Configure, Kept, Refused, Seal, Trim
+from ledgermq.node.core.calls import Ack, Configure, Kept, Refused, Seal, Trim
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.core.retained import TRIMS_KEPT, Retained
 from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role
-from tests.node_core.core_fakes import Bench, MemoryQueues
+from tests.node_core.core_fakes import Bench, MemoryQueues, handle
 from tests.storage import log_material
 
 S = 1_000_000_000
@@ -48,6 +48,24 @@ def test_seal_and_trim_are_answered_once_applied_and_proposed_once() -> None:
     bench.turn(Trim(tokens[3], TRIM), Trim(tokens[4], replace(TRIM, begin_index=3)), Seal(tokens[5], SEAL))
     assert bench.log.end_index == end + 2
     assert all(bench.done[token] == Kept() for token in tokens)
+
+
+def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
+    """Only a trim makes room on a full disk: leases and acknowledgements cannot use up what it needs, nor slip in beside it."""
+    bench = led()
+    bench.send("a", "b")
+    bench.replicator.full = True
+    while leases := bench.receive(n=1, invisible_ms=0):
+        last = leases
+    ack, trim, seal = Ack(next(bench.tokens), [handle(last[0])]), Trim(next(bench.tokens), TRIM), Seal(next(bench.tokens), SEAL)
+    end = bench.log.end_index
+    bench.turn(ack, seal, trim)
+    assert bench.done[trim.token] == Kept() and bench.machine.begin_index == 5
+    assert bench.done[ack.token] == bench.done[seal.token] == Refused("disk-full")
+    assert bench.log.end_index == end + 1
+    bench.replicator.full_for_control = True
+    again = Trim(next(bench.tokens), replace(TRIM, begin_index=9))
+    assert bench.ask(again) == Refused("disk-full")
 
 
 def test_a_follower_decides_nothing() -> None:
