@@ -52,6 +52,8 @@ def test_example_is_valid_and_its_units_are_read() -> None:
         ("cluster.id", "x", ["cluster.id = 'x'", "UUID"]),
         ("cluster.groups.0.replicas", ["n1", "n9"], ["'g1'", "'n9'"]),
         ("cluster.groups.0.data_file_bytes", "x", ["cluster.groups.0.data_file_bytes", "'x'"]),
+        ("cluster.groups.0.key_index_units", 1, ["cluster.groups.0.key_index_units = 1", "at least 2"]),
+        ("cluster.groups.0.key_index_slots", 0, ["cluster.groups.0.key_index_slots = 0", "at least 1"]),
         ("node", "n9", ["'n9'", "n1, n2, n3"]),
         ("node", "../etc", ["node = '../etc'", "letters, digits"]),
         ("raft.heartbeat_ms", 300, ["heartbeat_ms", "election_min_ms"]),
