@@ -108,6 +108,8 @@ class Machine:
         """Store time of the last applied entry."""
         self.settled = True
         """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
+        self._touched: Touched = []
+        """What applying the range at hand touched so far: it may take several attempts, and rows that are gone are found only once."""
 
     # Reading
 
@@ -245,7 +247,7 @@ class Machine:
             columns = record_columns(entries)
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
-        effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), [])
+        effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), self._touched)
         if records and records[0][0] == 0:
             if isinstance(records[0][1], control.TopicRecord):
                 self._apply_topic(records.pop(0)[1], effects)
@@ -266,6 +268,7 @@ class Machine:
         self.chain_crc = entries.last_chain
         self.store_ms = last_store_ms(entries)
         self.settled = True
+        self._touched = []
 
     def _apply_control(self, index: int, store_ms: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery

@@ -68,6 +68,21 @@ def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
     assert bench.ask(again) == Refused("disk-full")
 
 
+def test_leases_that_a_trim_ended_are_not_awaited_after_a_full_disk() -> None:
+    """The range of a trim record that met a full disk is applied again: what the first attempt ended must still be told."""
+    bench = led()
+    bench.send("a", "b")
+    assert len(bench.receive(invisible_ms=1000)) == 2
+    bench.queues.full = True
+    trim = Trim(next(bench.tokens), replace(TRIM, begin_pos=bench.log.end_pos))
+    assert bench.ask(trim) is None
+    bench.queues.full = False
+    bench.turn()
+    assert bench.done[trim.token] == Kept() and bench.machine.delivery.in_flight == 0
+    bench.pass_time(5 * S)
+    assert bench.group.statistics()["visible_again"] == 0
+
+
 def test_a_follower_decides_nothing() -> None:
     """Only the one writer proposes."""
     bench = Bench()
