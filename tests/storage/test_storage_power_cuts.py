@@ -249,3 +249,29 @@ def test_units_of_sealed_files_survive_a_power_cut(monkeypatch: pytest.MonkeyPat
     assert log.end_index == 83
     assert [log.pos_of(index) for index in range(84)] == places
     assert log.report.rebuilt_units <= 20, "at most those of the last file"
+
+
+def test_what_a_failed_sync_left_behind_the_end_does_not_come_back() -> None:
+    """The zeros of a truncation whose sync failed are in the cache only; the next start writes them again, so a later power cut finds
+    nothing behind the end."""
+    life = Life(0, "pwrite")
+    batch = make_batch(6, 100)
+    life.log.append_leader(1, batch, np.arange(6), 1, HOST)
+    life.begin()
+    life.finish()
+    life.log.truncate_from(3)
+
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, "made to fail", path)
+
+    job = life.log.begin_sync()
+    assert job is not None
+    life.disk.on_sync = broken
+    with pytest.raises(OSError, match="made to fail"):
+        job.run()
+    life.disk = life.disk.successor()
+    log = life.open(clean=False)
+    assert log.end_index == 2
+    life.disk.power_cut_keeping(frozenset())
+    log = life.open(clean=False)
+    assert log.end_index == 2, "entries that were cut off came back"
