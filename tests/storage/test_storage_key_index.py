@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ledgermq.proto.key_columns import key_hash
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import key_file, key_index
 from ledgermq.storage.errors import Damaged, NoSpace
 from ledgermq.storage.key_index import KeyIndex, name_of
@@ -170,6 +170,61 @@ def test_clean_start_writes_nothing() -> None:
     assert not disk.names("pwrite", "create", "unlink", "replace_file") and not log.index.dirty
     assert log.files() == before
     _check_all_found(log)
+
+
+class Killer:
+    """Ends the process before the n-th access to the disk."""
+
+    def __init__(self, disk: ForgetfulDisk, left: int) -> None:
+        self.left = left
+        disk.on_access = self
+
+    def __call__(self) -> None:
+        if self.left == 0:
+            raise Killed("killed")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_kill_between_any_two_accesses_loses_no_key(power: bool) -> None:
+    """Loading, building, rolling, syncing and trimming, ended anywhere, with or without the power: the next life has every key it needs."""
+    messages = some(40, 9)
+    for kill_at in itertools.count():
+        disk = ForgetfulDisk()
+        log = KeyLog(disk, units=12)
+        log.send(*messages[:20])
+        log.make_durable()
+        log.catch_up()
+        log.index.sync()
+        log.send(*messages[20:])
+        log.make_durable()
+        begin_pos = log.messages[12][0]
+        killer = Killer(disk, kill_at)
+        try:
+            index = KeyIndex(disk, ROOT, log.identity.log_id, slots=7, units=12)
+            index.start(0, log.log.end_index, log.log.chain_at)
+            log.index = index
+            log.catch_up(700)
+            index.sync()
+            while index.tend(for_ever()):
+                pass
+            index.trim(begin_pos)
+            index.sync()
+        except Killed:
+            pass
+        disk.on_access = None
+        if power:
+            disk.power_cut(random.Random(kill_at))
+        log.disk = disk = disk.successor()
+        log.open(clean=False)
+        log.catch_up()
+        log.index.sync()
+        wanted, files = official_files(log), log.files()
+        assert files.items() <= wanted.items()
+        assert all(int.from_bytes(wanted[name][24:32], "big") < begin_pos for name in wanted.keys() - files.keys())
+        if killer.left:
+            break
+    assert kill_at > 60
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "header", "units", "slots", "position", "other log", "ahead"])
