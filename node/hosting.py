@@ -67,9 +67,7 @@ log = get_logger()
 class HostedGroup:
     """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
 
-    def __init__(
-        self, store: GroupStore, machine: Machine, group: Group, key_index: KeyIndex, now_ns: int, reserve_bytes: int = 0
-    ) -> None:
+    def __init__(self, store: GroupStore, machine: Machine, group: Group, key_index: KeyIndex, now_ns: int, reserve_bytes: int = 0) -> None:
         self.store = store
         self.machine = machine
         self.group = group
