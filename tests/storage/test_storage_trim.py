@@ -330,6 +330,16 @@ def test_a_trim_that_has_begun_ends_where_it_began(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
+def test_steps_go_as_far_as_the_minimums_were_when_they_began(tmp_path: Path) -> None:
+    """A later trim may be decided before the first step is taken: what it needs stays until its own steps."""
+    queue = queues(tmp_path)
+    queue.append(columns(*ROWS))
+    steps = queue.trimming(1500, [])
+    queue.raise_minimums(4000)
+    assert sum(steps) > 0
+    assert f"busy/0/{200:020d}" in bytes_of(tmp_path) and queue.min_offset("busy", 0) == 37
+
+
 def test_a_sync_that_finds_a_trimmed_file_gone_passes_over_it(tmp_path: Path) -> None:
     """A snapshot's sync may run while files go: what was trimmed need not be durable."""
     queue = queues(tmp_path)
