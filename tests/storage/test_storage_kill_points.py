@@ -6,6 +6,7 @@ run leaves none out and takes more second crashes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.storage.slots import SlotFile
 from tests.storage.key_material import KeyLog, official_files
 from tests.storage.kill_points import DIVISIBLE, Act, KillDisk, Owner, Promises, after_power_cut, crashes, prepared, run, verify
 from tests.storage.test_storage_key_index import some as some_messages
@@ -321,3 +323,21 @@ def test_a_crash_anywhere_in_indexing_leaves_the_same_key_index() -> None:
             assert not done
             check_keys(base, dying.disk, f"{at} {name} {path}")
             check_keys(base, after_power_cut(dying.disk, at), f"{at} {name} {path}, then a power cut")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_slot_file_that_has_its_name_has_its_value(kept: bool) -> None:
+    """Killed anywhere while it is made, with nothing or everything unsynced surviving: under its final name it is whole."""
+    at, made = 0, False
+    while not made:
+        medium = ForgetfulDisk()
+        medium.mkdirs("/d")
+        disk = KillDisk(medium, at)
+        with contextlib.suppress(Killed):
+            SlotFile.create(disk, "/d/slots", b"TEST", b"value")
+            made = True
+        medium.power_cut_keeping(frozenset(medium.unsynced_pages()) if kept else frozenset())
+        if medium.exists("/d/slots"):
+            assert SlotFile.open(medium, "/d/slots", b"TEST", 5).payload == b"value", at
+        at += 1
+    assert at > 5
