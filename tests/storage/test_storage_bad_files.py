@@ -64,15 +64,15 @@ def whole(root: Path) -> None:
     store.close()
 
 
-def shorten(name: str, size: int) -> Callable[[Path], None]:
-    return lambda root: (root / name).open("r+b").truncate(size) and None  # type: ignore[func-returns-value]
+def shorten(name: str, size: int) -> Callable[[Path], object]:
+    return lambda root: (root / name).open("r+b").truncate(size)
 
 
-def remove(name: str) -> Callable[[Path], None]:
+def remove(name: str) -> Callable[[Path], object]:
     return lambda root: (root / name).unlink()
 
 
-def overwrite(name: str, offset: int, data: bytes) -> Callable[[Path], None]:
+def overwrite(name: str, offset: int, data: bytes) -> Callable[[Path], object]:
     def act(root: Path) -> None:
         with (root / name).open("r+b") as file:
             file.seek(offset)
@@ -81,7 +81,7 @@ def overwrite(name: str, offset: int, data: bytes) -> Callable[[Path], None]:
     return act
 
 
-def both_slots(name: str, offset: int, data: bytes) -> Callable[[Path], None]:
+def both_slots(name: str, offset: int, data: bytes) -> Callable[[Path], object]:
     def act(root: Path) -> None:
         overwrite(name, offset, data)(root)
         overwrite(name, 4096 + offset, data)(root)
@@ -89,7 +89,7 @@ def both_slots(name: str, offset: int, data: bytes) -> Callable[[Path], None]:
     return act
 
 
-def unclean(act: Callable[[Path], None]) -> Callable[[Path], None]:
+def unclean(act: Callable[[Path], object]) -> Callable[[Path], object]:
     def both(root: Path) -> None:
         (root / "abort").write_text("1")
         act(root)
@@ -103,7 +103,7 @@ def stranger(root: Path) -> None:
 
 FIRST, SECOND = f"{LOG}/data/{0:020d}", f"{LOG}/data/{FILE_BYTES:020d}"
 LAST = f"{LOG}/data/{2 * FILE_BYTES:020d}"
-REFUSED: dict[str, tuple[Callable[[Path], None], type[StorageError], int, str]] = {
+REFUSED: dict[str, tuple[Callable[[Path], object], type[StorageError], int, str]] = {
     "a log file that is too short": (shorten(SECOND, 1000), Damaged, 75, "has 1000 bytes instead of 4096"),
     "a log file of no length": (shorten(SECOND, 0), Damaged, 75, "has 0 bytes instead of 4096"),
     "a log file that is too long": (shorten(FIRST, 5000), Damaged, 75, "has 5000 bytes instead of 4096"),
@@ -146,22 +146,22 @@ def test_refused_with_a_status_and_left_alone(tmp_path: Path, row: str) -> None:
 
 INDEX = f"{LOG}/index/{512:020d}"
 QUEUE = f"consumequeue/t/0/{200:020d}"
-MADE_AGAIN: dict[str, Callable[[Path], None]] = {
+MADE_AGAIN: dict[str, Callable[[Path], object]] = {
     "an index file that is too short": shorten(INDEX, 100),
     "an index file of no length": shorten(INDEX, 0),
     "an index file missing in the middle": remove(INDEX),
     "damaged index units": overwrite(INDEX, 64, b"\x55" * 64),
-    "a stranger in the index": lambda root: (root / LOG / "index/notes.txt").write_text("?") and None,  # type: ignore[func-returns-value]
+    "a stranger in the index": lambda root: (root / LOG / "index/notes.txt").write_text("?"),
     "no snapshot": remove("state/snapshot"),
     "an empty snapshot": shorten("state/snapshot", 0),
     "a damaged snapshot": overwrite("state/snapshot", 10, b"\xff\xff"),
     "no checkpoint": remove(f"{LOG}/checkpoint"),
     "a damaged checkpoint": overwrite(f"{LOG}/checkpoint", 0, b"\xff\xff\xff"),
     "an empty checkpoint": shorten(f"{LOG}/checkpoint", 0),
-    "a checkpoint that knows too much": lambda root: (root / LOG / "checkpoint").write_text("endIndex=999\ncommittedIndex=999\n") and None,  # type: ignore[func-returns-value]
+    "a checkpoint that knows too much": lambda root: (root / LOG / "checkpoint").write_text("endIndex=999\ncommittedIndex=999\n"),
     "no store checkpoint": remove("checkpoint"),
     "a short store checkpoint": shorten("checkpoint", 3),
-    "what an interrupted write left": lambda root: (root / LOG / "data/next.alloc").write_bytes(b"half") and None,  # type: ignore[func-returns-value]
+    "what an interrupted write left": lambda root: (root / LOG / "data/next.alloc").write_bytes(b"half"),
 }  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def test_made_again_or_ignored(tmp_path: Path, row: str) -> None:
 
 
 @pytest.mark.parametrize("spoil", [shorten(QUEUE, 10), shorten(QUEUE, 0), remove(QUEUE)], ids=["short", "empty", "missing"])
-def test_consume_queue_files_that_are_lost_are_rebuilt_from_the_log(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_consume_queue_files_that_are_lost_are_rebuilt_from_the_log(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     """The snapshot's word is not taken for units that are gone: queues and snapshot are discarded, the log has everything."""
     root = filled(tmp_path / "g1")
     spoil(root)
@@ -207,7 +207,7 @@ def test_a_directory_from_another_cluster_or_node_is_refused(tmp_path: Path, cha
     root = filled(tmp_path / "g1")
     before = content(root)
     with pytest.raises(Unusable, match="set the data directory of this node to its own") as refused:
-        GroupStore.open(DISK, str(root), replace(ME, **change))
+        GroupStore.open(DISK, str(root), replace(ME, **change))  # type: ignore[arg-type]
     assert words in str(refused.value) and refused.value.exit_code == 71
     assert content(root) == before
 
@@ -306,7 +306,7 @@ def damaged_snapshots(root: Path) -> None:
         overwrite(f"state/{name}", 10, b"\xff\xff")(root)
 
 
-OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], None], int, str]] = {
+OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "no begin file": (remove(f"{LOG}/begin"), 75, "no begin file says that it was trimmed"),
     "an empty begin file": (shorten(f"{LOG}/begin", 0), 75, "nobody knows where this log begins"),
     "a damaged begin file": (overwrite(f"{LOG}/begin", 12, b"\xff"), 75, "nobody knows where this log begins"),

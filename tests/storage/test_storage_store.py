@@ -238,3 +238,19 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
     opened.log.truncate_from(10)
     opened.close()
     assert disk.open_files == 0
+
+
+def test_a_good_stop_is_one_after_a_power_cut_too() -> None:
+    """The removal of the abort file is durable when the stop is done: the next start need not verify what is known to be right."""
+    for seed in range(10):
+        disk = ForgetfulDisk()
+        disk.any_names = True
+        disk.mkdirs("/g1")
+        GroupStore.create(disk, "/g1", ME)
+        opened = GroupStore.open(disk, "/g1", ME)
+        append(opened.log, 5)
+        opened.close()
+        disk.power_cut(Random(seed))
+        opened = GroupStore.open(disk, "/g1", ME)
+        assert (opened.was_clean, opened.log.report.row) == (True, "clean")
+        opened.abandon()
