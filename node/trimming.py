@@ -14,6 +14,7 @@ from typing import Protocol
 from ledgermq.node import metrics
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
+from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retention_facts import Placed, first_at
 from ledgermq.node.logs import get_logger
 
@@ -29,6 +30,8 @@ class TrimmedLog(Placed, Protocol):
     begin_index: int
     begin_pos: int
 
+    def term_at(self, index: int) -> int: ...
+    def chain_at(self, index: int) -> int: ...
     def trim(self, begin_index: int) -> list[str]: ...
 
 
@@ -121,8 +124,17 @@ class Trimming:
         pinned = self._pins.lowest(now_ns)
         if pinned is not None and pinned < base:
             return
+        self._require_one_history()
         last = base >= self._machine.begin_pos
         begin = self._machine.begin_index if last else first_at(self._log, self._log.begin_index, base)
         for path in self._log.trim(begin):
             log.info("log file removed", group=self._group, file=path)
         metrics.FILES_TRIMMED.labels(self._group).inc()
+
+    def _require_one_history(self) -> None:
+        """I2: what goes must be what the leader decided about. Afterwards nothing is left to compare."""
+        retained, before = self._machine.retained, self._machine.begin_index - 1
+        own, recorded = (self._log.term_at(before), self._log.chain_at(before)), (retained.begin_term, retained.begin_chain)
+        if own != recorded:
+            differs = f"entry {before} has term and chain CRC {own} here and {recorded} in the trim record (invariant I2)"
+            raise Fenced(f"{differs}: nothing is removed; audit the replicas")

@@ -12,6 +12,7 @@ import pytest
 
 from ledgermq.node import digests as digests_module
 from ledgermq.node.core.pins import PinBook
+from ledgermq.node.core.ports import Fenced
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import KINDS, used_by_kind
 from ledgermq.node.trimming import STEP_BYTES, Trimming
@@ -36,6 +37,12 @@ class FakeLog:
     def pos_of(self, index: int) -> int:
         return index // 10 * FILE + index % 10 * 90
 
+    def term_at(self, index: int) -> int:
+        return 1 + index // 40
+
+    def chain_at(self, index: int) -> int:
+        return 7 * index
+
     def trim(self, begin_index: int) -> list[str]:
         assert begin_index % 10 == 0, "whole files only"
         self.trimmed.append(begin_index)
@@ -50,7 +57,8 @@ class Stage:
         self.log = FakeLog()
         self.pins = PinBook()
         self.queues: list[int] = []
-        self.machine = cast(Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=SimpleNamespace(trim_index=50)))
+        self.retained = SimpleNamespace(trim_index=50, begin_term=1, begin_chain=7 * 29)
+        self.machine = cast(Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=self.retained))
         self.looks = 0
 
         def trimming(begin_pos: int, removed: list[str]) -> Any:
@@ -73,6 +81,17 @@ def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
     assert "entry 50" in str(stage.trimming.obstacle(49, 0))
     stage.trimming.step(50, 0)
     assert stage.log.trimmed == [10] and not stage.trimming.wants_snapshot(50)
+
+
+@pytest.mark.parametrize("word", ["begin_term", "begin_chain"])
+def test_another_history_than_the_records_stops_before_anything_is_removed(word: str) -> None:
+    """The record names term and chain CRC of the entry before the begin as the leader has it: a replica that has another one is fenced, and
+    its files are the evidence (I2)."""
+    stage = Stage()
+    setattr(stage.retained, word, 6)
+    with pytest.raises(Fenced, match=r"entry 29 .* \(invariant I2\)"):
+        stage.trimming.step(50, 0)
+    assert stage.log.trimmed == []
 
 
 def test_one_file_a_turn_then_what_names_places_in_it() -> None:
