@@ -7,14 +7,16 @@ again; the note is a hint, and speaks only of files of the same log. Nothing her
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ledgermq.node import metrics
+from ledgermq.node.core.ports import Fenced
 from ledgermq.node.logs import get_logger
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, UnknownFormat
+from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
 from ledgermq.storage.file_digest import file_digest
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.store import GroupStore
@@ -32,8 +34,10 @@ class _Stopped(Exception):
 class Digests:
     """The digests of one broker group's files on this node. Methods belong to the loop's thread."""
 
-    def __init__(self, disk: Disk, store: GroupStore, bytes_per_s: int) -> None:
+    def __init__(self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None]) -> None:
+        """`on_failure` hears, on any thread, of a failure of the disk that is final."""
         self._disk = disk
+        self._on_failure = on_failure
         self._data = f"{store.log_directory}/data"
         self._note = f"{store.state_directory}/{DIGESTS_FILE}"
         self._log_id = store.identity.log_id
@@ -98,6 +102,8 @@ class Digests:
         try:
             sealed_json.write(self._disk, self._note, value)
         except OSError as error:
+            if not is_no_space(error) and not lacks_descriptors(error):
+                self._on_failure(Fenced(f"{self._note} could not be written: {error}"))
             # Only a hint; the next digest tries again.
             log.warning("digests not noted", group=self._group, reason=str(error))
 

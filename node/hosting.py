@@ -93,6 +93,7 @@ class HostedGroup:
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
+        self._failure: Fenced | None = None
         self._snapshot_wanted = False
         self._stalls = 0
         self._clean_again_ns = 0
@@ -121,6 +122,8 @@ class HostedGroup:
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
+        if self._failure is not None:
+            raise self._failure
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         self._note_replay()
         if self._keeping is not None and self._keeping.done():
@@ -163,6 +166,10 @@ class HostedGroup:
     def refuse_writes(self, refused: bool) -> None:
         """Whether clients' messages are refused because a disk is too full."""
         self.group.writes_refused = refused
+
+    def fail(self, failure: Fenced) -> None:
+        """From any thread: a failure of the disk beside the turns is final (invariant I9); the next turn raises it."""
+        self._failure = failure
 
     def snapshot_soon(self) -> None:
         """Retention waits for a snapshot: take one ahead of its time."""

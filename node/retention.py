@@ -22,6 +22,7 @@ from ledgermq.node import metrics
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Call, Kept, Refused, Seal, Token, Trim
 from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retained import Retained
 from ledgermq.node.core.retention import (
     HOUR_MS,
@@ -49,6 +50,7 @@ from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.status import refused
 from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import lacks_descriptors
 from ledgermq.storage.mapped_files import file_name
 
 STORAGE_METHOD = "ledgermq.v1.Admin/storage"
@@ -112,7 +114,7 @@ class Retainer:
         self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
         self._voters = {group.name: group.replicas for group in config.hosted_groups}
-        self._digests = {name: Digests(disk, group.store, own.digest_bytes_per_s) for name, group in hosted.items()}
+        self._digests = {name: Digests(disk, group.store, own.digest_bytes_per_s, group.fail) for name, group in hosted.items()}
         self._alarmed: dict[str, set[int]] = {name: set() for name in hosted}
         self._task: asyncio.Task[None] | None = None
         self.disk_bytes: dict[str, dict[str, int]] = {}
@@ -191,7 +193,12 @@ class Retainer:
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
         if self._marks.excess(space.total, space.free) == 0:
-            await asyncio.to_thread(hosted.reserve.fill)
+            try:
+                await asyncio.to_thread(hosted.reserve.fill)
+            except OSError as error:
+                if not lacks_descriptors(error):
+                    hosted.fail(Fenced(f"the reserve could not be written: {error}"))
+                raise
 
     def _digest(self, group: str, survey: Survey) -> None:
         """Have own digests computed, and compare those there are with what a majority sealed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from ledgermq.node import metrics
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Refused
+from ledgermq.node.core.ports import Fenced
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.hosting import HostedGroup
 from ledgermq.node.retention import Retainer
@@ -301,6 +303,21 @@ def test_snapshot_that_finds_no_room_takes_the_reserve(stage: Any, monkeypatch: 
     one.disk.free = 900 << 20
     one.check()
     assert group.reserve.held
+
+
+@pytest.mark.parametrize(("number", "final"), [(5, True), (24, False)])
+def test_reserve_that_could_not_be_synced_ends_the_node(stage: Any, number: int, final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be missing at any time, but a failed sync is not tried again (I9): nothing is acknowledged after it."""
+    one = stage(files=0)
+
+    def fill() -> bool:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(one.driver.group.reserve, "fill", fill)
+    with contextlib.suppress(OSError):
+        one.check()
+    with pytest.raises(Fenced, match="reserve") if final else contextlib.nullcontext():
+        one.driver.produce(1)
 
 
 def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,12 +166,16 @@ def test_digest_is_over_the_digests_of_chunks(tmp_path: Path, size: int) -> None
     assert sum(steps) == size and len(steps) == -(-size // CHUNK_BYTES)
 
 
-def make_digests(tmp_path: Path, log_id: str = "log", disk: Any = None) -> Digests:
+def make_digests(tmp_path: Path, log_id: str = "log", disk: Any = None, failures: list[Exception] | None = None) -> Digests:
     for name in ("data", "state"):
         (tmp_path / name).mkdir(exist_ok=True)
     identity = SimpleNamespace(log_id=log_id, group="g1")
     store: Any = SimpleNamespace(log_directory=str(tmp_path), state_directory=str(tmp_path / "state"), identity=identity)
-    return Digests(disk or RealDisk(), store, 1 << 40)
+    return Digests(disk or RealDisk(), store, 1 << 40, failures.append if failures is not None else unexpected)
+
+
+def unexpected(failure: Exception) -> None:
+    raise AssertionError(failure)
 
 
 def log_file(tmp_path: Path, base: int, data: bytes) -> None:
@@ -223,6 +227,22 @@ def test_unreadable_file_is_told_once_and_not_asked_again(tmp_path: Path) -> Non
     settle(digests, [0, 1000, 2000])
     assert list(digests.known) == [1000] and digests._failed == {0}
     digests.stop()
+
+
+@pytest.mark.parametrize(("number", "final"), [(5, True), (28, False), (24, False)])
+def test_note_that_could_not_be_synced_ends_the_node(tmp_path: Path, number: int, final: bool) -> None:
+    """It is a hint, but a failed sync is not tried again (I9); a full disk or a limit of the process is no reason to stop."""
+    log_file(tmp_path, 0, b"x")
+
+    class Failing(RealDisk):
+        def replace_file(self, path: str, data: bytes) -> None:
+            raise OSError(number, "no")
+
+    failures: list[Exception] = []
+    digests = make_digests(tmp_path, disk=Failing(), failures=failures)
+    settle(digests, [0])
+    digests.stop()
+    assert [type(failure) for failure in failures] == ([Fenced] if final else [])
 
 
 def test_stop_does_not_wait_for_a_large_file(tmp_path: Path) -> None:
