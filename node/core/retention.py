@@ -15,6 +15,8 @@ from ledgermq.proto.control import TrimRecord
 from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 HOUR_MS = 3_600_000
+FILES_A_TRIM = 256
+"""A trim record names its files, and must fit into one file of the log; the last records are kept in memory and in every snapshot."""
 NOT_DUE = ""
 OPERATOR, TIME, SIZE, DISK = "operator", "time", "size", "disk"
 
@@ -178,10 +180,11 @@ def _due(rules: Rules, now_ms: int, file: LogFile, sealed_bytes: int, excess: in
 
 
 def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str]) -> TrimRecord | None:
-    """The trim record that carries the verdicts out: the leading files that go for one reason. `digests` are those of recorded seals."""
+    """The trim record that carries the verdicts out: the leading files that go for one reason, so many that the record fits into any log
+    file; the others go next time. `digests` are those of recorded seals."""
     going: list[Verdict] = []
     for verdict in verdicts:
-        if not verdict.goes or (going and verdict.due != going[0].due):
+        if not verdict.goes or len(going) == FILES_A_TRIM or (going and verdict.due != going[0].due):
             break
         going.append(verdict)
     if not going:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.core.retention import (
     DISK,
+    FILES_A_TRIM,
     NOT_DUE,
     SIZE,
     TIME,
@@ -23,6 +26,7 @@ from ledgermq.node.core.retention import (
     refuses,
     trim_of,
 )
+from ledgermq.proto.layout import entry_bytes
 
 SIZE_BYTES = 1000
 GIB = 1 << 30
@@ -166,3 +170,17 @@ def test_laws(rules: Rules, found: Facts) -> None:
     assert all(pin.pos >= record.begin_pos for pin in found.pins)
     successor = found.files[count]
     assert (record.begin_index, record.begin_pos) == (successor.first_index, successor.base)
+
+
+def test_trim_record_fits_the_smallest_log_file() -> None:
+    """However many files are due at once, and whatever their names: what does not fit goes with the next check, and 64 of them are kept in
+    every snapshot."""
+    found = facts(files(*[OLD] * (FILES_A_TRIM + 50)))
+    verdicts = decide(RULES, found)
+    record = trim_of(verdicts, {file.base: "ab" * 32 for file in found.files})
+    assert record is not None and len(record.files) == FILES_A_TRIM and record.begin_index == 10 * FILES_A_TRIM
+    longest = replace(record, files=tuple([(10**20 - 1, sha256) for _, sha256 in record.files]))
+    assert entry_bytes(longest.TOPIC, len(longest.encode()), 100) < 64 << 10
+    rest = decide(RULES, facts(list(found.files[FILES_A_TRIM:])))
+    following = trim_of(rest, {})
+    assert following is not None and following.from_index == record.begin_index and len(following.files) == 50
