@@ -5,7 +5,8 @@ asked, and how their answers become one, is `queries.py`. Everything that reads 
 the key index is read on a thread of its own, never on the engine or the loop.
 
 A message that is committed may not be in the key index yet. Nobody is told that a message is absent before the index has reached
-what was applied when the question came; if it does not get there soon, the answer says how far it is.
+what was applied when the question came; if it does not get there soon, the answer says how far it is. An index that lost keys while it
+was asked is asked again.
 """
 
 from __future__ import annotations
@@ -98,15 +99,20 @@ class GroupQueries:
 
     async def _by_key(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
         reply = peer_pb2.GroupQueryReply()
-        lagging = await self._until_indexed(group)
+        index = await self._engine.run(group, lambda hosted: hosted.key_index)
+        while True:
+            setbacks = index.setbacks
+            lagging = await self._until_indexed(group)
+            begins, lookup = await self._engine.run(group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup))
+            try:
+                rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
+            except (OSError, Damaged) as error:
+                what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
+                raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
+            if lagging is not None or index.setbacks == setbacks:
+                break
         if lagging is not None:
             reply.lagging.CopyFrom(lagging)
-        begins, lookup = await self._engine.run(group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup))
-        try:
-            rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
-        except (OSError, Damaged) as error:
-            what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
-            raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
         reply.more = not complete
         for found, record in rows:
             reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))

@@ -60,6 +60,9 @@ class KeyIndex:
         """Store time of the last entry in the index; 0 for none."""
         self.durable_store_ms = 0
         """The same for what a power cut leaves."""
+        self.setbacks = 0
+        """How often keys were taken out to be derived again. It rises after `next_index` fell and before they are gone: who finds both as
+        before has asked all of the index."""
         self._disk = disk
         self._root = root
         self._log_id = log_id
@@ -168,10 +171,11 @@ class KeyIndex:
         """The file being written is not what it should be: its part of the log is derived again."""
         assert self._active is not None
         lost = self._active
+        self._resume_at(lost.note, list(self._sealed))
+        self.setbacks += 1
         with self._lock:
             self._active = None
         lost.close()
-        self._resume_at(lost.note, list(self._sealed))
         self._loaded = True
         # The position still names it: should this life end now, the next one misses it and comes to the same end.
         self._disk.unlink(lost.path)
@@ -327,12 +331,15 @@ class KeyIndex:
 
     def _go_back(self) -> None:
         """A sync found no room, and nobody knows what of the pages is on the medium: begin again where everything was."""
-        with self._lock:
-            active, self._active = self._active, None
-        if active is not None:
-            active.close()
-        self._unsynced.clear()
         with self._load_lock:
+            # Where it begins again is not known yet; until it is, nobody shall take the index for complete.
+            self.next_index = 0
+            self.setbacks += 1
+            with self._lock:
+                active, self._active = self._active, None
+            if active is not None:
+                active.close()
+            self._unsynced.clear()
             self._take_over(self._durable or None)
         self._remove_strays()
 

@@ -88,7 +88,7 @@ class QueryEngine(LoopEngine):
                 group=group,
                 store=MemoryStore(self.replicators[name].log),
                 lookup=ScanningLookup(self.replicators[name].log),
-                key_index=SimpleNamespace(next_index=1 << 40),
+                key_index=SimpleNamespace(next_index=1 << 40, setbacks=0),
             )
             for name, group in self.groups.items()
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +162,7 @@ def test_a_query_waits_for_the_index_and_says_how_far_it_is(monkeypatch: pytest.
             """One entry further at every look."""
 
             looks = 0
+            setbacks = 0
 
             @property
             def next_index(self) -> int:
@@ -170,6 +173,35 @@ def test_a_query_waits_for_the_index_and_says_how_far_it_is(monkeypatch: pytest.
         hosted.key_index = CatchingUp()
         answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))
         assert not answer.lagging and hosted.key_index.looks == applied + 1
+
+    with_bench(work)
+
+
+def test_an_index_that_loses_keys_under_a_query_does_not_call_them_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look into a damaged file takes it out of the index: the query says that the index lags, or asks again once it does not."""
+    monkeypatch.setattr(group_queries, "INDEXED_WITHIN_S", 0.05)
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a", key="k")
+        hosted = bench.engines[0].hosted["g1"]
+        whole, index = hosted.lookup, hosted.key_index
+
+        def lose(next_index: int) -> None:
+            def each_by_key(*_: Any) -> Iterator[Any]:
+                index.next_index = next_index
+                index.setbacks += 1
+                hosted.lookup = whole
+                return iter(())
+
+            hosted.lookup = SimpleNamespace(each_by_key=each_by_key)
+
+        lose(0)
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))
+        assert [progress.indexed_to for progress in answer.lagging] == [-1]
+        index.next_index = 1 << 40
+        lose(1 << 40)
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k"))
+        assert bodies(answer) == ["a"] and not answer.lagging
 
     with_bench(work)
 

@@ -266,6 +266,21 @@ def test_doubtful_files_are_made_again_from_the_log(damage: str) -> None:
     _check_all_found(log)
 
 
+def test_whoever_looks_can_tell_that_keys_went_meanwhile() -> None:
+    """A question may be the first to look into the file being written, and find it damaged: its answer is not all there is."""
+    log = KeyLog()
+    log.send(*some(55))
+    log.catch_up()
+    log.index.sync()
+    name = max(log.files())
+    assert isinstance(log.disk, ForgetfulDisk)
+    log.disk.flip(f"{ROOT}/index/{name}", 40 + 4 * log.slots + 20 + 19)
+    log.open(clean=True)
+    assert (log.index.next_index, log.index.setbacks) == (55, 0)
+    list(log.index.find(1, 0, 1 << 62))
+    assert log.index.next_index < 55 and log.index.setbacks == 1
+
+
 def test_stray_files_are_removed_at_start() -> None:
     """RocketMQ opens whatever lies in the directory: what the position does not name goes."""
     log = KeyLog()
@@ -321,6 +336,7 @@ def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
         log.index.sync()
     disk.on_sync = None
     assert log.index.next_index == log.position()["next"] == 60
+    assert log.index.setbacks == 1
     log.catch_up()
     log.index.sync()
     disk.power_cut(random.Random(3))
