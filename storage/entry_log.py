@@ -383,7 +383,8 @@ class EntryLog:
         try:
             if self._mark.value.index < begin_index or self._mark.unsynced:
                 # Whoever finds the begin shall find a mark that is not older.
-                self._mark.write_and_sync(self._durable_mark)
+                self._mark.write(self._durable_mark)
+                self._sync_mark()
             write_begin(self._disk, self._directory, self._log_id, begin)
         except OSError as error:
             if is_no_space(error):
@@ -393,6 +394,13 @@ class EntryLog:
         run = bisect_right(self._runs, begin_index, key=lambda run: run[0]) - 1
         self._runs[: run + 1] = [(begin_index, self._runs[run][1])]
         return self._drop_front()
+
+    def _sync_mark(self) -> None:
+        """Outside of a group commit. A full disk is no excuse for a sync."""
+        try:
+            self._mark.sync()
+        except OSError as error:
+            raise self._fence(f"a sync of the synced mark failed ({error}): nothing is acknowledged any more; check the disk") from error
 
     def _drop_front(self) -> list[str]:
         removed = []

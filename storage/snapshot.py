@@ -33,7 +33,9 @@ def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any], *
         file.sync()
     finally:
         file.close()
-    if read_generation(disk, state_directory, SNAPSHOT_FILE) is not None if rotate is None else rotate:
+    wanted = read_generation(disk, state_directory, SNAPSHOT_FILE) is not None if rotate is None else rotate
+    # An attempt that failed between the two renames has done the first one.
+    if wanted and disk.exists(path):
         disk.rename(path, f"{state_directory}/{PREVIOUS_FILE}")
     disk.rename(f"{path}.tmp", path)
     disk.sync_dir(state_directory)

@@ -55,9 +55,13 @@ class SyncedMarkFile:
         """The group commit that covered the last `write` succeeded."""
         self._slots.synced()
 
+    def sync(self) -> None:
+        """Make the value last written durable. Raises OSError."""
+        self._slots.sync()
+
     def write_and_sync(self, value: SyncedMark) -> None:
         self.write(value)
-        self._slots.sync()
+        self.sync()
 
     def lower(self, value: SyncedMark) -> None:
         """Make a lower value durable in both slots, so that damage of one can never bring back the higher one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.consume_queue import PRE_BLANK, ConsumeQueues
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Damaged, DerivedLost, LogFenced, NoSpace, UnknownFormat, Unusable
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.real_disk import RealDisk, RealFile
 from ledgermq.storage.store import GroupStore
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, append, make_identity, new_log, reopen, sync
@@ -133,6 +134,21 @@ def test_no_room_for_the_begin_changes_nothing(tmp_path: Path, monkeypatch: pyte
             log.trim(first_of(log, 2))
     assert told(log) == before and log.fenced is None
     assert log.trim(first_of(log, 2))
+
+
+def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any failed sync fences the log, that of a full disk as well: what the mark's file holds is unknown then (I9)."""
+    log = filled(tmp_path)
+    before = names(tmp_path, "data")
+
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    log._mark.write(log._durable_mark)
+    monkeypatch.setattr(RealFile, "sync", full)
+    with pytest.raises(LogFenced, match="check the disk"):
+        log.trim(first_of(log, 2))
+    assert log.fenced is not None and names(tmp_path, "data") == before
 
 
 def test_an_interrupted_trim_is_finished(tmp_path: Path) -> None:
@@ -351,6 +367,35 @@ def test_a_sync_that_finds_a_trimmed_file_gone_passes_over_it(tmp_path: Path) ->
 
 
 # Snapshots
+
+
+def test_a_snapshot_that_found_no_room_for_its_name_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former one was renamed already: it is the previous one, and the next attempt leaves it so."""
+    GroupStore.create(DISK, f"{tmp_path}/g1", ME)
+    store = GroupStore.open(DISK, f"{tmp_path}/g1", ME)
+    append(store.log, 20)
+    sync(store.log)
+
+    def value(index: int) -> dict[str, object]:
+        word = store.log.chain_at(index)
+        return {"log_id": ME.log_id, "applied_index": index, "applied_term": 1, "chain_crc": word, "queues": {}, "minimums": {}}
+
+    for index in (3, 5):
+        store.write_snapshot(value(index))
+
+    def full(disk: RealDisk, old: str, new: str) -> None:
+        if old.endswith(".tmp"):
+            raise OSError(28, "No space left on device", new)
+        os.rename(old, new)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RealDisk, "rename", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                store.write_snapshot(value(9))
+    store.write_snapshot(value(9))
+    assert store.durable_snapshot_index == 5 and store.read_snapshot() == value(9)
+    assert store.durable_snapshot_index == 5
 
 
 def test_two_generations_are_kept(tmp_path: Path) -> None:
