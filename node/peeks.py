@@ -21,6 +21,8 @@ from ledgermq.proto.status import Code, fail, refused
 PEEK_METHOD = "ledgermq.v1.Admin/Peek"
 PEEK_MAX = 1000
 PEEK_BYTES = 16 << 20
+LOOK_BYTES = 16 << 20
+"""Read from one queue at once."""
 CALL_TIMEOUT_S = 5.0
 
 
@@ -63,12 +65,20 @@ class Peeks:
             first = await self._engine.run(group, lambda hosted: hosted.machine.offset_at(stored, queue, request.store_ms))
         else:
             first = request.offset if which == "offset" else 0
-        found = await self._look(group, stored, queue, first, count)
-        begin = found.next_offset - len(found.records)
-        return [
-            message_of(record, topic.namespace, topic.name, number, group, queue, begin + place)
-            for place, record in enumerate(found.records)
-        ]
+        messages: list[admin_pb2.PeekedMessage] = []
+        stop = first + count
+        while True:
+            found = await self._look(group, stored, queue, first, stop - first)
+            begin = found.next_offset - len(found.records)
+            messages += [
+                message_of(record, topic.namespace, topic.name, number, group, queue, begin + place)
+                for place, record in enumerate(found.records)
+            ]
+            first = found.next_offset
+            if which != "latest" or not found.records or first >= stop:
+                return messages
+            # Long messages: the last ones are still to come, and the first ones give way.
+            messages = _newest(messages, count)
 
     async def _elsewhere(self, request: admin_pb2.PeekRequest, number: int, group: str, count: int) -> list[admin_pb2.PeekedMessage]:
         """A queue of a broker group without a replica here: its leader's node answers the same question for that queue."""
@@ -86,7 +96,7 @@ class Peeks:
         return list(answer.messages)
 
     async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
-        return await peek(self._engine, group, Peek(self._engine.new_token(), stored, queue, first, count))
+        return await peek(self._engine, group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES))
 
 
 def _bytes(messages: list[admin_pb2.PeekedMessage]) -> int:

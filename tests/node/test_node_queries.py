@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import group_queries, queries
+from ledgermq.node import group_queries, peeks, queries
 from ledgermq.node.copies import copy_of
 from ledgermq.node.core.calls import Configure, Receive, Received, Reset, TagFilter
 from ledgermq.proto import admin_pb2
@@ -493,5 +493,23 @@ def test_peek_at_the_latest_looks_at_all_queues() -> None:
             assert bodies(one) == ["m4"]
             after = await bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, store_ms=bench.now_ms - 3, max=9))
             assert bodies(after) == ["m6", "m7", "m5"]
+
+    with_bench(work)
+
+
+def test_peek_at_the_latest_reads_to_the_end_of_long_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of them fit into one answer of a queue, they are its last ones."""
+    monkeypatch.setattr(peeks, "LOOK_BYTES", 2500)
+    monkeypatch.setattr(peeks, "PEEK_BYTES", 1500)
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(9):
+            await bench.send("g1", 0, f"{number}" + "x" * 1000)
+            bench.pass_ms(1)
+        bench.follow()
+        for at in (0, 1):
+            last = await bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, latest=True, max=8))
+            assert [body[0] for body in bodies(last)] == ["7", "8"]
+            assert [message.offset for message in last.messages] == [7, 8]
 
     with_bench(work)
