@@ -199,7 +199,7 @@ class Leader:
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
         """On a full disk, decide what can make room again; every other call is refused. Receives and releases go on waiting."""
-        plan = Plan(first_index, now_ns, now_ms, full=True, trims_only=True)
+        plan = Plan(first_index, now_ns, now_ms, full=True, releases=dict(self._releases))
         trims = [call for call in self._inbox if isinstance(call, Trim)]
         plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
         return self._planner.plan(plan, trims, {}, Polls(0))
@@ -219,8 +219,7 @@ class Leader:
         assert self.term is not None, "only a leader appends"
         self._overlay.keep()
         self._inbox = plan.deferred
-        if not plan.trims_only:
-            self._releases.clear()
+        self._releases = plan.releases
         for name, by in plan.counts.items():
             self.counters[name] += by
         for call, place, durability in plan.produced:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ledgermq.node.core.calls import Call, Done, Lease, Produce, Refused, Result, Token
+from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.polls import Pair, Poll
 from ledgermq.proto.types import Draft
@@ -39,8 +40,6 @@ class Plan:
     now_ms: int
     full: bool
     """No client message is accepted."""
-    trims_only: bool = False
-    """Nothing but trims was looked at: whatever else waits goes on waiting."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""
@@ -58,6 +57,10 @@ class Plan:
     changes: list[tuple[str, str, int, int, int, int, str]] = field(default_factory=list)
     deferred: list[Call] = field(default_factory=list)
     """Calls that must wait until an entry already in the log is applied."""
+    releases: dict[tuple[QueueKey, int], int] = field(default_factory=dict)
+    """Leases to be given back later: (queue, offset) → lease number."""
+    rows: int = 0
+    """Roughly how many handles stand in the shared records."""
     counts: dict[str, int] = field(default_factory=dict)
     size: int = 0
     """Roughly how many bytes the calls so far put into the log."""

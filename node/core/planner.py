@@ -42,6 +42,8 @@ from ledgermq.proto.properties import PROPERTIES_MAX
 _PLAN_BYTES = 8 << 20
 """Calls beyond this go into the next batch of the same turn."""
 _HANDLE_BYTES = 256
+_ROW_BYTES_MAX = 1024
+"""At most so much of a shared record belongs to one handle: names and a client id at their longest."""
 
 
 class Planner:
@@ -56,11 +58,13 @@ class Planner:
         self._picker = picker
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
+        self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
+        """The shared records of a plan must fit into a log file; what comes behind so many handles is for the next batch."""
 
     def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
         """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
         for call in calls:
-            if plan.size >= _PLAN_BYTES:
+            if plan.size >= _PLAN_BYTES or plan.rows > self._rows_max:
                 plan.deferred.append(call)
             elif isinstance(call, Produce):
                 self._produce(plan, call)
@@ -75,7 +79,10 @@ class Planner:
             elif isinstance(call, Seal | Trim):
                 self._retain(plan, call)
         for (key, offset), lease in releases.items():
-            self._give_back(plan, key, offset, lease)
+            if plan.rows > self._rows_max:
+                plan.releases[key, offset] = lease
+            else:
+                self._give_back(plan, key, offset, lease)
         for pair in polls.dirty():
             self._serve(plan, pair, polls)
         if plan.ack_place >= 0:
@@ -135,6 +142,7 @@ class Planner:
     def _ack(self, plan: Plan, call: Ack) -> None:
         flags: list[bool] = []
         plan.size += _HANDLE_BYTES * len(call.handles)
+        plan.rows += len(call.handles)
         index = -1
         for handle in call.handles:
             good, pending = self._judge(plan, handle)
@@ -155,6 +163,7 @@ class Planner:
 
     def _change(self, plan: Plan, call: Change) -> None:
         handle = call.handle
+        plan.rows += 1
         good, pending = self._judge(plan, handle)
         if good:
             key = (handle.group, handle.topic, handle.queue)
@@ -172,6 +181,7 @@ class Planner:
         row = self._machine.delivery.row(key, offset)
         if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
             return
+        plan.rows += 1
         index = plan.change_index()
         plan.changes.append((*key, offset, lease, 0, row.client))
         self._overlay.mark_row(index, key, offset)

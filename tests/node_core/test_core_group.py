@@ -11,6 +11,7 @@ import pytest
 from ledgermq.node.core import picker
 from ledgermq.node.core.calls import (
     Ack,
+    Acked,
     CancelReceive,
     Change,
     ClientsAlive,
@@ -305,6 +306,26 @@ def test_what_fits_no_log_file_is_refused() -> None:
     b = make()
     outcome = b.ask(Produce(next(b.tokens), [Draft("t", 0, b"x", b"k\x01" + b"v" * 40_000 + b"\x02", EPOCH_MS)]))
     assert isinstance(outcome, Refused) and outcome.reason == "too-large"
+
+
+def test_shared_records_fit_into_a_log_file_however_many_calls_come_at_once() -> None:
+    """Changes, acknowledgements and leases given back share one record each: what does not fit follows in the next batch of the turn."""
+    most = 65_528
+    b = make(entry_bytes_max=most)
+    for _ in range(4):
+        b.send(*["x"] * 500)
+    client = "c" * 200
+    changed, acked, given_back = b.receive(n=700, client=client), b.receive(n=700, client=client), b.poll(n=600, client=client)
+    b.turn(given_back)
+    changes = [Change(next(b.tokens), handle(lease), 60_000, client) for lease in changed]
+    acks = [Ack(next(b.tokens), [handle(lease)]) for lease in acked]
+    b.turn(*changes, *acks, CancelReceive(given_back.token))
+    while b.output is not None and b.output.wake_at_ns <= b.now_ns:
+        b.turn()
+    assert all(b.done[call.token].lease_number is not None for call in changes)  # type: ignore[union-attr]
+    assert all(b.done[call.token] == Acked((True,)) for call in acks)
+    assert len(b.receive(n=1000)) == 600, "all that was given back is visible again"
+    assert max(int(entries.sizes.max()) for entries in b.log.ranges) <= most
 
 
 def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
