@@ -324,6 +324,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     )
     if not stores.exists(disk, root):
         GroupStore.create(disk, root, wanted)
+    _release_when_full(config, group, disk, root)
     began = time.monotonic()
     files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
     phases = Phases(time.monotonic_ns)
@@ -376,6 +377,13 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         phases=phases.seconds,
     )
     return Hosted(hosted, store.identity, store.state_directory, others)
+
+
+def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
+    """A start writes a few small files before anything can be cleaned up."""
+    reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
+    if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
+        log.warning("reserve released", group=group.name, reason="the disk is full, and the node starts")
 
 
 def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:

@@ -284,6 +284,26 @@ def test_snapshot_of_another_version_is_not_interpreted(tmp_path: Path) -> None:
     again.group.close()
 
 
+def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the abort file finds room: a node that went down can come up again and clean up, as one that lives could."""
+    driver = filled(tmp_path)
+    assert driver.group.reserve.fill()
+    driver.crash()
+    reserve = tmp_path / "g1" / "state" / hosting.RESERVE_FILE
+    replace = RealDisk.replace_file
+
+    def replace_file(disk: RealDisk, path: str, data: bytes) -> None:
+        if reserve.exists():
+            raise OSError(28, "No space left on device", path)
+        replace(disk, path, data)
+
+    monkeypatch.setattr(RealDisk, "replace_file", replace_file)
+    monkeypatch.setattr(RealDisk, "free_bytes", lambda disk, path: 0 if reserve.exists() else 8 << 20)
+    again = Driver(single(tmp_path))
+    assert again.count() == 50 and not reserve.exists()
+    again.group.close()
+
+
 def test_sizes_and_members_are_fixed_when_a_group_is_created(tmp_path: Path) -> None:
     """A configuration that says otherwise is refused in words, and nothing changes on disk."""
     driver = filled(tmp_path)
