@@ -143,7 +143,7 @@ class HostedGroup:
         else:
             end_index = entries.durable_index + 1
             end_pos = entries.pos_of(end_index)
-        self.indexer.told(Limits(entries.begin_index, end_index, end_pos), machine.applied_index, machine.store_ms)
+        self.indexer.told(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
 
     def _clean(self, now_ns: int) -> None:
         """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""

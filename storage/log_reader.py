@@ -22,11 +22,12 @@ UNITS_A_READ = 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be read: entries begin_index … end_index − 1, and bytes below `end_pos`, where the last of them ends."""
+    """What may be read: entries begin_index … end_index − 1, which lie at `begin_pos` … `end_pos`."""
 
     begin_index: int = 0
     end_index: int = 0
     end_pos: int = 0
+    begin_pos: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,9 @@ class Lookup:
             # Two equal keys of one message are neighbours: places never rise along the search.
             if physical_offset == seen:
                 continue
+            if physical_offset < self._reader.limits.begin_pos:
+                # The index keeps units of trimmed messages until all of a file goes, and everything behind this one is older.
+                return
             seen = physical_offset
             one = self.at(physical_offset)
             if one is not None and _matches(one, stored_topic, key, begin_ms, end_ms):

@@ -70,7 +70,7 @@ class KeyLog:
         self.limit()
 
     def limit(self) -> None:
-        self.reader.limits = Limits(self.log.begin_index, self.log.end_index + 1, self.log.end_pos)
+        self.reader.limits = Limits(self.log.begin_index, self.log.end_index + 1, self.log.end_pos, self.log.begin_pos)
 
     def send(self, *messages: Message) -> None:
         """One batch for each store time; nothing is indexed yet."""

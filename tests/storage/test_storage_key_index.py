@@ -14,7 +14,7 @@ from ledgermq.storage import key_file, key_index
 from ledgermq.storage.errors import Damaged, NoSpace
 from ledgermq.storage.key_index import KeyIndex, name_of
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.key_material import BEGIN_MS, ROOT, KeyLog, Message, official_files
+from tests.storage.key_material import BEGIN_MS, DATA_BYTES, ROOT, KeyLog, Message, official_files
 
 TOPICS = ("t", "ns@topic", "rmq_sys_ledgermq_config")
 NAMES = ("", "a", "Aa", "BB", "b c", "key-17", "标签😀", "x" * 40, "y" * 200)
@@ -476,6 +476,26 @@ def test_trimmed_file_is_gone_and_damage_is_said() -> None:
     disk.flip(f"{ROOT}/dledger-n1/data/{names[1]}", found[-1].physical_offset - (1 << 16) + 200)
     with pytest.raises(Damaged, match="checksum"):
         log.lookup.by_key("t", "k")
+
+
+def test_a_search_ends_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that many trimmed messages had costs no access to the log for any of them."""
+    log = KeyLog(slots=50, units=1000)
+    log.send(*[Message(f"m{number}", ["k"], body=bytes(3000)) for number in range(60)])
+    log.make_durable()
+    log.catch_up()
+    begin = next(index for index in range(60) if log.log.pos_of(index) == DATA_BYTES * 2)
+    log.log.trim(begin)
+    log.limit()
+    record_bytes, asked = log.reader.record_bytes, []
+
+    def watched(pos: int, length: int) -> bytes | None:
+        asked.append(pos)
+        return record_bytes(pos, length)
+
+    monkeypatch.setattr(log.reader, "record_bytes", watched)
+    assert [one.index for one in log.lookup.by_key("t", "k")] == list(range(59, begin - 1, -1))
+    assert min(asked) == log.log.begin_pos
 
 
 # Filters
