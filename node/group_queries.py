@@ -140,11 +140,14 @@ class GroupQueries:
             offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
         scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
         for queue, offset in enumerate(offsets):
-            await scan.add(queue, offset, await self._engine.run(group, _stored_ms(query.topic, queue, offset)))
+            await scan.add(queue, *await self._engine.run(group, _head(query.topic, queue, offset)))
         reply = peer_pb2.GroupQueryReply(offsets=offsets)
         size = 0
         while scan.heads and len(reply.messages) < query.max and size < ANSWER_BYTES:
-            queue, offset, record = await scan.take()
+            taken = await scan.take()
+            if taken is None:
+                continue
+            queue, offset, record = taken
             reply.messages.append(message_of(record, "", query.topic, 0, group, queue, offset))
             size += len(record)
         reply.more = bool(scan.heads)
@@ -226,27 +229,34 @@ class _Scan:
         if store_ms is not None and (self._end_ms is None or store_ms < self._end_ms):
             heappush(self.heads, (store_ms, queue, offset))
 
-    async def take(self) -> tuple[int, int, bytes]:
-        """The oldest message: queue, offset, record."""
+    async def take(self) -> tuple[int, int, bytes] | None:
+        """The oldest message: queue, offset, record. None when it went meanwhile: the queue then goes on behind what was trimmed."""
         _, queue, offset = heappop(self.heads)
-        if not self._pages.get(queue):
-            await self._load(queue, offset)
+        first = offset if self._pages.get(queue) else await self._load(queue, offset)
         page = self._pages[queue]
+        if first != offset or not page:
+            await self._go_on(queue, first)
+            return None
         record = page.popleft()
         self._size -= len(record)
-        following = page[0] if page else await self._load(queue, offset + 1)
-        await self.add(queue, offset + 1, None if following is None else decode_record(following).store_ms)
+        await self._go_on(queue, offset + 1 if page else await self._load(queue, offset + 1))
         return queue, offset, record
 
-    async def _load(self, queue: int, offset: int) -> bytes | None:
-        """Read on in a queue; the first record, None at the end. Pages of other queues give way and are read again."""
+    async def _go_on(self, queue: int, offset: int) -> None:
+        """The page of a queue begins at `offset` now; an empty one means its end."""
+        page = self._pages[queue]
+        await self.add(queue, offset, decode_record(page[0]).store_ms if page else None)
+
+    async def _load(self, queue: int, offset: int) -> int:
+        """Read on in a queue; the offset of the first record, behind `offset` where messages were trimmed meanwhile. Pages of other queues
+        give way and are read again."""
         if self._size > BUFFER_BYTES:
             self._pages.clear()
             self._size = 0
         peeked = await self._look(self._group, self._topic, queue, offset)
         page = self._pages[queue] = deque(peeked.records)
         self._size += sum(map(len, page))
-        return page[0] if page else None
+        return peeked.next_offset - len(page)
 
 
 async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
@@ -326,8 +336,15 @@ def _finder(query: peer_pb2.GroupQuery, queue: int) -> Callable[[Any], int]:
     return lambda hosted: int(hosted.machine.offset_at(query.topic, queue, query.begin_ms))
 
 
-def _stored_ms(topic: str, queue: int, offset: int) -> Callable[[Any], int | None]:
-    return lambda hosted: hosted.machine.stored_ms(topic, queue, offset) if offset < hosted.machine.end(topic, queue) else None
+def _head(topic: str, queue: int, offset: int) -> Callable[[Any], tuple[int, int | None]]:
+    """The first message from an offset on and its store time, None at the end of the queue."""
+
+    def head(hosted: Any) -> tuple[int, int | None]:
+        machine = hosted.machine
+        first = max(offset, machine.begin(topic, queue))
+        return first, machine.stored_ms(topic, queue, first) if first < machine.end(topic, queue) else None
+
+    return head
 
 
 def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:

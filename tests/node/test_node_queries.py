@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node import group_queries, peeks, queries
 from ledgermq.node.copies import copy_of
-from ledgermq.node.core.calls import Configure, Receive, Received, Reset, TagFilter
+from ledgermq.node.core.calls import Configure, Peek, Peeked, Receive, Received, Reset, TagFilter
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
@@ -82,7 +82,7 @@ def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -
     held = []
 
     class Watched(group_queries._Scan):
-        async def take(self) -> tuple[int, int, bytes]:
+        async def take(self) -> tuple[int, int, bytes] | None:
             taken = await super().take()
             held.append(sum(len(record) for page in self._pages.values() for record in page))
             return taken
@@ -96,6 +96,38 @@ def test_a_scan_holds_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -
         found = [body[:4] for page in await pages(bench, 0, 1000) for body in page]
         assert found == [f"{number:04}" for number in range(60)]
         assert 10_000 < max(held) <= 10_000 + 15_000
+
+    with_bench(work)
+
+
+def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pages of a queue messages may go: those that stay keep their offsets, and a queue that lost all of them just ends."""
+    monkeypatch.setattr(group_queries, "PAGE", 2)
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(12):
+            await bench.send("g1", number % 2, f"m{number}")
+            bench.pass_ms(1)
+        machine = bench.engines[0].hosted["g1"].machine
+        begins = {0: 0, 1: 0}
+        peeked: list[Peek] = []
+
+        def peek(call: Peek) -> Peeked:
+            # As after a trim that was applied behind the first look at each queue.
+            peeked.append(call)
+            if len(peeked) > 2:
+                begins.update({0: 4, 1: 6})
+            first = min(max(call.offset, begins[call.queue]), 6)
+            whole = whole_peek(Peek(call.token, call.topic, call.queue, first, call.max_messages))
+            assert isinstance(whole, Peeked)
+            return whole
+
+        whole_peek = machine.peek
+        monkeypatch.setattr(machine, "peek", peek)
+        (page,) = await pages(bench, 0, 1000)
+        assert page[:4] == ["m0", "m1", "m2", "m3"] and set(page[4:]) <= {"m8", "m10"} and page[-1] == "m10"
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME))
+        assert [(message.body.decode(), message.offset) for message in answer.messages] == [("m8", 4), ("m10", 5)]
 
     with_bench(work)
 
