@@ -118,9 +118,13 @@ class Core:
             return message.prev_index
         return None
 
+    def concerns(self, message: Message) -> bool:
+        """Whether another member of the group says it to this one; anything else is not heard."""
+        return message.to == self.config.node and message.sender in self.config.peers
+
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True) -> None:
         """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before."""
-        if self._fence is not None or message.to != self.config.node or message.sender not in self.config.peers:
+        if self._fence is not None or not self.concerns(message):
             return
         if self._could_be_forgotten():
             return
@@ -384,16 +388,17 @@ class Core:
         extent = message.extent
         if extent is None:
             return
-        first = max(extent.first_index, self.log.begin_index)
+        # The entry before a trimmed log is compared too: where terms differ there, nobody looked at the range, and it must not get in.
+        first = max(extent.first_index, self.log.begin_index - 1)
         if first <= extent.last_index and self.log.term_at(first) == extent.term:
             first = min(extent.last_index, self.log.run_end(first)) + 1
         if first > extent.last_index:
             return
         if first <= self.log.end_index:
-            if first <= max(self.commit_index, self.verified_index):
+            if first <= max(self.commit_index, self.verified_index, self.log.begin_index):
                 return self._stop(
-                    f"{message.sender} would replace entry {first}, but entries up to {self.commit_index} are committed "
-                    f"and up to {self.verified_index} verified (invariants I2, I3)"
+                    f"{message.sender} would replace entry {first}, but entries up to {self.commit_index} are committed, up to "
+                    f"{self.verified_index} verified, and the log begins for good with {self.log.begin_index} (invariants I2, I3)"
                 )
             self._cut_from(first)
         self.log.append(first, extent.last_index, extent.term)

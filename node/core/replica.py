@@ -152,6 +152,8 @@ class RaftReplica:
         self._follow_begin()
         try:
             arrived = decode(packet, sender)
+            if not self.core.concerns(arrived.message):
+                raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that is none of {self.config.node}'s business")
             if isinstance(arrived.message, Append):
                 self._step_append(arrived.message, arrived, now_ns)
             else:

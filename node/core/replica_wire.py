@@ -16,6 +16,9 @@ from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, VoteReply, VoteRequest
 
+TERM_MAX = 1 << 62
+"""No honest term comes near it. From a higher one the receiver's own next campaign could leave the 64 bits of the wire and of the disk."""
+
 
 class BadPacket(Exception):
     """A packet that no correct peer sends; it is dropped and counted under `kind`."""
@@ -73,6 +76,7 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
     header = _open(packet)
     if header.sender != sender:
         raise BadPacket("stranger", f"{sender} sent a packet in the name of {header.sender!r}")
+    _demand(0 <= header.term <= TERM_MAX, f"term {header.term} is out of bounds")
     kind = header.WhichOneof("content")
     if kind == "append":
         return _append(header, packet.payload)

@@ -1,0 +1,246 @@
+"""The decoder of replication packets as a table: one packet of every kind, and every way to damage it by one place.
+
+Without the checksum nothing changed may come through but what means the same; with a checksum made anew every change must end in a
+BadPacket or in a message that keeps the relations the core takes for granted. Payloads are verified behind the decoder, by
+`proto.layout.verify_range`: every changed byte of one is a BadEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import crc32c
+import numpy as np
+import pytest
+
+from ledgermq.node.core.ports import Fenced, PeerPacket
+from ledgermq.node.core.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
+from ledgermq.proto.types import Range
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply, VoteRequest
+from ledgermq.sim.disk import ForgetfulDisk
+from tests.replica.replica_cluster import Node, Trio, messages
+
+KINDS = {"checksum", "shape", "stranger"}
+TOP = (1 << 63) - 1
+NUMBERS = ["term", *(f"append.{name}" for name in ("prev_index", "prev_term", "range.last_index", "range.term", "range.pos"))]
+RANGE_BYTES = b"the bytes of a range are not looked at here"
+
+PLAIN: dict[str, VoteRequest | VoteReply | AppendReply] = {
+    "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
+    "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
+    "vote_reply": VoteReply("n1", "n2", 7, False, True),
+    "pre-vote_reply": VoteReply("n1", "n2", 7, True, False),
+    "append_reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
+    "append_reply, rejected": AppendReply("n1", "n2", 7, 41, 5, True, 300, -1, 6),
+}
+ENTRIES = Range(300, 302, 6, 70_000, memoryview(RANGE_BYTES), np.zeros(3, np.int64), np.zeros(3, np.int32), 0xFEDCBA98, 0)
+APPENDS: dict[str, tuple[Append, Range | None]] = {
+    "append": (Append("n1", "n2", 7, 41, 299, 6, 298), None),
+    "append, lazy": (Append("n1", "n2", 7, 41, 299, 6, 298, None, lazy=True), None),
+    "append of a range": (Append("n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, len(RANGE_BYTES)), early=True), ENTRIES),
+}
+TABLE: dict[str, PeerPacket] = {name: encode(message) for name, message in PLAIN.items()} | {
+    name: encode_append(message, 0xFEDCBA98, entries) for name, (message, entries) in APPENDS.items()
+}
+
+
+def opened(packet: PeerPacket) -> Arrived | None:
+    """What comes through; None for a refusal of a known kind. Any other exception ends the test."""
+    try:
+        return decode(packet, "n1")
+    except BadPacket as bad:
+        assert bad.kind in KINDS, bad
+        return None
+
+
+def header(packet: PeerPacket) -> bytes:
+    return RaftPacket.FromString(packet.header).message
+
+
+def resealed(message: bytes, payload: bytes | memoryview) -> PeerPacket:
+    return PeerPacket(RaftPacket(message=message, checksum=crc32c.crc32c(message)).SerializeToString(), payload)
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Every truncation, every byte with every other value, every byte taken out, every single byte behind the end."""
+    for at in range(len(data)):
+        yield data[:at]
+        yield data[:at] + data[at + 1 :]
+        yield from (data[:at] + bytes((value,)) + data[at + 1 :] for value in range(256) if value != data[at])
+    yield from (data + bytes((value,)) for value in range(256))
+    yield data + data
+
+
+def assert_valid(arrived: Arrived) -> None:
+    """The relations that the core takes for granted."""
+    message = arrived.message
+    assert message.sender == "n1" and 0 <= message.term <= TERM_MAX
+    if isinstance(message, AppendReply):
+        assert NO_INDEX <= message.durable <= message.received
+    if isinstance(message, Append):
+        assert message.prev_index >= NO_INDEX and message.prev_term <= message.term
+        assert (message.extent is None) == (not len(arrived.payload)) == (arrived.pos == -1)
+        if message.extent is not None:
+            assert message.extent.first_index == message.prev_index + 1 <= message.extent.last_index
+            assert message.prev_term <= message.extent.term <= message.term
+            assert message.extent.size == len(arrived.payload) and arrived.pos >= 0
+
+
+def test_the_table_has_every_kind_of_message() -> None:
+    """A new kind needs a row."""
+    kinds = {field.name for field in RaftMessage.DESCRIPTOR.oneofs_by_name["content"].fields}
+    assert kinds == {RaftMessage.FromString(header(packet)).WhichOneof("content") for packet in TABLE.values()}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_kind_comes_through_as_it_was(name: str) -> None:
+    """All fields, the chain CRC beside them, and the payload untouched."""
+    arrived = opened(TABLE[name])
+    assert arrived is not None
+    assert_valid(arrived)
+    if name in PLAIN:
+        assert (arrived.message, bytes(arrived.payload), arrived.prev_chain, arrived.pos) == (PLAIN[name], b"", 0, -1)
+    else:
+        message, entries = APPENDS[name]
+        place = (b"", -1) if entries is None else (RANGE_BYTES, 70_000)
+        assert (arrived.message, (bytes(arrived.payload), arrived.pos), arrived.prev_chain) == (message, place, 0xFEDCBA98)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_damage_to_the_outside_is_noticed_or_means_nothing(name: str) -> None:
+    """The checksum catches every change of the message; what is changed around it is refused, or skipped as a field of a later version."""
+    packet, refused = TABLE[name], 0
+    before = opened(packet)
+    for changed in damaged(packet.header):
+        after = opened(PeerPacket(changed, packet.payload))
+        refused += after is None
+        assert after is None or after == before, changed
+    assert refused > 200 * len(packet.header)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_damage_under_a_good_checksum_is_refused_or_a_sound_message(name: str) -> None:
+    """As a peer with a bug would send it."""
+    packet = TABLE[name]
+    for changed in damaged(header(packet)):
+        arrived = opened(resealed(changed, packet.payload))
+        if arrived is not None:
+            assert_valid(arrived)
+
+
+@pytest.mark.parametrize("value", [-TOP - 1, -TOP, -2, -1, 0, 1 << 31, 1 << 32, TERM_MAX, TERM_MAX + 1, TOP])
+@pytest.mark.parametrize("name", TABLE)
+def test_absurd_numbers_are_refused_or_harmless(name: str, value: int) -> None:
+    """Each number of each message, alone and all at once, at the ends of its range."""
+
+    def fields(message: object) -> Iterator[tuple[object, str]]:
+        for field in message.DESCRIPTOR.fields:  # type: ignore[attr-defined]
+            if field.type == field.TYPE_INT64:
+                yield message, field.name
+            elif field.type == field.TYPE_MESSAGE and message.HasField(field.name):  # type: ignore[attr-defined]
+                yield from fields(getattr(message, field.name))
+
+    everything = RaftMessage.FromString(header(TABLE[name]))
+    for number, (owner, field) in enumerate(fields(everything)):
+        setattr(owner, field, value)
+        alone = RaftMessage.FromString(header(TABLE[name]))
+        setattr(*list(fields(alone))[number], value)
+        for message in (alone, everything):
+            arrived = opened(resealed(message.SerializeToString(), TABLE[name].payload))
+            if arrived is not None:
+                assert_valid(arrived)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_packet_in_another_name_is_refused(name: str) -> None:
+    """The transport knows who speaks."""
+    for sender in ("n2", "n3", "", "N1", "n1 "):
+        with pytest.raises(BadPacket, match="in the name of") as bad:
+            decode(TABLE[name], sender)
+        assert bad.value.kind == "stranger"
+
+
+def test_names_that_are_not_text_are_refused() -> None:
+    """Bytes that are no UTF-8 where a node's name belongs."""
+    whole = header(TABLE["vote_reply"])
+    with pytest.raises(BadPacket, match="shape"):
+        decode(resealed(whole.replace(b"n2", b"\xff\xfe"), b""), "n1")
+
+
+def test_a_payload_belongs_to_a_range_alone() -> None:
+    """A range without bytes and bytes without a range contradict their header, for every kind."""
+    for name, packet in TABLE.items():
+        other = b"" if len(packet.payload) else b"x"
+        with pytest.raises(BadPacket) as bad:
+            decode(PeerPacket(packet.header, other), "n1")
+        assert bad.value.kind == "shape", name
+
+
+@pytest.fixture
+def trio() -> Trio:
+    return Trio(lambda name: (ForgetfulDisk(), f"/data/{name}"))
+
+
+def pushed(trio: Trio) -> tuple[Node, PeerPacket]:
+    """A follower, and a range of two entries on its way to it."""
+    leader = trio.elect("n1")
+    trio.keep = lambda sender, to, packet: to == "n2"
+    trio.propose(leader, messages(2))
+    (packet,) = [p for _, _, p in trio.network if len(p.payload)]
+    return trio["n2"], packet
+
+
+def test_every_damage_to_a_payload_is_noticed(trio: Trio) -> None:
+    """Each byte with one bit and with all bits turned, every truncation and a byte more: no byte of an entry is outside both checksums."""
+    _, packet = pushed(trio)
+    arrived = decode(packet, "n1")
+    assert isinstance(arrived.message, Append) and arrived.message.extent is not None
+    extent, payload = arrived.message.extent, bytes(packet.payload)
+    wrong = [payload[:at] + bytes((payload[at] ^ bits,)) + payload[at + 1 :] for at in range(len(payload)) for bits in (1 << at % 8, 255)]
+    wrong += [payload[:at] for at in range(1, len(payload))] + [payload + b"\0", payload + payload]
+    for data in wrong:
+        try:
+            entries = verify_range(data, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+        except BadEntry:
+            continue
+        # Whole entries in front of a cut are good ones; the header's last index tells that some are missing.
+        assert entries.last_index == extent.first_index and payload.startswith(data)
+
+
+@pytest.mark.parametrize("value", [-TOP - 1, -2, -1, 0, 1, 1 << 32, TERM_MAX, TOP])
+@pytest.mark.parametrize("field", NUMBERS)
+def test_a_real_range_under_absurd_numbers_never_gets_in(trio: Trio, field: str, value: int) -> None:
+    """The bytes are good and the checksum of the header is, but what the header says about them is not so: dropped, rejected, or a fence
+    that names what the peer contradicts. Only a term above that of the range may be right."""
+    node, packet = pushed(trio)
+    end = node.log.end_index
+    message = RaftMessage.FromString(header(packet))
+    owner, _, name = field.rpartition(".")
+    target: object = message
+    for part in owner.split(".") if owner else ():
+        target = getattr(target, part)
+    if getattr(target, name) == value:
+        return
+    setattr(target, name, value)
+    try:
+        node.replica.step(trio.now_ns, "n1", resealed(message.SerializeToString(), packet.payload))
+        node.replica.take(trio.now_ns)
+    except Fenced as fenced:
+        assert "invariant" in str(fenced)
+        return
+    assert node.log.end_index == (end + 2 if field == "term" and value > 1 and value <= TERM_MAX else end)
+
+
+def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
+    """They change nothing, and somebody can see that they come."""
+    trio.elect("n1")
+    replica = trio["n2"].replica
+    before = (replica.term, replica.role, replica.leader, replica.end_index)
+    for sender, to in (("x9", "n2"), ("n1", "n3"), ("n2", "n2"), ("n1", ""), ("", "n2")):
+        replica.step(trio.now_ns, sender, encode(VoteRequest(sender, to, 99, False, 999, 98)))
+        replica.step(trio.now_ns, sender, encode_append(Append(sender, to, 99, 1, 0, 0, 0), 0, None))
+    replica.take(trio.now_ns)
+    assert (replica.term, replica.role, replica.leader, replica.end_index) == before
+    assert replica.status().extra["dropped-stranger"] == 10

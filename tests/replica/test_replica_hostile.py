@@ -1,0 +1,316 @@
+"""Whatever a peer sends, a core goes on: numbers from the whole range of the wire, in every role and stage, in any order.
+
+The messages are drawn as packets with a valid checksum, so `decode` has its say first; what it lets through is stepped like the driver in
+`node/core/replica.py` does it, with random outcomes of chain comparison, writing and syncing in between. A fence, which names the
+invariant that a peer contradicts, is an answer; an assertion or any other exception is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+import crc32c
+import pytest
+
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
+from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
+from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.core import Core
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply
+from ledgermq.raft.progress import Stage
+
+VOTERS = ("n1", "n2", "n3")
+LEARNER = "n9"
+TIMING = Timing(window_bytes=600, range_bytes_max=300, window_ranges=4)
+LATER = 2000 * MS
+TOP = (1 << 63) - 1
+RUNS = {0: ((0, 0), (1, 1), (5, 2), (8, 4)), 6: ((6, 2), (8, 4)), 8: ((8, 4),)}
+"""Begin of the log → its runs; it ends with entry 12. At begin 8 the entry before is of another term than the first."""
+BEFORE = {0: -1, 6: 2, 8: 2}
+END = 12
+
+
+def core(begin: int = 0, name: str = "n1", *, admitted: bool = True, voters: tuple[str, ...] = VOTERS) -> Core:
+    config = RaftConfig(name, voters, 7, learners=frozenset({LEARNER}), timing=TIMING)
+    log = LogView(RUNS[begin], END, BEFORE[begin])
+    return Core(config, log, HardState(5, None), Random(3), 0, commit_index=max(0, begin - 1), admitted=admitted)
+
+
+def following(begin: int = 0) -> Core:
+    raft = core(begin)
+    raft.step(Append("n2", "n1", 6, 1, 10, 4, 9), 0)
+    raft.take(0)
+    assert raft.leader == "n2" and raft.commit_index == 9
+    return raft
+
+
+def campaigning(begin: int = 0, *, pre: bool) -> Core:
+    raft = core(begin)
+    raft.tick(LATER)
+    if not pre:
+        raft.step(VoteReply("n2", "n1", 6, True, True), LATER)
+    raft.take(LATER)
+    assert (raft.role, raft.term) == (Role.CANDIDATE, 5 if pre else 6)
+    return raft
+
+
+def leading(begin: int = 0) -> Core:
+    """One range under way to each peer, before anybody answered."""
+    raft = campaigning(begin, pre=False)
+    raft.step(VoteReply("n3", "n1", 6, False, True), LATER)
+    assert raft.role is Role.LEADER
+    raft.appended(Extent(END + 1, END + 3, 6, 300))
+    push(raft)
+    return raft
+
+
+def push(raft: Core) -> list[Append]:
+    effects = raft.take(LATER)
+    sent = [m for m in effects.messages if isinstance(m, Append)]
+    for each in effects.pushes:
+        last = raft.log.run_end(each.first_index)
+        term = raft.log.term_at(each.first_index)
+        assert term is not None
+        sent.append(raft.pushed(each.to, Extent(each.first_index, last, term, 100 * (last - each.first_index + 1))))
+    return sent
+
+
+def flowing(begin: int = 0) -> Core:
+    """n2 confirmed and has more under way, n3 rejected once."""
+    raft = leading(begin)
+    raft.step(AppendReply("n2", "n1", 6, 3, 70, False, END, END), LATER)
+    raft.appended(Extent(END + 4, END + 5, 6, 200))
+    push(raft)
+    raft.step(AppendReply("n3", "n1", 6, 4, 71, True, 7, -1, 2), LATER)
+    push(raft)
+    assert raft.peers["n2"].stage is Stage.FLOWING and raft.peers["n2"].underway
+    return raft
+
+
+def left_behind() -> Core:
+    """n3 lacks what this leader trimmed."""
+    raft = leading(8)
+    for _ in range(4):
+        raft.step(AppendReply("n3", "n1", 6, raft._round, 71, True, 2, -1, 1), LATER)
+        push(raft)
+    assert raft.peers["n3"].needs_snapshot
+    return raft
+
+
+STAGES: dict[str, Callable[[], Core]] = {
+    "follower of nobody": core,
+    "follower": following,
+    "follower, trimmed": lambda: core(6),
+    "follower, trimmed between terms": lambda: core(8),
+    "follower with a leader, trimmed": lambda: following(6),
+    "pre-candidate": lambda: campaigning(pre=True),
+    "candidate": lambda: campaigning(pre=False),
+    "candidate, trimmed": lambda: campaigning(8, pre=False),
+    "new leader": leading,
+    "new leader, trimmed": lambda: leading(6),
+    "leader": flowing,
+    "leader, trimmed": lambda: flowing(6),
+    "leader of one left behind": left_behind,
+    "learner": lambda: core(name=LEARNER),
+    "not admitted": lambda: core(admitted=False),
+    "alone": lambda: core(voters=("n1",)),
+}
+
+ABSURD = (-TOP - 1, -2, 1 << 31, 1 << 53, (1 << 62) - 1, 1 << 62, (1 << 62) + 1, TOP - 1, TOP)
+LIVES = 500
+
+
+def number(chance: Random, field: str) -> int:
+    """Mostly near what such a field means, sometimes anywhere."""
+    if chance.random() < 0.08:
+        return chance.choice(ABSURD)
+    return chance.randint(-1, 8) if field.endswith("term") else chance.randint(-1, END + 7)
+
+
+def hostile(chance: Random) -> tuple[PeerPacket, str]:
+    """A packet whose fields are all drawn on their own, and its sender."""
+    sender, to = chance.choice(("n2", "n2", "n3", "n3", LEARNER, "n1", "stranger")), chance.choice(("n1", "n1", "n1", LEARNER, "n2"))
+    term = chance.choice((5, 6, 7)) if chance.random() < 0.7 else number(chance, "term")
+    header = RaftMessage(sender=sender, to=to, term=term)
+    kinds = [field.name for field in header.DESCRIPTOR.oneofs_by_name["content"].fields]
+    kind = chance.choice([*kinds, "append", "append", "append_reply"])
+    content = getattr(header, kind)
+    content.SetInParent()
+    payload = b""
+    for field in content.DESCRIPTOR.fields:
+        if field.name == "range":
+            if chance.random() < 0.6:
+                for part in ("last_index", "term", "pos"):
+                    setattr(content.range, part, number(chance, part))
+                payload = bytes(chance.choice((0, 1, 100, 5000)))
+        elif field.type == field.TYPE_BOOL:
+            setattr(content, field.name, chance.random() < 0.5)
+        elif field.type in (field.TYPE_FIXED32, field.TYPE_FIXED64):
+            setattr(content, field.name, chance.choice((0, 1, 70, 71, (1 << 32) - 1)))
+        else:
+            setattr(content, field.name, number(chance, field.name))
+    return sealed(header, payload), sender
+
+
+def sealed(header: RaftMessage, payload: bytes = b"") -> PeerPacket:
+    data = header.SerializeToString()
+    return PeerPacket(RaftPacket(message=data, checksum=crc32c.crc32c(data)).SerializeToString(), payload)
+
+
+class Driver:
+    """Carries out what a core decides, without a log; `chance` answers for the disk."""
+
+    def __init__(self, raft: Core, chance: Random) -> None:
+        self.raft, self.chance = raft, chance
+        self.now_ns = LATER
+        self.sync: tuple[int, int] | None = None
+
+    def arrive(self, packet: PeerPacket, sender: str) -> None:
+        try:
+            message = decode(packet, sender).message
+        except BadPacket:
+            return
+        if not isinstance(message, Append):
+            self.raft.step(message, self.now_ns)
+            return
+        question = self.raft.chain_question(message)
+        verified = message.extent is not None and (question is not None or message.prev_index == NO_INDEX)
+        self.raft.step(message, self.now_ns, chains_agree=question is None or self.chance.random() < 0.9)
+        if self.raft.take_writes().append is not None:
+            assert verified, f"{message} is appended with bytes that nobody looked at"
+            if self.chance.random() < 0.1:
+                self.raft.append_refused()
+            else:
+                self.raft.append_written()
+
+    def turn(self) -> bool:
+        """Take, send and check; False after a fence."""
+        effects = self.raft.take(self.now_ns)
+        if effects.fence is not None:
+            assert "(invariant" in effects.fence
+            return False
+        for message in effects.messages:
+            if isinstance(message, Append):
+                known = self.raft.log.term_at(message.prev_index) is not None
+                assert known or message.prev_index == NO_INDEX == self.raft.log.begin_index - 1, message
+                encode_append(message, 0, None)
+            else:
+                encode(message)
+        for each in effects.pushes:
+            last, term = self.raft.log.run_end(each.first_index), self.raft.log.term_at(each.first_index)
+            assert term is not None
+            self.raft.pushed(each.to, Extent(each.first_index, last, term, 100))
+        self.raft.check_invariants()
+        return True
+
+    def live(self) -> None:
+        """Something of its own between two messages."""
+        event = self.chance.random()
+        if event < 0.2:
+            self.now_ns += round(self.chance.uniform(0, 900) * MS)
+            self.raft.tick(self.now_ns)
+        elif event < 0.4 and self.sync is None:
+            self.sync = self.raft.sync_begins()
+        elif event < 0.5 and self.sync is not None:
+            self.raft.synced(*self.sync)
+            self.sync = None
+        elif event < 0.6 and self.raft.role is Role.LEADER:
+            self.raft.appended(Extent(self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200))
+        elif event < 0.65 and self.raft.log.begin_index < min(self.raft.commit_index, self.raft.durable_index):
+            self.raft.trimmed(self.raft.log.begin_index + 1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_nothing_that_a_peer_sends_is_an_assertion(stage: str) -> None:
+    """In every stage the core answers, ignores or fences; its invariants hold after each message, and what it says fits on the wire."""
+    for seed in range(LIVES):
+        chance = Random(f"{stage}/{seed}")
+        driver = Driver(STAGES[stage](), chance)
+        for _ in range(chance.randint(1, 8)):
+            packet, sender = hostile(chance)
+            with explained(f"{stage}, life {seed}"):
+                driver.arrive(packet, sender)
+                if not driver.turn():
+                    break
+                driver.live()
+                if not driver.turn():
+                    break
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """What escapes says where it happened, so that one life can be repeated alone."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
+def stepped(raft: Core, message: Append, *, agree: bool = True) -> str | None:
+    """The fence it leads to, if any."""
+    raft.step(message, LATER, chains_agree=agree)
+    if raft.take_writes().append is not None:
+        raft.append_written()
+    raft.check_invariants()
+    return raft.take(LATER).fence
+
+
+def test_a_term_at_the_end_of_its_range_is_refused() -> None:
+    """The receiver would take it over, and its next campaign would ask for a term that no field can hold."""
+    for term in (TERM_MAX + 1, TOP - 1, TOP, -1, -TOP):
+        for packet in (
+            sealed(RaftMessage(sender="n2", to="n1", term=term, vote_reply={"pre": False})),
+            sealed(RaftMessage(sender="n2", to="n1", term=term, append={"prev_index": 0, "prev_term": -TOP})),
+        ):
+            with pytest.raises(BadPacket, match="out of bounds"):
+                decode(packet, "n2")
+    driver = Driver(core(), Random(1))
+    driver.arrive(encode(VoteReply("n2", "n1", TERM_MAX, False, False)), "n2")
+    assert driver.turn() and driver.raft.term == TERM_MAX
+    driver.now_ns += LATER
+    driver.raft.tick(driver.now_ns)
+    assert driver.turn() and driver.raft.role is Role.CANDIDATE
+
+
+@pytest.mark.parametrize("last", [7, 9, 14])
+def test_a_range_of_another_term_across_the_begin_of_a_trimmed_log_is_not_taken_unseen(last: int) -> None:
+    """Entry 7, the one before the begin, was committed with term 2. A range that has it in term 4 begins below everything this log could
+    compare, so its bytes were not even looked at: nothing of it may get in, however well its end would fit."""
+    raft = core(8)
+    message = Append("n2", "n1", 6, 1, 4, 4, 12, Extent(5, last, 4, 900))
+    assert raft.chain_question(message) is None
+    fence = stepped(raft, message)
+    assert fence is not None and "would replace entry 7" in fence
+    assert (raft.log.end_index, raft.commit_index) == (END, 7)
+
+
+@pytest.mark.parametrize("begin", [0, 6, 8])
+def test_the_first_entry_of_a_log_is_never_cut(begin: int) -> None:
+    """Its trim was decided behind it, so it is committed, even where a restart remembers the commit index only up to the entry before."""
+    raft = core(begin)
+    before = raft.log.term_at(begin - 1)
+    message = Append("n2", "n1", 6, 1, begin - 1, -1 if before is None else before, 0, Extent(begin, begin, 6, 100))
+    fence = stepped(raft, message)
+    assert fence is not None and f"would replace entry {begin}" in fence and "invariants I2, I3" in fence
+    assert raft.log.end_index == END
+
+
+def test_the_draw_reaches_the_core() -> None:
+    """Enough of what is drawn comes through `decode`, in every kind, and ranges are among it; else the lives above would prove little."""
+    kinds: Counter[str] = Counter()
+    chance = Random(1)
+    for _ in range(3000):
+        packet, sender = hostile(chance)
+        try:
+            message = decode(packet, sender).message
+        except BadPacket:
+            continue
+        kinds[type(message).__name__ + (" of a range" if isinstance(message, Append) and message.extent is not None else "")] += 1
+    assert len(kinds) >= 5 and min(kinds.values()) >= 40, kinds
