@@ -3,29 +3,42 @@
 A scenario file is prose (lines that begin with #), commands, and under each block of commands `----` with the trace they must leave.
 Commands:
 
-  cluster N              members n1 … nN, all with only the membership entry
+  cluster N | NODE …     members n1 … nN, or of these names, all with only the membership entry
+  logs NODE TERM …       NODE starts with a durable log of entries of these terms behind the membership entry, in the last one's term
+  term NODE TERM         NODE starts in this term, without a vote
+  elect NODE             quietly: NODE leads, and one entry of its term is committed everywhere it reaches
+  quietly COMMAND …      the command without its trace
   timeout NODE           let so much time pass that NODE's election timer runs out, and tick NODE alone
   wait MS                let time pass; nobody is told
   tick [NODE …]          tell nodes (default: all) the time
-  propose NODE COUNT     append entries on a leader
+  propose NODE COUNT     append entries on a leader; with `lazy` behind it, such as are answered from memory and may wait for their sync
   sync [NODE …]          begin and finish a sync
   begin-sync NODE        begin one
   end-sync NODE          finish the one under way
   deliver [A->B …]       deliver what is on the wire (on those links), in order, and what it causes there, until nothing is left
   drop [A->B …]          lose what is on the wire (on those links)
-  cut A B, heal          from now on lose everything between A and B; lose nothing any more
+  keep A->B …            put copies of what is on the wire on those links aside
+  late                   what was put aside is on the wire again
+  cut A B | A->B         from now on lose everything between A and B, or one way
+  partition A … | B …    the same between the members of different sides
+  heal                   lose nothing any more
+  disk NODE full | free  whether NODE finds room for a pushed range
+  trim NODE INDEX        its log begins with INDEX from now on
   crash NODE, start NODE lose what was not synced; come back
   lose NODE INDEX        the disk of a crashed node forgets INDEX and what follows, although it had been synced
-  status                 one line per node
+  status                 one line per node, and on a leader one per peer
+  terms                  the terms of every log, entry by entry
 """
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
+from ledgermq.proto.types import HardState
 from ledgermq.raft.config import MS, Timing
-from ledgermq.raft.messages import Append, AppendReply, Message, VoteReply, VoteRequest
-from tests.raft.memory_cluster import Member, Packet
+from ledgermq.raft.messages import Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+from tests.raft.memory_cluster import Member, Packet, chain
 
 TIMING = Timing(window_bytes=600, window_ranges=4, range_bytes_max=300)
 
@@ -34,6 +47,10 @@ class CarefulMember(Member):
     """Loses everything unsynced in a crash; its disk is never full."""
 
     disk_full_share = 0.0
+    lazy = False
+
+    def appended(self, extent: Extent) -> None:
+        self.core.appended(extent, urgent=not self.lazy, early=self.lazy)
 
     def crash(self) -> None:
         del self.disk.written[self.disk.durable + 1 :]
@@ -50,6 +67,7 @@ def describe(message: Message) -> str:
         return f"{way} {verdict}" + ("" if message.rejected else f" durable {message.durable}")
     assert isinstance(message, Append)
     push = f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}" if message.extent else ""
+    push += "".join(f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word))
     return f"{way} append after {message.prev_index}/t{message.prev_term}{push} commit {message.commit_index}"
 
 
@@ -58,19 +76,27 @@ class Scenario:
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, CarefulMember] = {}
         self.down: set[str] = set()
-        self.cuts: set[frozenset[str]] = set()
+        self.cuts: set[tuple[str, str]] = set()
         self.wire: list[Packet] = []
+        self.kept: list[Packet] = []
         self.trace: list[str] = []
         self.shown: dict[str, str] = {}
 
     def run(self, block: list[str]) -> str:
         self.trace = []
         for line in block:
-            name, *arguments = line.split()
-            getattr(self, "do_" + name.replace("-", "_"))(*arguments)
+            self.command(*line.split())
         return "\n".join(self.trace) or "ok"
+
+    def command(self, name: str, *arguments: str) -> None:
+        getattr(self, "do_" + name.replace("-", "_"))(*arguments)
+
+    def do_quietly(self, name: str, *arguments: str) -> None:
+        length = len(self.trace)
+        self.command(name, *arguments)
+        del self.trace[length:]
 
     def take(self, member: Member) -> None:
         """Carry out effects; trace what changed for the world."""
@@ -88,18 +114,34 @@ class Scenario:
             self.trace.append(commit)
         self.shown[member.name] = commit
         for packet in packets:
-            ends = frozenset((packet.message.sender, packet.message.to))
-            lost = ends in self.cuts or packet.message.to in self.down
+            lost = (packet.message.sender, packet.message.to) in self.cuts or packet.message.to in self.down
             self.trace.append(f"  {describe(packet.message)}{' (lost)' if lost else ''}")
             if not lost:
                 self.wire.append(packet)
 
-    def named(self, names: tuple[str, ...]) -> list[Member]:
+    def named(self, names: tuple[str, ...]) -> list[CarefulMember]:
         return [self.members[n] for n in names] if names else [m for m in self.members.values() if m.name not in self.down]
 
-    def do_cluster(self, size: str) -> None:
-        names = tuple(f"n{i + 1}" for i in range(int(size)))
+    def do_cluster(self, *names: str) -> None:
+        if len(names) == 1:
+            names = tuple(f"n{i + 1}" for i in range(int(names[0])))
         self.members = {name: CarefulMember(name, names, Random(name), TIMING) for name in names}
+
+    def do_logs(self, name: str, *terms: str) -> None:
+        """Equal beginnings are equal histories."""
+        member = self.members[name]
+        for term in map(int, terms):
+            member.disk.written.append((term, chain(member.disk.written[-1][1], term, 0)))
+        member.disk.durable = len(terms)
+        self.do_term(name, terms[-1])
+
+    def do_term(self, name: str, term: str) -> None:
+        self.members[name].disk.hard_state = HardState(int(term), None)
+        self.members[name].start(self.now_ns)
+
+    def do_elect(self, name: str) -> None:
+        for line in (f"timeout {name}", "deliver", f"propose {name} 1", "deliver", "sync", "deliver"):
+            self.do_quietly(*line.split())
 
     def do_timeout(self, name: str) -> None:
         member = self.members[name]
@@ -115,7 +157,8 @@ class Scenario:
             member.core.tick(self.now_ns)
             self.take(member)
 
-    def do_propose(self, name: str, count: str) -> None:
+    def do_propose(self, name: str, count: str, how: str = "") -> None:
+        self.members[name].lazy = how == "lazy"
         self.members[name].propose(int(count))
         self.take(self.members[name])
 
@@ -145,9 +188,37 @@ class Scenario:
     def do_drop(self, *links: str) -> None:
         self.wire = [p for p in self.wire if not self.on_links(p, links)]
 
-    def do_cut(self, one: str, other: str) -> None:
-        self.cuts.add(frozenset((one, other)))
-        self.wire = [p for p in self.wire if {p.message.sender, p.message.to} != {one, other}]
+    def do_keep(self, *links: str) -> None:
+        self.kept += [p for p in self.wire if self.on_links(p, links)]
+
+    def do_late(self) -> None:
+        self.wire, self.kept = self.wire + self.kept, []
+
+    def do_cut(self, one: str, other: str = "") -> None:
+        if other:
+            self.cuts |= {(one, other), (other, one)}
+        else:
+            sender, _, to = one.partition("->")
+            self.cuts.add((sender, to))
+        self.wire = [p for p in self.wire if (p.message.sender, p.message.to) not in self.cuts]
+
+    def do_partition(self, *sides: str) -> None:
+        groups = [side.split() for side in " ".join(sides).split("|")]
+        for one in groups:
+            for a, b in product(one, self.members):
+                if b not in one:
+                    self.do_cut(a, b)
+
+    def do_disk(self, name: str, how: str) -> None:
+        self.members[name].disk_full_share = float(how == "full")
+
+    def do_trim(self, name: str, index: str) -> None:
+        self.members[name].core.trimmed(int(index))
+        self.take(self.members[name])
+
+    def do_terms(self) -> None:
+        for member in self.members.values():
+            self.trace.append(f"{member.name}: {' '.join(str(term) for term, _ in member.disk.written[1:])}")
 
     def do_heal(self) -> None:
         self.cuts.clear()
@@ -169,8 +240,11 @@ class Scenario:
 
     def do_status(self) -> None:
         for member in self.members.values():
-            self.trace.append(repr(member.core) + (" DOWN" if member.name in self.down else ""))
-            self.trace += [f"  {peer!r}" for peer in member.core.peers.values()]
+            core = member.core
+            begin = f" begin={core.log.begin_index}" if core.log.begin_index else ""
+            held = f" replicated={core.replicated_index}" if core.replicated_index > core.commit_index else ""
+            self.trace.append(f"{core!r}{begin}{held}{' DOWN' if member.name in self.down else ''}")
+            self.trace += [f"  {peer!r}{' needs a snapshot' if peer.needs_snapshot else ''}" for peer in core.peers.values()]
 
 
 def parse(text: str) -> list[tuple[list[str], list[str], list[str]]]:

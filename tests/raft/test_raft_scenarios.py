@@ -25,4 +25,4 @@ def test_scenario_replays_to_its_trace(path: Path) -> None:
 
 def test_there_are_scenarios() -> None:
     """An empty folder would pass silently."""
-    assert len(FILES) >= 7
+    assert len(FILES) >= 20
