@@ -154,6 +154,7 @@ class RaftReplica:
             arrived = decode(packet, sender)
             if not self.core.concerns(arrived.message):
                 raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that is none of {self.config.node}'s business")
+            self._counts["stale-term"] += arrived.message.term < self.term
             if isinstance(arrived.message, Append):
                 self._step_append(arrived.message, arrived, now_ns)
             else:

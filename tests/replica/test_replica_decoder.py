@@ -244,3 +244,30 @@ def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
     replica.take(trio.now_ns)
     assert (replica.term, replica.role, replica.leader, replica.end_index) == before
     assert replica.status().extra["dropped-stranger"] == 10
+
+
+def test_messages_of_older_terms_are_counted(trio: Trio) -> None:
+    """They are answered with the present term, and change nothing else."""
+    trio.elect("n1")
+    trio.elect("n2")
+    replica = trio["n1"].replica
+    before, stale = (replica.term, replica.role, replica.leader, replica.end_index), replica.status().extra.get("stale-term", 0)
+    replica.step(trio.now_ns, "n3", encode(VoteRequest("n3", "n1", 1, False, 999, 1)))
+    replica.step(trio.now_ns, "n3", encode_append(Append("n3", "n1", 0, 1, 0, 0, 99), 0, None))
+    packets = replica.take(trio.now_ns).packets
+    assert {(to, decode(packet, "n1").message.term) for to, packet in packets} == {("n3", replica.term)}
+    assert (replica.term, replica.role, replica.leader, replica.end_index) == before
+    assert replica.status().extra["stale-term"] == stale + 2
+
+
+def test_ranges_that_are_too_long_are_dropped(trio: Trio) -> None:
+    """Good entries with megabytes behind them, and a header that tells of more entries than there are bytes."""
+    node, packet = pushed(trio)
+    end = node.log.end_index
+    message = RaftMessage.FromString(header(packet))
+    message.append.range.last_index += 1 << 20
+    for payload in (bytes(packet.payload) + bytes(8 << 20), bytes(packet.payload) * 1000, packet.payload):
+        node.replica.step(trio.now_ns, "n1", resealed(message.SerializeToString(), payload))
+    node.replica.take(trio.now_ns)
+    dropped = node.replica.status().extra
+    assert (node.log.end_index, int(dropped.get("dropped-bytes", 0)) + int(dropped.get("dropped-shape", 0))) == (end, 3)
