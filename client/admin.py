@@ -102,5 +102,14 @@ class Admin:
     def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
         return self._ask("WhyKept", request, pb.WhyKeptResponse)
 
+    def transfer_leadership(self, broker_group: str, to: str) -> pb.TransferLeadershipResponse:
+        """One step: asked again, it joins what is under way."""
+        request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
+        return self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
+
+    def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:
+        request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
+        return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)
+
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)

@@ -16,6 +16,7 @@ import grpc
 from ledgermq.node.core.pins import TooManyPins
 from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
+from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.logs import get_logger
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
@@ -37,13 +38,23 @@ R = TypeVar("R")
 class AdminService(admin_pb2_grpc.AdminServicer):
     """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
-    def __init__(self, engine: Engine, controller: Any, overview: Overview, peeks: Peeks, queries: Queries, storage: Retainer) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        controller: Any,
+        overview: Overview,
+        peeks: Peeks,
+        queries: Queries,
+        storage: Retainer,
+        leadership: Leadership,
+    ) -> None:
         self._engine = engine
         self._controller = controller
         self._overview = overview
         self._peeks = peeks
         self._queries = queries
         self._storage = storage
+        self._leadership = leadership
 
     # -- status
 
@@ -245,6 +256,22 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.DropPinResponse, answer)
 
+    # -- leadership
+
+    async def TransferLeadership(self, request: Any, context: Any) -> admin_pb2.TransferLeadershipResponse:
+        async def answer() -> admin_pb2.TransferLeadershipResponse:
+            self._require_broker_group(request.broker_group)
+            return await self._leadership.transfer(request)
+
+        return await _answered(admin_pb2.TransferLeadershipResponse, answer)
+
+    async def LeadershipHistory(self, request: Any, context: Any) -> admin_pb2.LeadershipHistoryResponse:
+        async def answer() -> admin_pb2.LeadershipHistoryResponse:
+            self._require_broker_group(request.broker_group)
+            return await self._leadership.history(request)
+
+        return await _answered(admin_pb2.LeadershipHistoryResponse, answer)
+
     def _require_broker_group(self, group: str) -> None:
         known = self._controller.state.broker_groups
         if group not in known:
@@ -260,6 +287,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:
             return [(await self._storage.why_kept(admin_pb2.WhyKeptRequest.FromString(request))).SerializeToString()]
+        if method == TRANSFER_METHOD:
+            transfer = admin_pb2.TransferLeadershipRequest.FromString(request)
+            return [(await self._leadership.transfer_here(transfer)).SerializeToString()]
+        if method == HISTORY_METHOD:
+            history = admin_pb2.LeadershipHistoryRequest.FromString(request)
+            return [(await self._leadership.history_here(history)).SerializeToString()]
         if method == PEEK_METHOD:
             return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
         return await self._queries.execute(method, group, request)

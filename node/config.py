@@ -85,12 +85,16 @@ class BrokerGroup(Section):
     consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
     key_index_slots: Annotated[int, Field(ge=1, le=1 << 27)] = 5_000_000
     """Of key index files that are made from now on; those that exist keep their size."""
+    preferred_leader: Name | None = None
+    """Gets leadership whenever it has kept up for a while; it may change at any restart."""
     key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
 
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:
         if len(set(self.replicas)) != len(self.replicas):
             raise ValueError("replicas must not name a node twice")
+        if self.preferred_leader is not None and self.preferred_leader not in self.replicas:
+            raise ValueError(f"preferred_leader {self.preferred_leader!r} is none of the replicas {', '.join(self.replicas)}")
         if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
             raise ValueError("index_file_bytes must be a multiple of 32 and consume_queue_file_bytes a multiple of 20")
         return self

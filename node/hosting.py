@@ -24,6 +24,7 @@ from ledgermq.node.core.calls import Call
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
@@ -39,11 +40,12 @@ from ledgermq.node.trimming import Trimming
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity, ReplicaStatus
 from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.storage import sealed_json
 from ledgermq.storage import store as stores
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LIMIT_REMEDY, NoSpace, explain, is_no_space, lacks_descriptors
+from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, NoSpace, explain, is_no_space, lacks_descriptors
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -59,6 +61,7 @@ SNAPSHOT_EVERY_BYTES = 64 << 20
 # A state that is large is exported rarely: not before this many times what the last export took.
 EXPORT_REST_FACTOR = 100
 RESERVE_FILE = "reserve"
+LEADERSHIP_FILE = "leadership"
 CLEAN_RETRY_NS = 1_000 * MS
 
 log = get_logger()
@@ -94,6 +97,9 @@ class HostedGroup:
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
         self._failure: Fenced | None = None
+        self._leaders = _read_leaders(store)
+        self._leaders_noted = False
+        """The ring holds what its file does not."""
         self._snapshot_wanted = False
         self._stalls = 0
         self._clean_again_ns = 0
@@ -125,6 +131,7 @@ class HostedGroup:
         if self._failure is not None:
             raise self._failure
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
+        self._note_leaders(now_ms)
         self._note_replay()
         if self._keeping is not None and self._keeping.done():
             done, self._keeping = self._keeping, None
@@ -134,6 +141,17 @@ class HostedGroup:
         self._clean(now_ns)
         self._tell_indexer()
         return output
+
+    def _note_leaders(self, now_ms: int) -> None:
+        for change in self.replicator.take_changes():
+            self._leaders.add(change, now_ms)
+            self._leaders_noted = True
+            names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}
+            log.info("leadership changed", **names, reason=words(change.reason))
+
+    def leaders(self) -> tuple[LeadershipEvent, ...]:
+        """The last changes of leadership that this replica noticed, of earlier lives too."""
+        return self._leaders.events
 
     def _tell_indexer(self) -> None:
         """What may be read beside this thread: applied, and durable here. Below that nothing changes any more."""
@@ -189,6 +207,8 @@ class HostedGroup:
         if self._keeping is not None:
             self._keeping.result()
         self.indexer.close()
+        if self._leaders_noted:
+            self._write_leaders(self._leaders.export(self.store.identity.log_id))
         self.store.log.flush_mark()
         if self._exported is not None:
             self._write_snapshot(*self._exported[1:])
@@ -205,6 +225,9 @@ class HostedGroup:
             _, value, sync, copies = self._exported
             self._exported = None
             self._keeping = self._keeper.submit(self._write_snapshot, value, sync, copies)
+        elif self._leaders_noted:
+            self._leaders_noted = False
+            self._keeping = self._keeper.submit(self._write_leaders, self._leaders.export(self.store.identity.log_id))
         elif now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
             commit_index = self._safe_commit()
@@ -270,6 +293,10 @@ class HostedGroup:
     def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
         self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))
 
+    def _write_leaders(self, value: dict[str, Any]) -> None:
+        path = f"{self.store.state_directory}/{LEADERSHIP_FILE}"
+        self._hint("history of leadership", lambda: sealed_json.write(self.store.disk, path, value))
+
     def _hint(self, what: str, write: Any) -> None:
         """Both files may be missing or old: a full disk, or a process that may open no more files, is no reason to stop."""
         try:
@@ -285,6 +312,18 @@ class HostedGroup:
                 raise Fenced(f"the {what} could not be written: {error}") from error
             reason = "the disk is full" if is_no_space(error) else f"no more files can be open: {LIMIT_REMEDY}"
             log.warning(f"not written, {reason}", what=what, group=self.group.group)
+
+
+def _read_leaders(store: GroupStore) -> Ring:
+    """What earlier lives noted. A damaged file is people's loss only: the history begins anew."""
+    path = f"{store.state_directory}/{LEADERSHIP_FILE}"
+    if not store.disk.exists(path):
+        return Ring()
+    try:
+        return restored(sealed_json.read(store.disk, path), store.identity.log_id)
+    except Damaged as damage:
+        log.warning("the history of leadership begins anew", group=store.identity.group, reason=str(damage))
+        return Ring()
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +400,7 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
         admitted=admitted,
         lazy=_lazy(config),
     )
-    driven = Group(group.name, config.node, replica, machine, _settings(config, store.identity))
+    driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
     hosted = HostedGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
     hosted.expect_replay(phases, replica.commit_index)
     log.info(
@@ -451,7 +490,7 @@ def _lazy(config: NodeConfig) -> LazySync:
     return LazySync(flush.interval_ms * MS, flush.least_pages * PAGE_BYTES, flush.thorough_ms * MS)
 
 
-def _settings(config: NodeConfig, identity: Identity) -> LeaderSettings:
+def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> LeaderSettings:
     delivery = config.delivery
     times = LeaseTimes(
         liveness_ns=delivery.liveness_ms * MS,
@@ -459,4 +498,5 @@ def _settings(config: NodeConfig, identity: Identity) -> LeaderSettings:
         gone_ns=delivery.gone_grace_ms * MS,
     )
     policy = FlushPolicy(config.flush.of(identity.group))
-    return LeaderSettings(times=times, entry_bytes_max=identity.data_file_bytes - 8, policy=policy)
+    room = identity.data_file_bytes - 8
+    return LeaderSettings(times=times, entry_bytes_max=room, policy=policy, preferred=group.preferred_leader)

@@ -1,9 +1,9 @@
 """One node as a process: starts everything in order, refuses with one sentence, stops cleanly.
 
 Start order: platform and secret, data directory (owned by this process alone from then on), recovery of every broker group, the engine, the
-controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping is the reverse: new calls are refused, calls under way
-finish within the drain time, everything is flushed, the abort files go last. A fatal failure at any moment ends the process from whatever
-thread noticed it, before anything more can be acknowledged (invariant I9).
+controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping is the reverse: leadership goes to other nodes, new
+calls are refused, calls under way finish within the drain time, everything is flushed, the abort files go last. A fatal failure at any
+moment ends the process from whatever thread noticed it, before anything more can be acknowledged (invariant I9).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ledgermq.node.greeting import Greeter, PeerBook
 from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.hosting import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
+from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
@@ -254,7 +255,9 @@ class Node:
         self.retainer = Retainer(config, disk, {name: found.group for name, found in hosted.items()}, self.engine, self.forwarder)
         self.overview.storage = self.retainer
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
-        self.admin = AdminService(self.engine, self.controller, self.overview, Peeks(self.engine, self.forwarder), queries, self.retainer)
+        self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
+        peeks = Peeks(self.engine, self.forwarder)
+        self.admin = AdminService(self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership)
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
@@ -292,6 +295,8 @@ class Node:
             task.cancel()
         self.reconciler.stop()
         await self.retainer.stop()
+        # Everything still works: calls that come now wait for the next leader and go there.
+        await self.leadership.leave()
         self.service.drain()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)

@@ -648,3 +648,61 @@ class DropPinResponse(_message.Message):
     status: Status
     held: bool
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., held: _Optional[bool] = ...) -> None: ...
+
+class TransferLeadershipRequest(_message.Message):
+    __slots__ = ("broker_group", "to")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    to: str
+    def __init__(self, broker_group: _Optional[str] = ..., to: _Optional[str] = ...) -> None: ...
+
+class TransferLeadershipResponse(_message.Message):
+    __slots__ = ("status", "done", "lag_entries")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    lag_entries: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., lag_entries: _Optional[int] = ...) -> None: ...
+
+class LeadershipHistoryRequest(_message.Message):
+    __slots__ = ("broker_group", "last")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    last: int
+    def __init__(self, broker_group: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
+
+class LeadershipHistoryResponse(_message.Message):
+    __slots__ = ("status", "answer", "reason", "evidence", "events")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    answer: str
+    reason: str
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    events: _containers.RepeatedCompositeFieldContainer[LeadershipEvent]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., answer: _Optional[str] = ..., reason: _Optional[str] = ..., evidence: _Optional[_Iterable[str]] = ..., events: _Optional[_Iterable[_Union[LeadershipEvent, _Mapping]]] = ...) -> None: ...
+
+class LeadershipEvent(_message.Message):
+    __slots__ = ("at_ms", "term", "former", "leader", "cause", "peer", "silent_ms")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SILENT_MS_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    term: int
+    former: str
+    leader: str
+    cause: int
+    peer: str
+    silent_ms: int
+    def __init__(self, at_ms: _Optional[int] = ..., term: _Optional[int] = ..., former: _Optional[str] = ..., leader: _Optional[str] = ..., cause: _Optional[int] = ..., peer: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...

@@ -129,6 +129,16 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.FromString,
                 _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/ledgermq.v1.Admin/TransferLeadership',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
+                _registered_method=True)
+        self.LeadershipHistory = channel.unary_unary(
+                '/ledgermq.v1.Admin/LeadershipHistory',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -248,6 +258,18 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TransferLeadership(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeadershipHistory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -345,6 +367,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DropPin,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
+            ),
+            'LeadershipHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeadershipHistory,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -860,6 +892,60 @@ class Admin:
             '/ledgermq.v1.Admin/DropPin',
             ledgermq_dot_proto_dot_admin__pb2.DropPinRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.DropPinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/TransferLeadership',
+            ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeadershipHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/LeadershipHistory',
+            ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ledgermq/proto/raft.proto\x12\x0bledgermq.v1\"/\n\nRaftPacket\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\"\x8b\x02\n\x0bRaftMessage\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x34\n\x0cvote_request\x18\x04 \x01(\x0b\x32\x1c.ledgermq.v1.RaftVoteRequestH\x00\x12\x30\n\nvote_reply\x18\x05 \x01(\x0b\x32\x1a.ledgermq.v1.RaftVoteReplyH\x00\x12)\n\x06\x61ppend\x18\x06 \x01(\x0b\x32\x17.ledgermq.v1.RaftAppendH\x00\x12\x34\n\x0c\x61ppend_reply\x18\x07 \x01(\x0b\x32\x1c.ledgermq.v1.RaftAppendReplyH\x00\x42\t\n\x07\x63ontent\"E\n\x0fRaftVoteRequest\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x12\n\nlast_index\x18\x02 \x01(\x03\x12\x11\n\tlast_term\x18\x03 \x01(\x03\"-\n\rRaftVoteReply\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\xb0\x01\n\nRaftAppend\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x12\n\nprev_index\x18\x02 \x01(\x03\x12\x11\n\tprev_term\x18\x03 \x01(\x03\x12\x12\n\nprev_chain\x18\x04 \x01(\x07\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12%\n\x05range\x18\x06 \x01(\x0b\x32\x16.ledgermq.v1.RaftRange\x12\x0c\n\x04lazy\x18\x07 \x01(\x08\x12\r\n\x05\x65\x61rly\x18\x08 \x01(\x08\":\n\tRaftRange\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x0b\n\x03pos\x18\x03 \x01(\x03\"y\n\x0fRaftAppendReply\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x06\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x10\n\x08received\x18\x04 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x03\x12\x11\n\thint_term\x18\x06 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ledgermq/proto/raft.proto\x12\x0bledgermq.v1\"/\n\nRaftPacket\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\"\xbf\x02\n\x0bRaftMessage\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x34\n\x0cvote_request\x18\x04 \x01(\x0b\x32\x1c.ledgermq.v1.RaftVoteRequestH\x00\x12\x30\n\nvote_reply\x18\x05 \x01(\x0b\x32\x1a.ledgermq.v1.RaftVoteReplyH\x00\x12)\n\x06\x61ppend\x18\x06 \x01(\x0b\x32\x17.ledgermq.v1.RaftAppendH\x00\x12\x34\n\x0c\x61ppend_reply\x18\x07 \x01(\x0b\x32\x1c.ledgermq.v1.RaftAppendReplyH\x00\x12\x32\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x1b.ledgermq.v1.RaftTimeoutNowH\x00\x42\t\n\x07\x63ontent\"W\n\x0fRaftVoteRequest\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x12\n\nlast_index\x18\x02 \x01(\x03\x12\x11\n\tlast_term\x18\x03 \x01(\x03\x12\x10\n\x08transfer\x18\x04 \x01(\x08\"-\n\rRaftVoteReply\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\xb0\x01\n\nRaftAppend\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x12\n\nprev_index\x18\x02 \x01(\x03\x12\x11\n\tprev_term\x18\x03 \x01(\x03\x12\x12\n\nprev_chain\x18\x04 \x01(\x07\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12%\n\x05range\x18\x06 \x01(\x0b\x32\x16.ledgermq.v1.RaftRange\x12\x0c\n\x04lazy\x18\x07 \x01(\x08\x12\r\n\x05\x65\x61rly\x18\x08 \x01(\x08\":\n\tRaftRange\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x0b\n\x03pos\x18\x03 \x01(\x03\"\x8a\x01\n\x0fRaftAppendReply\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x06\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x10\n\x08received\x18\x04 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x03\x12\x11\n\thint_term\x18\x06 \x01(\x03\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\"F\n\x0eRaftTimeoutNow\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x11\n\tlast_term\x18\x02 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x03 \x01(\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RAFTPACKET']._serialized_start=42
   _globals['_RAFTPACKET']._serialized_end=89
   _globals['_RAFTMESSAGE']._serialized_start=92
-  _globals['_RAFTMESSAGE']._serialized_end=359
-  _globals['_RAFTVOTEREQUEST']._serialized_start=361
-  _globals['_RAFTVOTEREQUEST']._serialized_end=430
-  _globals['_RAFTVOTEREPLY']._serialized_start=432
-  _globals['_RAFTVOTEREPLY']._serialized_end=477
-  _globals['_RAFTAPPEND']._serialized_start=480
-  _globals['_RAFTAPPEND']._serialized_end=656
-  _globals['_RAFTRANGE']._serialized_start=658
-  _globals['_RAFTRANGE']._serialized_end=716
-  _globals['_RAFTAPPENDREPLY']._serialized_start=718
-  _globals['_RAFTAPPENDREPLY']._serialized_end=839
+  _globals['_RAFTMESSAGE']._serialized_end=411
+  _globals['_RAFTVOTEREQUEST']._serialized_start=413
+  _globals['_RAFTVOTEREQUEST']._serialized_end=500
+  _globals['_RAFTVOTEREPLY']._serialized_start=502
+  _globals['_RAFTVOTEREPLY']._serialized_end=547
+  _globals['_RAFTAPPEND']._serialized_start=550
+  _globals['_RAFTAPPEND']._serialized_end=726
+  _globals['_RAFTRANGE']._serialized_start=728
+  _globals['_RAFTRANGE']._serialized_end=786
+  _globals['_RAFTAPPENDREPLY']._serialized_start=789
+  _globals['_RAFTAPPENDREPLY']._serialized_end=927
+  _globals['_RAFTTIMEOUTNOW']._serialized_start=929
+  _globals['_RAFTTIMEOUTNOW']._serialized_end=999
 # @@protoc_insertion_point(module_scope)

@@ -7,19 +7,28 @@ Roles: a follower whose election timeout passes asks for pre-votes (still in its
 it leader. A leader that a majority has not answered for one maximum election timeout steps down. A voter that hears its leader refuses
 everyone else. A leader never leads the same term twice: each campaign takes a new term, durable before the first request leaves.
 A replica that is not admitted is as good as absent: it says nothing and hears nothing.
+
+A leader hands over on request (Raft dissertation §3.10, `transfer.py`): it stops accepting entries once the target is near, lets everything
+become committed and durable there, and tells it to campaign. Whoever is asked for a vote then does not insist on the leader it hears.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from ledgermq.proto.types import HardState, PeerProgress, Role
 from ledgermq.raft.config import Chance, RaftConfig
 from ledgermq.raft.effects import Effects, Push, Writes
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.progress import Peer, Stage
 from ledgermq.raft.quorum import Ballot, ballot, reached_by_majority
+from ledgermq.raft.transfer import HANDOVERS, Cause, Handover, LeaderChange, Reason
 
 NEVER_NS = 1 << 62
+MS = 1_000_000
+CHANGES_KEPT = 64
+"""Of what nobody took yet."""
 
 
 class Core:
@@ -63,6 +72,15 @@ class Core:
         self.early_index = NO_INDEX
         self._held_by_majority = NO_INDEX
         self.peers: dict[str, Peer] = {}
+        self.handover: Handover | None = None
+        self.handover_failure = ""
+        """Why the last handover came to nothing, for people; empty while one is under way."""
+        self.leaving = False
+        self._last_leader: str | None = None
+        self._led_term = -1
+        """The last leader that was known, and its term."""
+        self._candidacy = Reason(Cause.STARTED)
+        self._changes: deque[LeaderChange] = deque(maxlen=CHANGES_KEPT)
         self._chance = chance
         self._saved = hard_state
         self._pre = False
@@ -90,9 +108,15 @@ class Core:
     def tick(self, now_ns: int) -> None:
         """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
         if self.role is Role.LEADER:
-            if now_ns - self._quorum_contact_ns(now_ns) >= self.config.timing.election_max_ns:
-                self._become_follower(self.term, None, now_ns)
+            silent_ns = now_ns - self._quorum_contact_ns(now_ns)
+            if silent_ns >= self.config.timing.election_max_ns:
+                self._become_follower(self.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
+            elif self.handover is not None and now_ns >= self.handover.until_ns:
+                self._give_up_handover(self._why_late(self.handover))
         elif self.admitted and self.role is not Role.LEARNER and now_ns >= self._election_due_ns:
+            silent_ms = (now_ns - self._leader_heard_ns) // MS
+            known = self._last_leader is not None
+            self._candidacy = Reason(Cause.ELECTION_TIMEOUT, self._last_leader or "", silent_ms) if known else Reason(Cause.STARTED)
             self._campaign(now_ns, pre=True)
 
     def admit(self) -> None:
@@ -134,13 +158,15 @@ class Core:
             self._on_vote_reply(message, now_ns)
         elif isinstance(message, Append):
             self._on_append(message, now_ns, chains_agree)
+        elif isinstance(message, TimeoutNow):
+            self._on_timeout_now(message, now_ns)
         else:
             self._on_append_reply(message, now_ns)
 
     def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False) -> None:
         """Leader only: the driver appended this range of the leader's own term. `urgent`: it is to become durable at once; `early`: its
         `replicated_index` is waited for."""
-        assert self.role is Role.LEADER and extent.term == self.term, (extent, self)
+        assert self.accepting and extent.term == self.term, (extent, self)
         assert not extent.membership, "membership is fixed by the group's first entry"
         self.log.append(extent.first_index, extent.last_index, extent.term)
         if urgent:
@@ -206,7 +232,10 @@ class Core:
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
         writes = self.take_writes()
-        pushes = self._replicate(now_ns) if self.role is Role.LEADER and self._fence is None else ()
+        pushes: tuple[Push, ...] = ()
+        if self.role is Role.LEADER and self._fence is None:
+            self._advance_handover(now_ns)
+            pushes = self._replicate(now_ns)
         messages, self._messages = (tuple(self._messages) if self._fence is None else ()), []
         changed, self._role_changed = self._role_changed, False
         return Effects(self._fence, writes, messages, pushes, self.commit_index, changed)
@@ -214,7 +243,8 @@ class Core:
     def wake_at_ns(self, now_ns: int) -> int:
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
-            return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns)
+            limit = NEVER_NS if self.handover is None else self.handover.until_ns
+            return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns, limit)
         return NEVER_NS if self.role is Role.LEARNER or not self.admitted else self._election_due_ns
 
     # Rules that safety hangs on, one method each
@@ -258,7 +288,7 @@ class Core:
 
     # Elections
 
-    def _campaign(self, now_ns: int, *, pre: bool) -> None:
+    def _campaign(self, now_ns: int, *, pre: bool, transfer: bool = False) -> None:
         self._enter(Role.CANDIDATE, None)
         self._pre = pre
         if not pre:
@@ -269,7 +299,7 @@ class Core:
         asked = self.term + int(pre)
         for voter in self.config.voters:
             if voter != self.config.node:
-                self._messages.append(VoteRequest(self.config.node, voter, asked, pre, self.log.end_index, self.log.end_term))
+                self._messages.append(VoteRequest(self.config.node, voter, asked, pre, self.log.end_index, self.log.end_term, transfer))
         self._count_votes(now_ns)
 
     def _count_votes(self, now_ns: int) -> None:
@@ -282,10 +312,10 @@ class Core:
             self._become_follower(self.term, None, now_ns)
 
     def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
-        if request.term > self.term and self._hears_leader(now_ns):
+        if request.term > self.term and self._hears_leader(now_ns) and not request.transfer:
             return self._answer_vote(request, granted=False)
         if request.term > self.term and not request.pre:
-            self._become_follower(request.term, None, now_ns)
+            self._become_follower(request.term, None, now_ns, self._reason_to_yield(request.sender))
         if request.pre:
             granted = request.term > self.term and self._up_to_date(request)
         else:
@@ -302,7 +332,7 @@ class Core:
 
     def _on_vote_reply(self, reply: VoteReply, now_ns: int) -> None:
         if reply.term > self.term and not (reply.pre and reply.granted):
-            return self._become_follower(reply.term, None, now_ns)
+            return self._become_follower(reply.term, None, now_ns, self._reason_to_yield(reply.sender))
         if self.role is not Role.CANDIDATE or reply.pre != self._pre:
             return None
         if reply.granted and reply.term != self.term + int(self._pre):
@@ -313,7 +343,8 @@ class Core:
         return None
 
     def _become_leader(self, now_ns: int) -> None:
-        self._enter(Role.LEADER, self.config.node)
+        self._enter(Role.LEADER, self.config.node, self._candidacy)
+        self.handover_failure = ""
         self._round = 0
         self._heartbeat_due_ns = now_ns
         # Of which class entries of earlier terms are, nobody knows any more.
@@ -322,21 +353,26 @@ class Core:
         self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.config.peers}
         self._advance_commit()
 
-    def _become_follower(self, term: int, leader: str | None, now_ns: int) -> None:
+    def _become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
         """Also the way from one leader or term to the next; whatever was verified against the old leader is not against the new."""
         if (term, leader) != (self.term, self.leader):
             self.verified_index = NO_INDEX
             self._leader_commit = NO_INDEX
             self._seen_round = 0
             self._reply_owed = False
+        if self.role is Role.LEADER:
+            self._leader_heard_ns = now_ns
         if term > self.term:
             self.term = term
             self.voted_for = None
-        self._enter(Role.FOLLOWER if self.config.node in self.config.voters else Role.LEARNER, leader)
+        self._enter(Role.FOLLOWER if self.config.node in self.config.voters else Role.LEARNER, leader, reason)
         self._restart_election_timer(now_ns)
 
-    def _enter(self, role: Role, leader: str | None) -> None:
+    def _enter(self, role: Role, leader: str | None, reason: Reason | None = None) -> None:
+        """`reason`: why another leads from now on, or nobody that we know; told outside where a leader came or went."""
         self._role_changed |= (role, leader) != (self.role, self.leader)
+        self._note_change(role, leader, reason or Reason(Cause.FOLLOWED, leader or ""))
+        self.handover = None
         self.role = role
         self.leader = leader
         self._votes = {}
@@ -357,7 +393,8 @@ class Core:
         if message.term == self.term and self.leader not in (None, message.sender):
             return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")
         if (message.term, message.sender) != (self.term, self.leader):
-            self._become_follower(message.term, message.sender, now_ns)
+            yields = self.role is Role.LEADER
+            self._become_follower(message.term, message.sender, now_ns, self._reason_to_yield(message.sender) if yields else None)
         self._leader_heard_ns = now_ns
         self._restart_election_timer(now_ns)
         self._seen_round = max(self._seen_round, message.round)
@@ -423,19 +460,21 @@ class Core:
 
     def _answer_append(self, to: str, round_: int, rejected: bool, received: int, durable: int, hint_term: int = NO_TERM) -> None:
         me = self.config
-        self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, rejected, received, durable, hint_term))
+        said = (rejected, received, durable, hint_term, self.leaving)
+        self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, *said))
 
     # Leading
 
     def _on_append_reply(self, reply: AppendReply, now_ns: int) -> None:
         if reply.term > self.term:
-            return self._become_follower(reply.term, None, now_ns)
+            return self._become_follower(reply.term, None, now_ns, self._reason_to_yield(reply.sender))
         if self.role is not Role.LEADER or reply.term < self.term:
             return None
         peer = self.peers[reply.sender]
         if not peer.admit(reply, self._round):
             return None
         peer.contact_ns = now_ns
+        peer.leaving = reply.leaving
         if reply.rejected:
             peer.rejected(reply, self.log, self._round)
         else:
@@ -502,6 +541,121 @@ class Core:
             return extent.first_index > self.urgent_index
         return min(self.urgent_index, prev_index) <= peer.durable
 
+    # Handing over (Raft dissertation §3.10)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a proposal may be appended now: on a leader, but for the closed part of a handover."""
+        return self.role is Role.LEADER and (self.handover is None or not self.handover.closed)
+
+    def leave(self) -> None:
+        """This replica is about to stop: it takes no leadership over any more, and says so."""
+        self.leaving = True
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        """Leader only: whether this peer was heard within the shortest election timeout, and lacks nothing that is not under way to it."""
+        peer = self.peers.get(node)
+        if peer is None or self._objection(peer, now_ns):
+            return False
+        return peer.stage is Stage.FLOWING and peer.next_index > self.log.end_index
+
+    def best_successor(self, now_ns: int) -> str | None:
+        """Leader only: the voter that could take over soonest, if any is there."""
+        peers = [self.peers[voter] for voter in self.config.voters if voter in self.peers]
+        able = [(peer.durable, peer.received, peer.node) for peer in peers if self._objection(peer, now_ns) is None]
+        return max(able)[2] if able else None
+
+    def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
+        """Leader only: hand over to this voter. None: it is under way, and asking again makes it more patient. Else why not."""
+        assert self.role is Role.LEADER and to != self.config.node and cause in HANDOVERS, (to, self)
+        if to not in self.config.voters:
+            return f"{to} is no voter of this group; its voters are {', '.join(self.config.voters)}"
+        if objection := self._objection(self.peers[to], now_ns):
+            return objection
+        if self.handover is not None and self.handover.to != to:
+            return f"leadership is being handed over to {self.handover.to} already"
+        if self.handover is None:
+            self.handover, self.handover_failure = Handover(to, cause, now_ns + patience_ns), ""
+        self.handover.be_patient(now_ns + patience_ns)
+        return None
+
+    def _objection(self, peer: Peer, now_ns: int) -> str | None:
+        """Why this peer could not take over. One that is not admitted says nothing, so it is not heard either."""
+        if peer.boot_id is None:
+            return f"{peer.node} has not answered this leader yet; it may be down, or its directory may not be known to all voters"
+        if now_ns - peer.contact_ns >= self.config.timing.election_min_ns:
+            return f"{peer.node} has not been heard for {(now_ns - peer.contact_ns) // MS} ms"
+        if peer.needs_snapshot:
+            return f"{peer.node} lacks entries that the leader's log does not hold any more"
+        return f"{peer.node} is about to stop" if peer.leaving else None
+
+    def _advance_handover(self, now_ns: int) -> None:
+        """Close when the target is near; tell it to campaign when nothing is missing, and again with every heartbeat period."""
+        handover = self.handover
+        if handover is None:
+            return
+        peer = self.peers[handover.to]
+        if peer.leaving:
+            return self._give_up_handover(f"{peer.node} is about to stop")
+        if not handover.closed and self.keeps_up(peer.node, now_ns):
+            handover.close(now_ns + self.config.timing.election_max_ns)
+            self.urge()
+        if handover.closed and self._holds_everything(peer) and now_ns >= handover.again_ns:
+            handover.told = True
+            handover.again_ns = now_ns + self.config.timing.heartbeat_ns
+            me, end = self.config.node, self.log
+            self._messages.append(TimeoutNow(me, peer.node, self.term, end.end_index, end.end_term, handover.cause))
+
+    def _holds_everything(self, peer: Peer) -> bool:
+        """The target wins any election, and nobody waits for an entry of ours any more: no caller is left with an unknown outcome."""
+        end = self.log.end_index
+        return peer.received >= end and peer.durable >= end and self.commit_index >= end
+
+    def _on_timeout_now(self, message: TimeoutNow, now_ns: int) -> None:
+        """Campaign in a term of our own at once, without a pre-vote; unless the word is old, or this replica is about to stop."""
+        if (message.term, message.sender) != (self.term, self.leader) or self.role is not Role.FOLLOWER:
+            return
+        if self.leaving:
+            return self._accept(message.sender)
+        if (message.last_index, message.last_term) != (self.log.end_index, self.log.end_term):
+            return
+        self._candidacy = Reason(message.cause, message.sender)
+        self._campaign(now_ns, pre=False, transfer=True)
+
+    def _why_late(self, handover: Handover) -> str:
+        peer = self.peers[handover.to]
+        if not handover.closed:
+            return f"{peer.node} did not come near the end of the log in time: it holds entry {peer.received} of {self.log.end_index}"
+        if not handover.told:
+            return f"{peer.node} did not store the last entries in time: entry {peer.durable} of {self.log.end_index} is durable there"
+        return f"{peer.node} was told to take over and did not do so within {self.config.timing.election_max_ns // MS} ms"
+
+    def _give_up_handover(self, why: str) -> None:
+        """The leader goes on. Should the target campaign after all, its term deposes this leader as any other would."""
+        self.handover, self.handover_failure = None, why
+
+    # Why leadership moved
+
+    def take_changes(self) -> tuple[LeaderChange, ...]:
+        """Leaders that came and went since the last call."""
+        changes = tuple(self._changes)
+        self._changes.clear()
+        return changes
+
+    def _reason_to_yield(self, sender: str) -> Reason:
+        """Of a leader to whom a higher term was shown: its own handover, or somebody else's doing."""
+        handover = self.handover
+        if handover is not None and handover.told and handover.to == sender:
+            return Reason(handover.cause, sender)
+        return Reason(Cause.HIGHER_TERM, sender)
+
+    def _note_change(self, role: Role, leader: str | None, reason: Reason) -> None:
+        if leader is not None and (self.term, leader) != (self._led_term, self._last_leader):
+            self._changes.append(LeaderChange(self.term, self._last_leader, leader, reason))
+            self._led_term, self._last_leader = self.term, leader
+        elif self.role is Role.LEADER and role is not Role.LEADER:
+            self._changes.append(LeaderChange(self._led_term, self._last_leader, None, reason))
+
     # Ending and looking
 
     def _stop(self, reason: str) -> None:
@@ -532,6 +686,7 @@ class Core:
         assert (self.role is Role.LEADER) == (self.leader == self.config.node), self
         assert self.role is not Role.LEADER or self.voted_for == self.config.node, self
         assert self.role is Role.LEADER or not self.peers, self
+        assert self.handover is None or (self.role is Role.LEADER and self.handover.to in self.peers), self
         assert self.admitted or (self.leader is None and self.role is not Role.CANDIDATE), self
         for peer in self.peers.values():
             peer.check(end)

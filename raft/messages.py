@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledgermq.raft.transfer import Cause
+
 NO_INDEX = -1
 NO_TERM = -1
 
@@ -28,7 +30,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6): nobody changes state for it."""
+    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6): nobody changes state for it.
+
+    `transfer`: the leader itself told the candidate to campaign (§3.10), so that having heard that leader is no reason to refuse.
+    """
 
     sender: str
     to: str
@@ -36,6 +41,7 @@ class VoteRequest:
     pre: bool
     last_index: int
     last_term: int
+    transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,8 @@ class AppendReply:
 
     `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the
     highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
-    term there; then `durable` is −1. A reply in a term above the leader's deposes it.
+    term there; then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and would not
+    take leadership over.
     """
 
     sender: str
@@ -92,6 +99,20 @@ class AppendReply:
     received: int
     durable: int
     hint_term: int = NO_TERM
+    leaving: bool = False
 
 
-Message = VoteRequest | VoteReply | Append | AppendReply
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with this very entry, is to campaign at once.
+    A copy that comes late finds another end or another term, and means nothing."""
+
+    sender: str
+    to: str
+    term: int
+    last_index: int
+    last_term: int
+    cause: Cause
+
+
+Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow

@@ -41,6 +41,7 @@ class Peer:
     told_commit     the commit index it has been told, as far as it can follow it
     told_urgent     up to here a message asked it to sync at once; a hint for promptness, every heartbeat says it again
     probe_due       an answer moved the question: ask at once instead of with the next heartbeat
+    leaving         it is about to stop, by its own word, and takes no leadership over
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
@@ -56,6 +57,7 @@ class Peer:
         self.suspect = False
         self.probe_due = True
         self.needs_snapshot = False
+        self.leaving = False
         self.told_commit = -1
         self.told_urgent = -1
         self.contact_ns = now_ns

@@ -13,6 +13,7 @@ from typing import Any
 
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
+from ledgermq.raft.transfer import Cause
 
 Token = int
 
@@ -216,6 +217,34 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Let another replica lead: `to`, or the most advanced voter. Answer: `HandedOver` once a replica other than this one leads,
+    `HandingOver` when that has not happened by `until_ns`; it goes on for `patience_ns`, and asking again prolongs it. For a
+    `PLANNED_STOP` this replica takes no leadership over any more, whoever leads now."""
+
+    token: Token
+    to: str | None
+    cause: Cause
+    patience_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """`leader` leads; it may have done so all the time."""
+
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandingOver:
+    """Still this replica: the target has not stored the last `lag_entries` entries, as far as is known."""
+
+    to: str
+    lag_entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     """Committed messages of one queue without a lease: from `offset` (clamped to what exists), at most `max_messages`. Any replica
     answers. Answer: `Peeked`."""
@@ -238,8 +267,8 @@ class Peeked:
     """The first offset there is: below it, messages were trimmed or belong to an earlier topic of this name."""
 
 
-Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Reset | Seal | Trim | Peek
-Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked
+Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Reset | Seal | Trim | Peek | HandOver
+Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | HandedOver | HandingOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +277,7 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file).
+    `too-large` (fits no log file), `transfer-refused` (leadership stays; `detail` says why).
     """
 
     reason: str

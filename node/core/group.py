@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, Done, GroupView, Peek
+from ledgermq.node.core.calls import Call, Done, GroupView, HandOver, Peek
 from ledgermq.node.core.flush import FlushPolicy, policy_of
+from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.plan import Plan
@@ -82,6 +83,7 @@ class Group:
         self.replicator = replicator
         self.machine = machine
         self.leader = Leader(machine, settings)
+        self._handovers = Handovers(node, replicator, settings.preferred)
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._hold_calls: tuple[object, bool] = (None, True)
@@ -138,7 +140,9 @@ class Group:
         for call in calls:
             if isinstance(call, Peek):
                 turn.done.append(Done(call.token, self.machine.peek(call)))
-        others = [call for call in calls if not isinstance(call, Peek)]
+            elif isinstance(call, HandOver):
+                turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
+        others = [call for call in calls if not isinstance(call, Peek | HandOver)]
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _take_output(self, turn: _Turn) -> None:
@@ -162,7 +166,7 @@ class Group:
         if self.leader.term is None:
             self.leader.lead(leads)
             self._rebuild_sequencer()
-        if self._term_start is None and not turn.full:
+        if self._term_start is None and not turn.full and self.replicator.accepting:
             index = self.replicator.end_index + 1
             record = control.TermStart(leads, self.node)
             if self._append(turn, [control.draft(record, turn.now_ms)], control_only=True) is not None:
@@ -205,7 +209,8 @@ class Group:
 
     def _propose(self, turn: _Turn) -> bool:
         """Plan everything that waits and append it; True if something was appended."""
-        if turn.full or not self.leader.has_work():
+        if turn.full or not self.replicator.accepting or not self.leader.has_work():
+            # In the last moments of a handover calls wait: for the next leader, or for this one if it stays.
             return False
         if turn.stalled:
             # What is appended now could not be applied, and its caller would wait for nothing.
@@ -276,6 +281,10 @@ class Group:
 
     def _finish(self, turn: _Turn) -> TurnOutput:
         turn.done += self.leader.due(turn.now_ns)
+        if self.leader.serving:
+            self._handovers.prefer(turn.now_ns)
+        turn.done += self._handovers.look(turn.now_ns)
+        turn.wake(self._handovers.wake_at_ns())
         turn.wake(turn.replica_wake_at_ns)
         turn.wake(self.leader.wake_at_ns())
         if turn.full or turn.stalled:

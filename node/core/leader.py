@@ -52,6 +52,8 @@ class LeaderSettings:
     entry_bytes_max: int = (64 << 20) - 8
     policy: FlushPolicy = FlushPolicy.DURABLE
     """What messages of topics without a durability of their own are acknowledged for."""
+    preferred: str | None = None
+    """The replica that is to lead whenever it can."""
 
 
 class Leader:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.errors import EXIT_FAILED
 
 
@@ -93,6 +94,41 @@ class Replicator(Protocol):
     @property
     def replicated_index(self) -> int:
         """On a leader the last entry of its term that a majority holds in memory, ≥ `commit_index`; elsewhere `commit_index`."""
+        ...
+
+    @property
+    def accepting(self) -> bool:
+        """Whether `propose` may succeed: on a leader, but for the last moments of a handover."""
+        ...
+
+    @property
+    def handover(self) -> Handover | None:
+        """The handover under way, if any."""
+        ...
+
+    @property
+    def handover_failure(self) -> str:
+        """Why the last handover of this leader came to nothing, for people."""
+        ...
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        """Leader only: whether this peer was heard lately and lacks nothing that is not under way to it."""
+        ...
+
+    def lag_of(self, node: str) -> int:
+        """Leader only: how many entries this peer has not stored durably, as far as is known."""
+        ...
+
+    def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
+        """Leader only: hand over to this voter, or to the most advanced one. None: it is under way; else why not, for people."""
+        ...
+
+    def leave(self) -> None:
+        """This node is about to stop: it takes no leadership over any more. Everything else goes on."""
+        ...
+
+    def take_changes(self) -> Sequence[LeaderChange]:
+        """Leaders that came and went since the last call."""
         ...
 
     def tick(self, now_ns: int) -> None: ...

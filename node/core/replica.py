@@ -26,6 +26,7 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
+from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.entry_log import EntryLog, SyncJob
 from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
@@ -111,6 +112,25 @@ class RaftReplica:
     @property
     def replicated_index(self) -> int:
         return self.core.replicated_index
+
+    @property
+    def accepting(self) -> bool:
+        return self.core.accepting
+
+    @property
+    def handover(self) -> Handover | None:
+        return self.core.handover
+
+    @property
+    def handover_failure(self) -> str:
+        return self.core.handover_failure
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        return self.core.keeps_up(node, now_ns)
+
+    def lag_of(self, node: str) -> int:
+        peer = self.core.peers.get(node)
+        return self.end_index - (NO_INDEX if peer is None else peer.durable)
 
     def status(self) -> ReplicaStatus:
         """`applied_index` is −1: applying is the caller's business."""
@@ -201,8 +221,8 @@ class RaftReplica:
         early: bool = False,
     ) -> Sequence[Range]:
         self._refuse_when_fenced()
-        if self.role is not Role.LEADER:
-            raise NotLeader(self.leader)
+        if not self.accepting:
+            raise NotLeader(self.leader if self.handover is None else self.handover.to)
         self._carry_out(self.core.take_writes(), None)
         try:
             with self._fencing("the log could not be written"):
@@ -218,6 +238,19 @@ class RaftReplica:
 
     def hurry(self) -> None:
         self.core.urge()
+
+    def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
+        self._refuse_when_fenced()
+        successor = to or (self.core.handover.to if self.core.handover is not None else self.core.best_successor(now_ns))
+        if successor is None:
+            return "no other voter of this group is there to take over"
+        return self.core.transfer(successor, cause, now_ns, patience_ns)
+
+    def leave(self) -> None:
+        self.core.leave()
+
+    def take_changes(self) -> tuple[LeaderChange, ...]:
+        return self.core.take_changes()
 
     def take(self, now_ns: int) -> ReplicaOutput:
         self._refuse_when_fenced()

@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import HANDOVERS, Cause
 
 TERM_MAX = 1 << 62
 """No honest term comes near it. From a higher one the receiver's own next campaign could leave the 64 bits of the wire and of the disk."""
@@ -51,18 +52,23 @@ def encode_append(message: Append, prev_chain: int, entries: Range | None) -> Pe
     return _seal(header, entries.data)
 
 
-def encode(message: VoteRequest | VoteReply | AppendReply) -> PeerPacket:
+def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow) -> PeerPacket:
     """A message that needs nothing from the log."""
     header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
     if isinstance(message, VoteRequest):
         request = header.vote_request
         request.pre, request.last_index, request.last_term = message.pre, message.last_index, message.last_term
+        request.transfer = message.transfer
     elif isinstance(message, VoteReply):
         header.vote_reply.pre, header.vote_reply.granted = message.pre, message.granted
+    elif isinstance(message, TimeoutNow):
+        now = header.timeout_now
+        now.last_index, now.last_term, now.cause = message.last_index, message.last_term, message.cause
     else:
         reply = header.append_reply
         reply.round, reply.boot_id, reply.rejected = message.round, message.boot_id, message.rejected
         reply.received, reply.durable, reply.hint_term = message.received, message.durable, message.hint_term
+        reply.leaving = message.leaving
     return _seal(header, b"")
 
 
@@ -98,16 +104,26 @@ def _open(packet: PeerPacket) -> RaftMessage:
 def _plain(header: RaftMessage, kind: str | None) -> Message:
     if kind == "vote_request":
         request = header.vote_request
-        return VoteRequest(header.sender, header.to, header.term, request.pre, request.last_index, request.last_term)
+        _demand(not (request.pre and request.transfer), "a pre-vote for a handover")
+        last = (request.last_index, request.last_term, request.transfer)
+        return VoteRequest(header.sender, header.to, header.term, request.pre, *last)
     if kind == "vote_reply":
         return VoteReply(header.sender, header.to, header.term, header.vote_reply.pre, header.vote_reply.granted)
+    if kind == "timeout_now":
+        return _timeout_now(header)
     if kind != "append_reply":
         raise BadPacket("shape", f"unknown content {kind}")
     reply = header.append_reply
     _demand(NO_INDEX <= reply.durable <= reply.received, "durable above received")
-    return AppendReply(
-        header.sender, header.to, header.term, reply.round, reply.boot_id, reply.rejected, reply.received, reply.durable, reply.hint_term
-    )
+    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving)
+    return AppendReply(header.sender, header.to, header.term, reply.round, reply.boot_id, *said)
+
+
+def _timeout_now(header: RaftMessage) -> TimeoutNow:
+    now = header.timeout_now
+    _demand(now.last_index >= 0 and 0 <= now.last_term <= header.term, "a handover without a last entry")
+    _demand(now.cause in HANDOVERS, "a handover for no known reason")
+    return TimeoutNow(header.sender, header.to, header.term, now.last_index, now.last_term, Cause(now.cause))
 
 
 def _append(header: RaftMessage, payload: bytes | memoryview) -> Arrived:

@@ -19,6 +19,7 @@ from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range,
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import NoSpace
 
@@ -89,6 +90,32 @@ class FakeReplicator:
         self.replicated: int | None = None
         """The replicated index, when it is not the commit index."""
         self.hurried = 0
+        self.handover: Handover | None = None
+        self.handover_failure = ""
+        self.objection: str | None = None
+        self.kept_up = True
+        self.left = False
+
+    @property
+    def accepting(self) -> bool:
+        return self.role is Role.LEADER and (self.handover is None or not self.handover.closed)
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        return self.kept_up
+
+    def lag_of(self, node: str) -> int:
+        return 7
+
+    def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
+        if self.objection is None:
+            self.handover = Handover(to or "n2", cause, now_ns + patience_ns)
+        return self.objection
+
+    def leave(self) -> None:
+        self.left = True
+
+    def take_changes(self) -> Sequence[LeaderChange]:
+        return ()
 
     @property
     def end_index(self) -> int:
@@ -124,7 +151,7 @@ class FakeReplicator:
         urgent: bool = True,
         early: bool = False,
     ) -> Sequence[Range]:
-        if self.role is not Role.LEADER:
+        if not self.accepting:
             raise NotLeader(self.leader)
         if self.full and not (control and not self.full_for_control):
             raise LogFull
@@ -153,6 +180,7 @@ class FakeReplicator:
 
     def follow(self, term: int, leader: str | None) -> None:
         self.role, self.term, self.leader = Role.FOLLOWER, term, leader
+        self.handover = None
 
 
 class MemoryQueues:

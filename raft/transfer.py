@@ -1,0 +1,70 @@
+"""Handing leadership over (Raft dissertation §3.10), and why leadership moved: the values of both, and the record of one handover.
+
+A handover has two parts. *Open*: the leader goes on accepting entries while the target comes near; whoever asked has patience until
+`until_ns`. *Closed*: everything the target lacks is under way to it, no entry is accepted any more, and the target is told to campaign as
+soon as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader goes on as before.
+Nothing here decides when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Cause(IntEnum):
+    """Why a leader came or went. The numbers travel between nodes and are stored: they never change their meaning."""
+
+    STARTED = 1
+    ELECTION_TIMEOUT = 2
+    OPERATOR = 3
+    PLANNED_STOP = 4
+    PREFERRED = 5
+    NO_MAJORITY = 6
+    HIGHER_TERM = 7
+    FOLLOWED = 8
+
+
+HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`peer`: who was not heard, who showed the higher term, who handed over, or whom we follow. `silent_ms`: for how long nothing was
+    heard of it, or of a majority."""
+
+    cause: Cause
+    peer: str = ""
+    silent_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """One replica learned of another leader, or a leader stopped being one (`leader` is None). `former` is the last leader it knew."""
+
+    term: int
+    former: str | None
+    leader: str | None
+    reason: Reason
+
+
+@dataclass(slots=True)
+class Handover:
+    """The one handover under way."""
+
+    to: str
+    cause: Cause
+    until_ns: int
+    closed: bool = False
+    told: bool = False
+    """The target was told to campaign: from now on it may take over at any moment."""
+    again_ns: int = 0
+    """When to tell it once more."""
+
+    def be_patient(self, until_ns: int) -> None:
+        """Whoever asked asks again: the open part may last longer. The closed one never does."""
+        if not self.closed:
+            self.until_ns = max(self.until_ns, until_ns)
+
+    def close(self, until_ns: int) -> None:
+        self.closed, self.until_ns = True, until_ns
