@@ -486,6 +486,7 @@ cluster:
     - name: g1
       replicas: [n1, n2, n3]
       data_file_bytes: 1GiB                  # fixed when the group is created
+      # preferred_leader: n1                 # leads whenever it has kept up for a while
 nodes:                         # where every node is reached
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}

@@ -143,7 +143,7 @@ class HostedGroup:
         return output
 
     def _note_leaders(self, now_ms: int) -> None:
-        for change in self.replicator.take_changes():
+        for change in self.group.replicator.take_changes():
             self._leaders.add(change, now_ms)
             self._leaders_noted = True
             names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}

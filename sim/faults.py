@@ -110,6 +110,11 @@ def trim(world: World) -> None:
     world.trim(world.chance.randrange(1, 4))
 
 
+def transfer(world: World) -> None:
+    """No fault either: leadership is handed to some node, whatever state that one is in (row 37)."""
+    world.transfer(some_node(world))
+
+
 FAULTS: dict[str, Fault] = {
     "kill": kill,
     "power-cut": power_cut,
@@ -122,7 +127,7 @@ FAULTS: dict[str, Fault] = {
     "slow-disks": slow_disks,
     "failed-sync": failed_sync,
 }
-RARE: dict[str, Fault] = {"kill-inside": kill_inside, "full-disk": full_disk, "trim": trim}
+RARE: dict[str, Fault] = {"kill-inside": kill_inside, "full-disk": full_disk, "trim": trim, "transfer": transfer}
 """Known by name only: the seeds that found what the track record tells draw from FAULTS alone, and go on telling the same stories."""
 KNOWN = FAULTS | RARE
 

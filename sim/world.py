@@ -17,6 +17,7 @@ from functools import partial
 from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, SyncTicket
 from ledgermq.proto.types import Role
+from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acknowledgements import Acknowledgements, lost
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, Violation
@@ -261,7 +262,7 @@ class World:
     def _propose(self, station: Station, life: Life) -> None:
         """A new leader's term-start record first, then whatever the workload wants."""
         replica = life.replica
-        if replica.role is not Role.LEADER:
+        if not replica.accepting:
             return
         batch = self.workload.next_batch(station.name, replica.term, self.now)
         if batch is None:
@@ -297,6 +298,16 @@ class World:
                 continue
             except Fenced as fenced:
                 self._fenced(station.name, fenced)
+
+    def transfer(self, to: str) -> None:
+        """Whoever leads is asked to let another node lead."""
+        for station in self.stations.values():
+            life = station.life
+            if life is None or self.now < station.paused_until or life.role is not Role.LEADER or station.name == to:
+                continue
+            refusal = life.replica.transfer(self.now, to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
+            self.note(f"transfer {station.name} {to} {'refused' if refusal else 'begun'}")
+            self.after(0, partial(self._turn, station.name))
 
     def _fenced(self, name: str, fenced: Fenced | LogFenced) -> None:
         """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""

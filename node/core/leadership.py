@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.raft.transfer import Cause, LeaderChange, Reason
+from ledgermq.raft.transfer import HANDOVERS, Cause, LeaderChange, Reason
 
 EVENTS_KEPT = 64
 VERSION = 1
@@ -98,11 +98,11 @@ def merged(group: str, told: Mapping[str, Sequence[LeadershipEvent]], silent: Se
         return History(f"no change of leadership of {group} is recorded on the nodes that answer", "unknown", missing)
     terms = sorted(came)
     lines = tuple(_line(came, went, terms, at) for at in range(max(0, len(terms) - last), len(terms)))
-    _, newest = came[terms[-1]]
+    newest, reason = came[terms[-1]][1], _reason(came, went, terms, len(terms) - 1)
     before = _former(came, terms, len(terms) - 1)
     moved = f"moved from {before} to {newest.leader}" if before not in (None, newest.leader) else f"went to {newest.leader}"
-    answer = f"leadership of {group} {moved} at {_time(newest.at_ms)} (term {newest.term}): {words(newest.reason)}"
-    return History(answer, newest.cause.name.lower().replace("_", "-"), (*lines, *missing))
+    answer = f"leadership of {group} {moved} at {_time(newest.at_ms)} (term {newest.term}): {words(reason)}"
+    return History(answer, reason.cause.name.lower().replace("_", "-"), (*lines, *missing))
 
 
 def _knows_better(node: str, event: LeadershipEvent, other: str, known: LeadershipEvent) -> bool:
@@ -115,12 +115,21 @@ def _former(came: Mapping[int, tuple[str, LeadershipEvent]], terms: list[int], a
     return own if own is not None or at == 0 else came[terms[at - 1]][1].leader
 
 
+def _reason(came: Mapping[int, tuple[str, LeadershipEvent]], went: Mapping[int, LeadershipEvent], terms: list[int], at: int) -> Reason:
+    """Where only followers of the new leader answer, the old one may still know that it handed over."""
+    own = came[terms[at]][1].reason
+    left = went.get(terms[at - 1]) if at > 0 else None
+    if own.cause is Cause.FOLLOWED and left is not None and left.cause in HANDOVERS:
+        return Reason(left.cause, left.former or "")
+    return own
+
+
 def _line(came: Mapping[int, tuple[str, LeadershipEvent]], went: Mapping[int, LeadershipEvent], terms: list[int], at: int) -> str:
     node, event = came[terms[at]]
     before = _former(came, terms, at) or "nobody"
-    line = f"{_time(event.at_ms)} term {event.term}: {before} -> {event.leader}, {words(event.reason)} (told by {node})"
+    line = f"{_time(event.at_ms)} term {event.term}: {before} -> {event.leader}, {words(_reason(came, went, terms, at))} (told by {node})"
     left = went.get(terms[at - 1]) if at > 0 else None
-    return line if left is None else f"{line}; {left.former} stepped down: {words(left.reason)}"
+    return line if left is None or left.cause in HANDOVERS else f"{line}; {left.former} stepped down: {words(left.reason)}"
 
 
 def _time(at_ms: int) -> str:

@@ -203,3 +203,13 @@ def test_no_secret_at_all_is_refused() -> None:
     with pytest.raises(FatalError, match="no cluster secret") as caught:
         config.validate(tree).secret()
     assert caught.value.exit_code == 77
+
+
+def test_a_preferred_leader_must_be_a_replica() -> None:
+    """A wrong name is told at the start, not by a leader that never moves."""
+    tree = example()
+    tree["cluster"]["groups"][0]["preferred_leader"] = "n2"
+    assert config.validate(tree).cluster.groups[0].preferred_leader == "n2"
+    tree["cluster"]["groups"][0]["preferred_leader"] = "n9"
+    with pytest.raises(ConfigError, match="preferred_leader 'n9' is none of the replicas n1, n2, n3"):
+        config.validate(tree)

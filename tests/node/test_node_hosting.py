@@ -20,6 +20,7 @@ from ledgermq.node.errors import ConfigError
 from ledgermq.node.hosting import HostedGroup, open_groups
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from ledgermq.raft.transfer import Cause
 from ledgermq.storage import memory
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.identity import write_peers
@@ -423,3 +424,28 @@ def test_a_crash_while_the_queues_are_made_again_loses_no_unit(tmp_path: Path, l
     again = Driver(single(tmp_path))
     assert again.count() == 50
     again.group.close()
+
+
+def test_the_history_of_leadership_survives_stops_and_crashes(tmp_path: Path) -> None:
+    """Each life adds its own changes to those of the lives before it, however it ended."""
+    driver = Driver(single(tmp_path))
+    driver.turn(elapsed_ns=S)
+    driver.crash()
+    driver = Driver(single(tmp_path))
+    driver.group.close()
+    driver = Driver(single(tmp_path))
+    events = driver.group.leaders()
+    assert [(event.term, event.leader, event.cause) for event in events] == [(term, "n1", Cause.STARTED) for term in (1, 2, 3)]
+    driver.group.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", b'{"v":1,"crc32c":1}'])
+def test_a_damaged_history_of_leadership_begins_anew(tmp_path: Path, content: bytes) -> None:
+    """Only people read it: no replica stops for it."""
+    Driver(single(tmp_path)).group.close()
+    path = tmp_path / "g1/state/leadership"
+    assert path.exists()
+    path.write_bytes(content)
+    driver = Driver(single(tmp_path))
+    assert [event.term for event in driver.group.leaders()] == [2]
+    driver.group.close()

@@ -214,7 +214,7 @@ class Cluster:
                 member.end_sync()
             self.turn(member)
         elif event < 0.82 and member:
-            if member.core.role is Role.LEADER and len(member.disk.written) < 400:
+            if member.core.accepting and len(member.disk.written) < 400:
                 member.propose(self.chance.randint(1, 7))
                 self.turn(member)
         elif event < self.calm:
@@ -250,7 +250,7 @@ class Cluster:
 
     def waste_a_leader(self) -> None:
         """A leader writes durably what nobody else gets, and falls silent for a while: how divergent tails are made."""
-        for leader in [m for m in self.up() if m.core.role is Role.LEADER]:
+        for leader in [m for m in self.up() if m.core.accepting]:
             leader.propose(1)
             leader.end_sync()
             leader.begin_sync()
@@ -301,7 +301,7 @@ class Cluster:
                 member.begin_sync()
                 member.end_sync()
                 self.turn(member)
-            leader = next((m for m in self.up() if m.core.role is Role.LEADER), None)
+            leader = next((m for m in self.up() if m.core.accepting), None)
             if leader is not None and leader.core.term != proposed_in:
                 leader.propose(1)
                 target, proposed_in = leader.core.log.end_index, leader.core.term

@@ -26,6 +26,7 @@ Commands:
   trim NODE INDEX        its log begins with INDEX from now on
   crash NODE, start NODE lose what was not synced; come back
   lose NODE INDEX        the disk of a crashed node forgets INDEX and what follows, although it had been synced
+  transfer A B           leader A hands over to B, with patience for two seconds
   status                 one line per node, and on a leader one per peer
   terms                  the terms of every log, entry by entry
 """
@@ -37,7 +38,8 @@ from random import Random
 
 from ledgermq.proto.types import HardState
 from ledgermq.raft.config import MS, Timing
-from ledgermq.raft.messages import Append, AppendReply, Extent, Message, VoteReply, VoteRequest
+from ledgermq.raft.messages import Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Member, Packet, chain
 
 TIMING = Timing(window_bytes=600, window_ranges=4, range_bytes_max=300)
@@ -59,7 +61,10 @@ class CarefulMember(Member):
 def describe(message: Message) -> str:
     way = f"{message.sender}->{message.to} t{message.term}"
     if isinstance(message, VoteRequest):
-        return f"{way} {'pre-' if message.pre else ''}vote? last {message.last_index}/t{message.last_term}"
+        asks = "pre-vote?" if message.pre else "vote for a transfer?" if message.transfer else "vote?"
+        return f"{way} {asks} last {message.last_index}/t{message.last_term}"
+    if isinstance(message, TimeoutNow):
+        return f"{way} campaign now, last {message.last_index}/t{message.last_term}"
     if isinstance(message, VoteReply):
         return f"{way} {'pre-' if message.pre else ''}vote {'granted' if message.granted else 'refused'}"
     if isinstance(message, AppendReply):
@@ -237,6 +242,12 @@ class Scenario:
         self.shown.pop(name, None)
         self.down.discard(name)
         self.members[name].start(self.now_ns)
+
+    def do_transfer(self, leader: str, to: str) -> None:
+        refusal = self.members[leader].core.transfer(to, Cause.OPERATOR, self.now_ns, 2000 * MS)
+        if refusal is not None:
+            self.trace.append(f"{leader} refuses: {refusal}")
+        self.take(self.members[leader])
 
     def do_status(self) -> None:
         for member in self.members.values():

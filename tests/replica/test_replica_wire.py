@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
-from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
+from ledgermq.raft.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import HANDOVERS
 
 NUMBERS = st.integers(0, 1 << 62)
 INDEXES = st.integers(-1, 1 << 62)
@@ -18,11 +19,14 @@ NAMES = st.sampled_from(["n1", "n2", "a-long-node-name", "ü"])
 VOTES = st.builds(VoteRequest, NAMES, NAMES, NUMBERS, st.booleans(), INDEXES, INDEXES) | st.builds(
     VoteReply, NAMES, NAMES, NUMBERS, st.booleans(), st.booleans()
 )
-REPLIES = st.builds(AppendReply, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans(), INDEXES, st.just(-1), INDEXES)
+TRANSFERS = st.builds(VoteRequest, NAMES, NAMES, NUMBERS, st.just(False), INDEXES, INDEXES, st.just(True)) | st.builds(
+    TimeoutNow, NAMES, NAMES, st.just(1 << 62), NUMBERS, NUMBERS, st.sampled_from(sorted(HANDOVERS))
+)
+REPLIES = st.builds(AppendReply, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans(), INDEXES, st.just(-1), INDEXES, st.booleans())
 
 
-@given(VOTES | REPLIES)
-def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendReply) -> None:
+@given(VOTES | REPLIES | TRANSFERS)
+def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendReply | TimeoutNow) -> None:
     """Every field of every message without a payload comes back as it was."""
     arrived = decode(encode(message), message.sender)
     assert (arrived.message, len(arrived.payload)) == (message, 0)
@@ -47,6 +51,27 @@ def header(**fields: object) -> RaftMessage:
             target = getattr(target, parent)
         setattr(target, name, value)
     return message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"timeout_now__last_index": -1},
+        {"timeout_now__last_term": 6},
+        {"timeout_now__last_term": -1},
+        {"timeout_now__cause": 0},
+        {"timeout_now__cause": 2},
+        {"timeout_now__cause": 99},
+        {"timeout_now__cause": -3},
+        {"vote_request__pre": True, "vote_request__transfer": True},
+    ],
+)
+def test_misshapen_handovers_are_refused(fields: dict[str, object]) -> None:
+    """A handover names an entry that can exist and one of the known causes; a pre-vote is never part of one."""
+    good = {"timeout_now__last_index": 4, "timeout_now__last_term": 5, "timeout_now__cause": 3}
+    assert decode(sealed(header(**good), b""), "n1").message == TimeoutNow("n1", "n2", 5, 4, 5, min(HANDOVERS))
+    with pytest.raises(BadPacket, match="shape"):
+        decode(sealed(header(**{**good, **fields}), b""), "n1")
 
 
 def sealed(message: RaftMessage, payload: bytes) -> PeerPacket:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.raft.transfer import Cause
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.commands import sim
 from ledgermq.sim.faults import FAULTS, KNOWN, schedule
@@ -83,6 +84,19 @@ def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += world.trims.carried_out
     assert trimmed > 50
+
+
+def test_transfers_hold_the_same_invariants() -> None:
+    """Leadership that is handed over in the middle of everything, to nodes in any state: nothing is lost, and it really moves."""
+    moved = 0
+    for seed in range(60):
+        world = World(seed)
+        outcome = world.run(STEPS, schedule((*FAULTS, "transfer", "transfer", "transfer", "transfer")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        lives = [(name, station.life) for name, station in world.stations.items() if station.life is not None]
+        changes = [(name, change) for name, life in lives for change in life.replica.take_changes()]
+        moved += sum(change.leader == name and change.reason.cause is Cause.OPERATOR for name, change in changes)
+    assert moved > 15
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.HYBRID])

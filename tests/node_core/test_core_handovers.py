@@ -1,0 +1,167 @@
+"""Handing a broker group over: callers that wait, calls in between, the preferred leader, and a whole cluster that moves under load."""
+
+from __future__ import annotations
+
+from itertools import count
+from random import Random
+
+import pytest
+
+from ledgermq.node.core.calls import Configure, HandedOver, HandingOver, HandOver, Produce, Produced, Refused
+from ledgermq.node.core.handovers import CALM_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto.types import Permission, TopicConfig, TopicKind
+from ledgermq.raft.transfer import Cause, Handover
+from tests.node_core.core_cluster import Cluster
+from tests.node_core.core_fakes import MS, SECOND, Bench, draft
+
+ASK_NS = 500 * MS
+
+
+def ask(bench: Bench, to: str | None = "n2", cause: Cause = Cause.OPERATOR) -> HandOver:
+    return HandOver(next(bench.tokens), to, cause, 2 * SECOND, bench.now_ns + ASK_NS)
+
+
+def test_a_caller_hears_when_the_target_leads() -> None:
+    """One answer, when another replica is known to lead: neither when it is only on the way nor when nobody leads."""
+    bench = Bench()
+    bench.lead()
+    call = ask(bench)
+    assert bench.ask(call) is None
+    bench.replicator.follow(1, None)
+    bench.pass_time(MS)
+    assert call.token not in bench.done
+    bench.replicator.follow(2, "n2")
+    bench.pass_time(MS)
+    assert bench.done[call.token] == HandedOver("n2")
+
+
+def test_what_may_become_of_a_handover() -> None:
+    """Refused with the reason, ended with the leader's word, won by another, still under way when the caller's time is over."""
+    bench = Bench()
+    assert bench.ask(ask(bench)) == Refused("not-leader", None)
+    bench.lead()
+    assert bench.ask(ask(bench, "n1")) == HandedOver("n1")
+    bench.replicator.objection = "n2 is about to stop"
+    assert bench.ask(ask(bench)) == Refused("transfer-refused", "n1", "n2 is about to stop")
+    bench.replicator.objection = None
+    late = ask(bench)
+    bench.turn(late)
+    assert bench.output is not None and bench.output.wake_at_ns <= bench.now_ns + ASK_NS
+    bench.pass_time(ASK_NS)
+    assert bench.done[late.token] == HandingOver("n2", 7)
+    failed = ask(bench)
+    bench.turn(failed)
+    bench.replicator.handover, bench.replicator.handover_failure = None, "n2 was too slow"
+    bench.pass_time(MS)
+    assert bench.done[failed.token] == Refused("transfer-refused", "n1", "n2 was too slow")
+    stolen = ask(bench)
+    bench.turn(stolen)
+    bench.replicator.follow(2, "n3")
+    bench.pass_time(MS)
+    assert bench.done[stolen.token] == Refused("transfer-refused", "n3", "n3 was elected instead")
+
+
+def test_a_planned_stop_is_noted_by_followers_too() -> None:
+    """Whoever is about to stop takes nothing over, whether it leads or not."""
+    bench = Bench()
+    assert bench.ask(ask(bench, None, Cause.PLANNED_STOP)) == Refused("not-leader", None)
+    assert bench.replicator.left
+    assert not Bench().replicator.left
+
+
+def test_calls_wait_while_the_log_is_closed() -> None:
+    """They are neither appended nor refused: the next leader gets them with `not-leader`, or this one if it goes on."""
+    bench = Bench()
+    bench.lead()
+    bench.configure()
+    bench.replicator.handover = Handover("n2", Cause.OPERATOR, bench.now_ns, closed=True)
+    end = bench.log.end_index
+    first = bench.produce("a")
+    assert bench.ask(first) is None and bench.log.end_index == end
+    bench.replicator.handover = None
+    bench.pass_time(MS)
+    assert isinstance(bench.done[first.token], Produced)
+    bench.replicator.handover = Handover("n2", Cause.OPERATOR, bench.now_ns, closed=True)
+    second = bench.produce("b")
+    assert bench.ask(second) is None
+    bench.replicator.follow(2, "n2")
+    bench.pass_time(MS)
+    assert bench.done[second.token] == Refused("not-leader", "n2")
+
+
+def test_the_preferred_leader_gets_leadership_when_it_kept_up_for_long_enough() -> None:
+    """Any gap begins the wait anew; a handover under way, and a new term, do too."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
+    bench.lead()
+    bench.pass_time(SETTLED_NS - MS)
+    bench.replicator.kept_up = False
+    bench.pass_time(MS)
+    bench.replicator.kept_up = True
+    bench.pass_time(MS)
+    bench.pass_time(SETTLED_NS - MS)
+    assert bench.replicator.handover is None
+    bench.pass_time(MS)
+    handover = bench.replicator.handover
+    assert handover is not None and (handover.to, handover.cause) == ("n2", Cause.PREFERRED)
+
+
+def test_nobody_is_handed_over_to_without_a_wish() -> None:
+    """Without a preferred leader, and where it leads already, leadership stays."""
+    for preferred in (None, "n1"):
+        bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred=preferred))
+        bench.lead()
+        for _ in range(10):
+            bench.pass_time(SETTLED_NS)
+        assert bench.replicator.handover is None
+
+
+def test_a_preferred_leader_cannot_flap() -> None:
+    """Each time leadership comes back soon, it must keep up twice as long, up to ten minutes; a calm time makes up for it."""
+    preference, now, waits = Preference("n2"), 0, []
+    for _ in range(10):
+        began = now
+        while not preference.due(now, keeps_up=True):
+            now += SECOND
+        waits.append((now - began) // SECOND)
+        preference.interrupted()
+    assert waits == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert SETTLED_MAX_NS == 600 * SECOND
+    now += CALM_NS + SETTLED_MAX_NS
+    preference.due(now, keeps_up=True)
+    while not preference.due(now, keeps_up=True):
+        now += SECOND
+    assert preference.settled_ns == 2 * SETTLED_NS
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_transfers_under_load_lose_no_call(seed: int) -> None:
+    """Leadership goes round while messages are sent: every call ends with success or `not-leader`, none with an unknown outcome."""
+    cluster, tokens, moves = Cluster(seed), count(1), Random(seed)
+    cluster.run(2000 * MS)
+    first = cluster.leader()
+    assert first is not None
+    topic = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
+    cluster.turn(first, [Configure(next(tokens), topics=(topic,))])
+    cluster.run(cluster.now_ns + 100 * MS)
+    asked, moved, sent = [], 0, {}
+    for step in range(400):
+        node = cluster.leader()
+        if node is not None:
+            call = Produce(next(tokens), [draft(f"m{step}")])
+            sent[call.token] = f"m{step}"
+            cluster.turn(node, [call])
+            if step % 40 == 20:
+                to = moves.choice([name for name in cluster.nodes if name != node.name])
+                asked.append(next(tokens))
+                cluster.turn(node, [HandOver(asked[-1], to, Cause.OPERATOR, 2 * SECOND, cluster.now_ns + SECOND)])
+        cluster.run(cluster.now_ns + 5 * MS)
+    cluster.run(cluster.now_ns + 2 * SECOND)
+    outcomes = [cluster.outcomes[token] for token in sent]
+    assert all(isinstance(o, Produced) or (isinstance(o, Refused) and o.reason == "not-leader") for o in outcomes)
+    moved = sum(isinstance(cluster.outcomes[token], HandedOver) for token in asked)
+    assert moved >= len(asked) - 1 > 5
+    acknowledged = sum(isinstance(outcome, Produced) for outcome in outcomes)
+    ends = {node.machine.queue_ends()["t"] for node in cluster.nodes.values()}
+    assert ends == {(acknowledged,)}, "each acknowledged message is there once, and no other"
