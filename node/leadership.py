@@ -30,6 +30,7 @@ ANSWER_NS = 500_000_000
 PATIENCE_NS = 2_000_000_000
 """How long a handover goes on after whoever asked for it asked last."""
 LEAVE_WITHIN_NS = 1_000_000_000
+ENGINE_WITHIN_S = 1.5
 LAST = 10
 LAST_MAX = 64
 
@@ -82,9 +83,13 @@ class Leadership:
 
     async def leave(self) -> None:
         """The node is about to stop: give away what it leads, for a second at most, and take nothing over any more."""
-        outcomes = await asyncio.gather(
-            *(self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in self._engine.groups)
-        )
+        asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in self._engine.groups)
+        try:
+            async with asyncio.timeout(ENGINE_WITHIN_S):
+                outcomes = await asyncio.gather(*asked)
+        except TimeoutError:
+            log.warning("stopping as it is", reason="the engine does not answer, its disk may be slow")
+            return
         for group, outcome in zip(self._engine.groups, outcomes, strict=True):
             if isinstance(outcome, HandedOver):
                 log.info("leadership handed over", group=group, leader=outcome.leader)
@@ -109,7 +114,7 @@ class Leadership:
         answers = await asyncio.gather(*(self._ask(node, request) for node in nodes))
         told = {node: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
         silent = [node for node in nodes if node not in told]
-        found = merged(group, told, silent, min(request.last or LAST, LAST_MAX))
+        found = merged(group, told, silent, max(1, min(request.last or LAST, LAST_MAX)))
         return admin_pb2.LeadershipHistoryResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
 
     async def history_here(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
