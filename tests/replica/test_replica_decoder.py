@@ -18,7 +18,8 @@ from ledgermq.node.core.replica_wire import TERM_MAX, Arrived, BadPacket, decode
 from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import HANDOVERS, Cause
 from ledgermq.sim.disk import ForgetfulDisk
 from tests.replica.replica_cluster import Node, Trio, messages
 
@@ -27,13 +28,16 @@ TOP = (1 << 63) - 1
 NUMBERS = ["term", *(f"append.{name}" for name in ("prev_index", "prev_term", "range.last_index", "range.term", "range.pos"))]
 RANGE_BYTES = b"the bytes of a range are not looked at here"
 
-PLAIN: dict[str, VoteRequest | VoteReply | AppendReply] = {
+PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow] = {
     "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
+    "vote_request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
     "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
     "vote_reply": VoteReply("n1", "n2", 7, False, True),
     "pre-vote_reply": VoteReply("n1", "n2", 7, True, False),
     "append_reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
     "append_reply, rejected": AppendReply("n1", "n2", 7, 41, 5, True, 300, -1, 6),
+    "append_reply of one that leaves": AppendReply("n1", "n2", 7, 41, 5, False, 300, 299, leaving=True),
+    "timeout_now": TimeoutNow("n1", "n2", 7, 300, 6, Cause.PLANNED_STOP),
 }
 ENTRIES = Range(300, 302, 6, 70_000, memoryview(RANGE_BYTES), np.zeros(3, np.int64), np.zeros(3, np.int32), 0xFEDCBA98, 0)
 APPENDS: dict[str, tuple[Append, Range | None]] = {
@@ -77,6 +81,10 @@ def assert_valid(arrived: Arrived) -> None:
     """The relations that the core takes for granted."""
     message = arrived.message
     assert message.sender == "n1" and 0 <= message.term <= TERM_MAX
+    if isinstance(message, VoteRequest):
+        assert not (message.pre and message.transfer)
+    if isinstance(message, TimeoutNow):
+        assert message.last_index >= 0 and 0 <= message.last_term <= message.term and message.cause in HANDOVERS
     if isinstance(message, AppendReply):
         assert NO_INDEX <= message.durable <= message.received
     if isinstance(message, Append):

@@ -24,6 +24,7 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply
 from ledgermq.raft.progress import Stage
+from ledgermq.raft.transfer import Cause
 
 VOTERS = ("n1", "n2", "n3")
 LEARNER = "n9"
@@ -151,6 +152,8 @@ def hostile(chance: Random) -> tuple[PeerPacket, str]:
                 payload = bytes(chance.choice((0, 1, 100, 5000)))
         elif field.type == field.TYPE_BOOL:
             setattr(content, field.name, chance.random() < 0.5)
+        elif field.name == "cause":
+            setattr(content, field.name, chance.choice((-(1 << 31), -1, 0, 1, 3, 4, 5, 6, 9, (1 << 31) - 1)))
         elif field.type in (field.TYPE_FIXED32, field.TYPE_FIXED64):
             setattr(content, field.name, chance.choice((0, 1, 70, 71, (1 << 32) - 1)))
         else:
@@ -220,10 +223,12 @@ class Driver:
         elif event < 0.5 and self.sync is not None:
             self.raft.synced(*self.sync)
             self.sync = None
-        elif event < 0.6 and self.raft.role is Role.LEADER:
+        elif event < 0.6 and self.raft.accepting:
             self.raft.appended(Extent(self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200))
         elif event < 0.65 and self.raft.log.begin_index < min(self.raft.commit_index, self.raft.durable_index):
             self.raft.trimmed(self.raft.log.begin_index + 1)
+        elif event < 0.75 and self.raft.role is Role.LEADER:
+            self.raft.transfer(self.chance.choice(("n2", "n3", LEARNER)), Cause.OPERATOR, self.now_ns, 1000 * MS)
 
 
 @pytest.mark.parametrize("stage", STAGES)
