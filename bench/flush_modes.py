@@ -46,7 +46,7 @@ def paced(directory: Path, policy: str, rate: float | None) -> tuple[float, dict
         most = float(cl.load("send", target, TOPIC, *SATURATE)["messages_per_s"])
         before = cl.metric_sums(cluster, leads, "ledgermq_sync_seconds")
         result = cl.load("send", target, TOPIC, *PACED, "--rate", str(most / 2 if rate is None else rate))
-        syncs, seconds = (now - then for now, then in zip(cl.metric_sums(cluster, leads, "ledgermq_sync_seconds"), before, strict=True))
+        syncs, seconds = (after - former for after, former in zip(cl.metric_sums(cluster, leads, "ledgermq_sync_seconds"), before, strict=True))
         kept = {key: result[key] for key in ("messages_per_s", "p50_ms", "p99_ms", "max_ms")}
         figures = {"group_commits": int(syncs), "fdatasync_mean_ms": round(seconds / max(syncs, 1) * 1000, 3)}
         return most, {**kept, **figures, "at_saturation_per_s": most}
