@@ -46,7 +46,8 @@ def paced(directory: Path, policy: str, rate: float | None) -> tuple[float, dict
         most = float(cl.load("send", target, TOPIC, *SATURATE)["messages_per_s"])
         before = cl.metric_sums(cluster, leads, "ledgermq_sync_seconds")
         result = cl.load("send", target, TOPIC, *PACED, "--rate", str(most / 2 if rate is None else rate))
-        syncs, seconds = (after - former for after, former in zip(cl.metric_sums(cluster, leads, "ledgermq_sync_seconds"), before, strict=True))
+        after = cl.metric_sums(cluster, leads, "ledgermq_sync_seconds")
+        syncs, seconds = (late - early for late, early in zip(after, before, strict=True))
         kept = {key: result[key] for key in ("messages_per_s", "p50_ms", "p99_ms", "max_ms")}
         figures = {"group_commits": int(syncs), "fdatasync_mean_ms": round(seconds / max(syncs, 1) * 1000, 3)}
         return most, {**kept, **figures, "at_saturation_per_s": most}
