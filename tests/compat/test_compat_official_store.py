@@ -6,6 +6,7 @@ Needs a JDK and Maven, which fetches the official classes once; without them the
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -25,16 +26,21 @@ Open = Callable[..., dict[str, str]]
 @pytest.fixture(scope="module")
 def open_store(tmp_path_factory: pytest.TempPathFactory) -> Open:
     """Runs the driver: its facts by name."""
-    if shutil.which("mvn") is None or shutil.which("javac") is None:
+    compiler = shutil.which("javac")
+    if shutil.which("mvn") is None or compiler is None:
         pytest.skip("no Maven or no JDK here")
+    # Spark's tests name a Java of their own, which has no compiler.
+    home = Path(compiler).resolve().parents[1]
+    environment = {**os.environ, "JAVA_HOME": str(home)}
     build = tmp_path_factory.mktemp("driver")
     goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={build}/classpath"]
-    done = subprocess.run(["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals], capture_output=True, text=True)
+    maven = ["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals]
+    done = subprocess.run(maven, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-2000:]
     classes = f"{build}/classes:{(build / 'classpath').read_text().strip()}"
 
     def run(*arguments: object) -> dict[str, str]:
-        command = ["java", *OPENS, "-cp", classes, "OpenStore", *map(str, arguments)]
+        command = [home / "bin/java", *OPENS, "-cp", classes, "OpenStore", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=build)
         assert done.returncode == 0, done.stdout + done.stderr
         return dict(line.split("=", 1) for line in done.stdout.splitlines())
