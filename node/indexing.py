@@ -22,8 +22,8 @@ from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
 
 STEP_BYTES = 256 << 10
-GATHER_S = 0.02
-"""New entries wait so long for company: a wake-up costs more than a few keys do."""
+GATHER_S = 0.1
+"""New entries wait so long for company: a wake-up and a step cost more than a few hundred keys do. A query waits for the index anyway."""
 SYNC_EVERY_S = 60.0
 SYNC_EVERY_BYTES = 64 << 20
 """So much of the log, or so long, is indexed again after a crash at most."""
