@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Token
+from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Returned, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.sync_watch import SyncWatch
@@ -36,7 +36,7 @@ Outcome = Result | Refused
 
 # A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
 INPUTS_PER_TURN = 2048
-_SILENT = (CancelReceive, ClientsAlive, ClientGone)
+_SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
 

@@ -236,6 +236,7 @@ REFUSALS: dict[str, Code] = {
     "unknown-topic": Code.TOPIC_NOT_FOUND,
     "too-large": Code.MESSAGE_BODY_TOO_LARGE,
     "transfer-refused": Code.PRECONDITION_FAILED,
+    "members-refused": Code.PRECONDITION_FAILED,
 }
 _REFUSAL_TEXTS = {
     "disk-full": "the disk of the leader is full; writing resumes when space returns",

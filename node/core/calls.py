@@ -7,9 +7,9 @@ those marked "no answer". Times are monotonic nanoseconds (`…_ns`) of the node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
@@ -244,6 +244,59 @@ class HandingOver:
     lag_entries: int
 
 
+MembersKind = Literal["add", "remove", "promote", "demote"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMembers:
+    """Change who replicates this broker group, by one node. `add`: a learner whose directory is `incarnation`; `promote`: a learner that
+    is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`. Answer: `MembersChanged` once the record is committed;
+    asking for what is so already is answered at once. Refused with `members-refused` and the reason in words when it would cost the
+    quorum, the learner is not caught up, or another change is under way."""
+
+    token: Token
+    kind: MembersKind
+    node: str
+    incarnation: str | None = None
+    """Of the node's directory; needed to add a node, and otherwise checked against what the group knows when given."""
+    reason: str = ""
+    """For the record: why, in the operator's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembers:
+    """Who replicates a group, as of the record at `index`. `incarnations`: node → the directory that counts; a node that is absent goes on
+    with the directory it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again by
+    themselves."""
+
+    index: int
+    voters: tuple[str, ...]
+    learners: frozenset[str] = frozenset()
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    returning: frozenset[str] = frozenset()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Voters first."""
+        return (*self.voters, *sorted(self.learners))
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """The members in effect."""
+
+    members: GroupMembers
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A node of this group greeted with a directory that the group does not know: the old one is gone. May be repeated, and told on any
+    replica: whoever leads turns the voter into a learner of this incarnation that becomes a voter again once it is caught up. No answer."""
+
+    node: str
+    incarnation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Peek:
     """Committed messages of one queue without a lease: from `offset` (clamped to what exists), at most `max_messages`. Any replica
@@ -267,8 +320,24 @@ class Peeked:
     """The first offset there is: below it, messages were trimmed or belong to an earlier topic of this name."""
 
 
-Call = Produce | Receive | CancelReceive | Ack | Change | ClientsAlive | ClientGone | Configure | Reset | Seal | Trim | Peek | HandOver
-Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | HandedOver | HandingOver
+Call = (
+    Produce
+    | Receive
+    | CancelReceive
+    | Ack
+    | Change
+    | ClientsAlive
+    | ClientGone
+    | Configure
+    | Reset
+    | Seal
+    | Trim
+    | Peek
+    | HandOver
+    | ChangeMembers
+    | Returned
+)
+Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | HandedOver | HandingOver | MembersChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +346,8 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `transfer-refused` (leadership stays; `detail` says why).
+    `too-large` (fits no log file), `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended;
+    `detail` says why).
     """
 
     reason: str
@@ -304,3 +374,5 @@ class GroupView:
     queue_ends: dict[str, tuple[int, ...]]
     """Stored topic → number of committed messages per queue, client topics only."""
     statistics: dict[str, Any]
+    members: GroupMembers | None = None
+    """As of the applied index; None before the group's first record is applied."""

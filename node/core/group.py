@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, Done, GroupView, HandOver, Peek
+from ledgermq.node.core.calls import Call, ChangeMembers, Done, GroupView, HandOver, Peek, Refused, Returned
 from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import Leader, LeaderSettings
@@ -142,7 +142,9 @@ class Group:
                 turn.done.append(Done(call.token, self.machine.peek(call)))
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
-        others = [call for call in calls if not isinstance(call, Peek | HandOver)]
+            elif isinstance(call, ChangeMembers):
+                turn.done.append(Done(call.token, Refused("members-refused", detail="the members of this group are fixed")))
+        others = [call for call in calls if not isinstance(call, Peek | HandOver | ChangeMembers | Returned)]
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _take_output(self, turn: _Turn) -> None:

@@ -24,6 +24,7 @@ from ledgermq.node.core.calls import (
     Receive,
     Received,
     Refused,
+    Returned,
     Token,
     Trim,
 )
@@ -295,4 +296,4 @@ class Leader:
         return [Done(awaited.token, Received(awaited.leases))]
 
 
-_SIGNS = (ClientsAlive, ClientGone, CancelReceive)
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Returned)
