@@ -44,8 +44,8 @@ from ledgermq.node.core.why_kept import Why, why
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.forward import CallRefused
-from ledgermq.node.hosting import HostedGroup
 from ledgermq.node.logs import get_logger
+from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.status import refused
@@ -100,7 +100,7 @@ class Retainer:
         self,
         config: NodeConfig,
         disk: Disk,
-        hosted: Mapping[str, HostedGroup],
+        hosted: Mapping[str, RunningGroup],
         engine: EngineLike,
         forwarder: ForwarderLike,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -165,7 +165,7 @@ class Retainer:
     async def _survey(self, group: str) -> Survey:
         node, voters = self._config.node, self._voters[group]
 
-        def look(hosted: HostedGroup) -> Survey:
+        def look(hosted: RunningGroup) -> Survey:
             status, now_ns = hosted.status(), time.monotonic_ns()
             snapshot_index = hosted.store.durable_snapshot_index
             pins = list(follower_pins(hosted.files, voters, node, status.peers, status.end_index))
@@ -314,7 +314,7 @@ class Retainer:
         """Keep the files of this node. Raises TooManyPins."""
         name = str(uuid.uuid4())
 
-        def take(hosted: HostedGroup) -> tuple[int, int]:
+        def take(hosted: RunningGroup) -> tuple[int, int]:
             begin_pos = hosted.store.log.begin_pos
             pos = max(request.pos, begin_pos) if request.HasField("pos") else begin_pos
             hosted.pins.take(name, pos, request.reason, request.ttl_ms, time.monotonic_ns())
@@ -324,7 +324,7 @@ class Retainer:
         return admin_pb2.TakePinResponse(pin=name, begin_index=begin_index, begin_pos=begin_pos)
 
     async def renew_pin(self, request: admin_pb2.RenewPinRequest) -> admin_pb2.RenewPinResponse:
-        def renew(hosted: HostedGroup) -> bool:
+        def renew(hosted: RunningGroup) -> bool:
             return hosted.pins.renew(request.pin, request.ttl_ms, time.monotonic_ns())
 
         return admin_pb2.RenewPinResponse(held=await self._engine.run(request.broker_group, renew))
@@ -364,7 +364,7 @@ class Retainer:
         return replace(found, evidence=(*found.evidence, more))
 
 
-def _pins_of(keys: Sequence[QueueKey]) -> Callable[[HostedGroup], list[Pin]]:
+def _pins_of(keys: Sequence[QueueKey]) -> Callable[[RunningGroup], list[Pin]]:
     return lambda hosted: list(consumer_pins(hosted.machine, keys))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config, hosting, metrics
+from ledgermq.node import config, metrics, running
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Peek, Peeked, Produce, Produced
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.errors import ConfigError
-from ledgermq.node.hosting import HostedGroup, open_groups
+from ledgermq.node.hosting import open_groups
+from ledgermq.node.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.raft.transfer import Cause
@@ -46,7 +47,7 @@ class Driver:
     def __init__(self, settings: NodeConfig) -> None:
         hosted = open_groups(settings, RealDisk())["g1"]
         self.identity = hosted.identity
-        self.group: HostedGroup = hosted.group
+        self.group: RunningGroup = hosted.group
         self.now_ns = time.monotonic_ns()
         self.tokens = 0
         self.view: GroupView | None = None
@@ -129,7 +130,7 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
     """Derived state is rebuilt from the snapshot and the log behind it, or from the log alone."""
     driver = filled(tmp_path)
     if snapshot:
-        driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+        driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
         driver.keep()
         assert (tmp_path / "g1" / "state" / "snapshot").exists()
     driver.produce(25)
@@ -143,7 +144,7 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
 def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
     """A power cut may keep a queue's page and lose the entry it names: such a unit must not survive the start."""
     driver = filled(tmp_path, 20)
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     driver.produce(5)
     driver.crash()
@@ -159,7 +160,7 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
 
 def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute, or so many applied bytes; nothing applied since means nothing to write."""
-    monkeypatch.setattr(hosting, "SNAPSHOT_EVERY_BYTES", 20_000)
+    monkeypatch.setattr(running, "SNAPSHOT_EVERY_BYTES", 20_000)
     driver = filled(tmp_path, 1)
     path = tmp_path / "g1" / "state" / "snapshot"
     assert not path.exists()
@@ -170,12 +171,12 @@ def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.Mo
     driver.produce(1)
     driver.keep()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "one small message is no growth"
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) != written, "but a minute is long enough"
     written = path.stat().st_mtime_ns, path.stat().st_ino
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "nothing new to say"
     driver.group.close()
@@ -188,7 +189,7 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     behind = SimpleNamespace(durable_index=driver.group.machine.applied_index - 1, commit_index=driver.group.machine.applied_index)
     monkeypatch.setattr(driver.group, "replicator", behind)
     for _ in range(3):
-        driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+        driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
         driver.keep()
         assert not path.exists()
     behind.durable_index += 1
@@ -212,7 +213,7 @@ def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: P
     """A majority may be ahead of this node's disk: after a power cut an older tail could lie where the note says committed."""
     driver = filled(tmp_path)
     monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(durable_index=3, commit_index=7))
-    driver.turn(elapsed_ns=hosting.CHECKPOINT_EVERY_NS)
+    driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
     driver.keep()
     noted = driver.group.store.read_checkpoint()
     assert noted is not None and noted.committed_index == 3
@@ -235,13 +236,13 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(queues, "_append_queue", full)
     driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1)]))
     assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (1, 0)
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     driver.turn()
     assert driver.group.store.read_snapshot() is None
     monkeypatch.undo()
     driver.turn(elapsed_ns=S)
-    driver.turn(elapsed_ns=hosting.SNAPSHOT_EVERY_NS)
+    driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.turn()
     driver.keep()
     found = driver.group.store.read_snapshot()
@@ -252,7 +253,7 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
 def test_checkpoint_names_only_what_is_committed_and_durable(tmp_path: Path) -> None:
     """Every three seconds, if the commit index moved."""
     driver = filled(tmp_path)
-    driver.turn(elapsed_ns=hosting.CHECKPOINT_EVERY_NS)
+    driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
     driver.turn()
     driver.keep()
     found = driver.group.store.read_checkpoint()
@@ -290,7 +291,7 @@ def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pyt
     driver = filled(tmp_path)
     assert driver.group.reserve.fill()
     driver.crash()
-    reserve = tmp_path / "g1" / "state" / hosting.RESERVE_FILE
+    reserve = tmp_path / "g1" / "state" / running.RESERVE_FILE
     replace = RealDisk.replace_file
 
     def replace_file(disk: RealDisk, path: str, data: bytes) -> None:

@@ -16,8 +16,8 @@ from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Refused
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.forward import CallRefused
-from ledgermq.node.hosting import HostedGroup
 from ledgermq.node.retention import Retainer
+from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, GroupConfig
@@ -48,7 +48,7 @@ class DirectEngine:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
 
-    async def run(self, group: str, work: Callable[[HostedGroup], Any]) -> Any:
+    async def run(self, group: str, work: Callable[[RunningGroup], Any]) -> Any:
         return work(self.driver.group)
 
     def new_token(self) -> int:

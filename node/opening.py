@@ -1,0 +1,207 @@
+"""Opening one broker group's directory, or making it: ties store, replicator and machine together.
+
+The way from a directory to a `RunningGroup`. It may take long (recovery reads the end of the log) and so belongs to a thread of its own;
+nothing here is called twice for the same open store.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.replica import RaftReplica
+from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.core.restoring import restore
+from ledgermq.node.errors import ConfigError
+from ledgermq.node.logs import get_logger
+from ledgermq.node.running import RESERVE_FILE, RunningGroup
+from ledgermq.proto.layout import host_bytes
+from ledgermq.proto.types import Identity
+from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.storage import store as stores
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import explain
+from ledgermq.storage.identity import mint
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_writer import AtOnce, LogWriter, make_writer
+from ledgermq.storage.phases import Phases
+from ledgermq.storage.reserve import Reserve
+from ledgermq.storage.store import GroupStore
+
+log = get_logger()
+
+
+def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> RunningGroup:
+    """Open a broker group this node keeps a replica of; one that was never here is created. Raises FatalError, StorageError."""
+    root = root_of(config, group.name)
+    try:
+        return _open_group(config, group, disk, root)
+    except OSError as error:
+        raise explain(root, error) from error
+
+
+def root_of(config: NodeConfig, group: str) -> str:
+    """The directory of a broker group on this node."""
+    return str(config.data.absolute() / group)
+
+
+def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> RunningGroup:
+    wanted = mint(
+        config.cluster_id,
+        group.name,
+        config.node,
+        str(uuid.uuid4()),
+        config.cluster.created_ms,
+        data_file_bytes=group.data_file_bytes,
+        index_file_bytes=group.index_file_bytes,
+        consume_queue_file_bytes=group.consume_queue_file_bytes,
+    )
+    if not stores.exists(disk, root):
+        GroupStore.create(disk, root, wanted)
+    _release_when_full(config, group, disk, root)
+    began = time.monotonic()
+    files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
+    phases = Phases(time.monotonic_ns)
+    store = GroupStore.open(
+        disk,
+        root,
+        wanted,
+        process=os.getpid(),
+        submit=lambda work: _submitted(files, work),
+        writer=_writer(config, group.name),
+        phases=phases,
+    )
+    if store.log.fenced is not None:
+        raise store.log.fenced
+    _check_sizes(config, group, store.identity)
+    bootstrap(store.log, group.replicas, config.cluster.created_ms)
+    machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
+    lost = restore(store, machine, phases)
+    if lost is not None:
+        log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
+    _check_members(group, store, machine)
+    now_ns = time.monotonic_ns()
+    others = frozenset(group.replicas) - {config.node}
+    admitted = others <= store.read_met_by()
+    replica = RaftReplica(
+        group.name,
+        RaftConfig(config.node, tuple(group.replicas), random.SystemRandom().getrandbits(62) + 1, timing=_timing(config)),
+        store.log,
+        store.hard_state,
+        random.Random(),
+        now_ns,
+        store_host=host_bytes(config.address.host, config.address.client_port),
+        commit_index=_known_commit(store, machine),
+        admitted=admitted,
+        lazy=_lazy(config),
+    )
+    driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
+    opened = RunningGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
+    opened.expect_replay(phases, replica.commit_index)
+    log.info(
+        "broker group opened",
+        group=group.name,
+        clean=store.was_clean,
+        end_index=store.log.end_index,
+        commit_index=replica.commit_index,
+        applied_index=machine.applied_index,
+        admitted=admitted,
+        row=store.log.report.row,
+        seconds=round(time.monotonic() - began, 3),
+        phases=phases.seconds,
+    )
+    return opened
+
+
+def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
+    """A start writes a few small files before anything can be cleaned up."""
+    reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
+    if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
+        log.warning("reserve released", group=group.name, reason="the disk is full, and the node starts")
+
+
+def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
+    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=group.key_index_slots, units=group.key_index_units)
+    index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
+    return index
+
+
+def _writer(config: NodeConfig, group: str) -> LogWriter:
+    """How this node appends to the log of a broker group."""
+    storage = config.storage
+    commits = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{group}")
+    try:
+        return make_writer(
+            storage.append,
+            lock_memory=storage.lock_memory,
+            refused=lambda reason: log.warning("memory is not as it was configured", group=group, reason=reason),
+            buffers=storage.pool_buffers,
+            buffer_bytes=storage.pool_buffer_bytes,
+            submit=lambda work: _submitted(commits, work),
+            together=AtOnce(2, f"sync-{group}"),
+        )
+    except OSError as error:
+        what = f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes} bytes ({error.strerror})"
+        raise ConfigError(what, "lower storage.pool_buffers or storage.pool_buffer_bytes") from error
+
+
+def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
+    executor.submit(work)
+
+
+def _known_commit(store: GroupStore, machine: Machine) -> int:
+    checkpoint = store.read_checkpoint()
+    noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
+    return max(0, machine.applied_index, noted)
+
+
+def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:
+    if found.data_file_bytes != group.data_file_bytes:
+        what = f"broker group {group.name} in {config.data} has log files of {found.data_file_bytes} bytes, not {group.data_file_bytes}"
+        raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
+
+
+def _check_members(group: BrokerGroup, store: GroupStore, machine: Machine) -> None:
+    # The log's first entry says it; of a trimmed log the snapshot does.
+    voters = set(machine.voters or membership(store.log).voters)
+    if voters != set(group.replicas):
+        what = f"the log of broker group {group.name} was made for the replicas {', '.join(sorted(voters))}"
+        raise ConfigError(what, "list the same replicas in cluster.groups: they are fixed when a group is created")
+
+
+def _timing(config: NodeConfig) -> Timing:
+    raft = config.raft
+    return Timing(
+        heartbeat_ns=raft.heartbeat_ms * MS,
+        election_min_ns=raft.election_min_ms * MS,
+        election_max_ns=raft.election_max_ms * MS,
+        window_bytes=raft.window_bytes,
+        range_bytes_max=raft.push_bytes,
+    )
+
+
+def _lazy(config: NodeConfig) -> LazySync:
+    flush = config.flush
+    return LazySync(flush.interval_ms * MS, flush.least_pages * PAGE_BYTES, flush.thorough_ms * MS)
+
+
+def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> LeaderSettings:
+    delivery = config.delivery
+    times = LeaseTimes(
+        liveness_ns=delivery.liveness_ms * MS,
+        cap_ns=delivery.auto_renew_max_ms * MS,
+        gone_ns=delivery.gone_grace_ms * MS,
+    )
+    policy = FlushPolicy(config.flush.of(identity.group))
+    room = identity.data_file_bytes - 8
+    return LeaderSettings(times=times, entry_bytes_max=room, policy=policy, preferred=group.preferred_leader)
