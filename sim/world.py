@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ class World:
         self.acknowledgements = Acknowledgements(nodes)
         self.trims = Trims()
         self.lost_memory = 0
+        self.faults: Counter[str] = Counter()
+        """How often each kind of fault was carried out."""
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes)) for name in self.names}
         self.sync_ns = SYNC_NS
@@ -109,7 +112,7 @@ class World:
         self._digest.update(f"{self.now} {text}\n".encode())
 
     def run(self, steps: int, schedule: Callable[[World], None]) -> Outcome:
-        """`schedule` sets the faults up; after `steps` events everything heals and progress is demanded."""
+        """`schedule` sets the faults up (`faults.acting(plan)`); after `steps` events everything heals and progress is demanded."""
         violation = None
         try:
             for name in self.names:
