@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ledgermq/proto/raft.proto\x12\x0bledgermq.v1\"/\n\nRaftPacket\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\"\xbf\x02\n\x0bRaftMessage\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x34\n\x0cvote_request\x18\x04 \x01(\x0b\x32\x1c.ledgermq.v1.RaftVoteRequestH\x00\x12\x30\n\nvote_reply\x18\x05 \x01(\x0b\x32\x1a.ledgermq.v1.RaftVoteReplyH\x00\x12)\n\x06\x61ppend\x18\x06 \x01(\x0b\x32\x17.ledgermq.v1.RaftAppendH\x00\x12\x34\n\x0c\x61ppend_reply\x18\x07 \x01(\x0b\x32\x1c.ledgermq.v1.RaftAppendReplyH\x00\x12\x32\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x1b.ledgermq.v1.RaftTimeoutNowH\x00\x42\t\n\x07\x63ontent\"W\n\x0fRaftVoteRequest\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x12\n\nlast_index\x18\x02 \x01(\x03\x12\x11\n\tlast_term\x18\x03 \x01(\x03\x12\x10\n\x08transfer\x18\x04 \x01(\x08\"-\n\rRaftVoteReply\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\xb0\x01\n\nRaftAppend\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x12\n\nprev_index\x18\x02 \x01(\x03\x12\x11\n\tprev_term\x18\x03 \x01(\x03\x12\x12\n\nprev_chain\x18\x04 \x01(\x07\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12%\n\x05range\x18\x06 \x01(\x0b\x32\x16.ledgermq.v1.RaftRange\x12\x0c\n\x04lazy\x18\x07 \x01(\x08\x12\r\n\x05\x65\x61rly\x18\x08 \x01(\x08\":\n\tRaftRange\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x0b\n\x03pos\x18\x03 \x01(\x03\"\x8a\x01\n\x0fRaftAppendReply\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x06\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x10\n\x08received\x18\x04 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x03\x12\x11\n\thint_term\x18\x06 \x01(\x03\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\"F\n\x0eRaftTimeoutNow\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x11\n\tlast_term\x18\x02 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x03 \x01(\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ledgermq/proto/raft.proto\x12\x0bledgermq.v1\"A\n\nRaftPacket\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\x12\x10\n\x08shipping\x18\x03 \x01(\x0c\"\xbf\x02\n\x0bRaftMessage\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x34\n\x0cvote_request\x18\x04 \x01(\x0b\x32\x1c.ledgermq.v1.RaftVoteRequestH\x00\x12\x30\n\nvote_reply\x18\x05 \x01(\x0b\x32\x1a.ledgermq.v1.RaftVoteReplyH\x00\x12)\n\x06\x61ppend\x18\x06 \x01(\x0b\x32\x17.ledgermq.v1.RaftAppendH\x00\x12\x34\n\x0c\x61ppend_reply\x18\x07 \x01(\x0b\x32\x1c.ledgermq.v1.RaftAppendReplyH\x00\x12\x32\n\x0btimeout_now\x18\x08 \x01(\x0b\x32\x1b.ledgermq.v1.RaftTimeoutNowH\x00\x42\t\n\x07\x63ontent\"W\n\x0fRaftVoteRequest\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x12\n\nlast_index\x18\x02 \x01(\x03\x12\x11\n\tlast_term\x18\x03 \x01(\x03\x12\x10\n\x08transfer\x18\x04 \x01(\x08\"-\n\rRaftVoteReply\x12\x0b\n\x03pre\x18\x01 \x01(\x08\x12\x0f\n\x07granted\x18\x02 \x01(\x08\"\xb0\x01\n\nRaftAppend\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x12\n\nprev_index\x18\x02 \x01(\x03\x12\x11\n\tprev_term\x18\x03 \x01(\x03\x12\x12\n\nprev_chain\x18\x04 \x01(\x07\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12%\n\x05range\x18\x06 \x01(\x0b\x32\x16.ledgermq.v1.RaftRange\x12\x0c\n\x04lazy\x18\x07 \x01(\x08\x12\r\n\x05\x65\x61rly\x18\x08 \x01(\x08\":\n\tRaftRange\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x0b\n\x03pos\x18\x03 \x01(\x03\"\x8a\x01\n\x0fRaftAppendReply\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x06\x12\x10\n\x08rejected\x18\x03 \x01(\x08\x12\x10\n\x08received\x18\x04 \x01(\x03\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x03\x12\x11\n\thint_term\x18\x06 \x01(\x03\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\"F\n\x0eRaftTimeoutNow\x12\x12\n\nlast_index\x18\x01 \x01(\x03\x12\x11\n\tlast_term\x18\x02 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x03 \x01(\x05\"\xa7\x01\n\x0fShippingMessage\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0e\n\x06log_id\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\x06\x12#\n\x05\x66\x65tch\x18\x05 \x01(\x0b\x32\x12.ledgermq.v1.FetchH\x00\x12\'\n\x07\x66\x65tched\x18\x06 \x01(\x0b\x32\x14.ledgermq.v1.FetchedH\x00\x42\t\n\x07\x63ontent\"\x99\x01\n\x05\x46\x65tch\x12(\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x17.ledgermq.v1.FetchFactsH\x00\x12,\n\x07\x65ntries\x18\x02 \x01(\x0b\x32\x19.ledgermq.v1.FetchEntriesH\x00\x12.\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1a.ledgermq.v1.FetchSnapshotH\x00\x42\x08\n\x06wanted\"5\n\nFetchFacts\x12\'\n\x06places\x18\x01 \x03(\x0b\x32\x17.ledgermq.v1.EntryPlace\"(\n\nEntryPlace\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0b\n\x03pos\x18\x02 \x01(\x03\"w\n\x0c\x46\x65tchEntries\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0b\n\x03pos\x18\x02 \x01(\x03\x12\x11\n\tprev_term\x18\x03 \x01(\x03\x12\x12\n\nprev_chain\x18\x04 \x01(\x07\x12\x0f\n\x07\x65nd_pos\x18\x05 \x01(\x03\x12\x13\n\x0b\x61llowed_pos\x18\x06 \x01(\x03\"7\n\rFetchSnapshot\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x61llowed_offset\x18\x02 \x01(\x03\"\xd0\x01\n\x07\x46\x65tched\x12*\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x19.ledgermq.v1.FetchedFactsH\x00\x12.\n\x07\x65ntries\x18\x02 \x01(\x0b\x32\x1b.ledgermq.v1.FetchedEntriesH\x00\x12\x30\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1c.ledgermq.v1.FetchedSnapshotH\x00\x12,\n\x07refused\x18\x04 \x01(\x0b\x32\x19.ledgermq.v1.FetchRefusedH\x00\x42\t\n\x07\x63ontent\"C\n\x08LogPoint\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0b\n\x03pos\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\r\n\x05\x63hain\x18\x04 \x01(\x07\"\x95\x02\n\x0c\x46\x65tchedFacts\x12\x17\n\x0f\x64\x61ta_file_bytes\x18\x01 \x01(\x03\x12\x18\n\x10index_file_bytes\x18\x02 \x01(\x03\x12$\n\x05\x62\x65gin\x18\x03 \x01(\x0b\x32\x15.ledgermq.v1.LogPoint\x12%\n\x06synced\x18\x04 \x01(\x0b\x32\x15.ledgermq.v1.LogPoint\x12\x17\n\x0f\x63ommitted_index\x18\x05 \x01(\x03\x12\x16\n\x0esnapshot_index\x18\x06 \x01(\x03\x12\x16\n\x0esnapshot_bytes\x18\x07 \x01(\x03\x12%\n\x06points\x18\x08 \x03(\x0b\x32\x15.ledgermq.v1.LogPoint\x12\x15\n\rcommitted_pos\x18\t \x01(\x03\"N\n\x0e\x46\x65tchedEntries\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x12\n\nlast_index\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0b\n\x03pos\x18\x04 \x01(\x03\"_\n\x0f\x46\x65tchedSnapshot\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x07\x12\x15\n\rapplied_index\x18\x04 \x01(\x03\"\xd4\x01\n\x0c\x46\x65tchRefused\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .ledgermq.v1.FetchRefused.Reason\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0b\n\x03pos\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\t\"h\n\x06Reason\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07\x44\x41MAGED\x10\x01\x12\x0b\n\x07\x44IFFERS\x10\x02\x12\x0b\n\x07TRIMMED\x10\x03\x12\n\n\x06\x42\x45YOND\x10\x04\x12\r\n\tOTHER_LOG\x10\x05\x12\x0f\n\x0bNO_SNAPSHOT\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,45 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ledgermq.proto.raft_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RAFTPACKET']._serialized_start=42
-  _globals['_RAFTPACKET']._serialized_end=89
-  _globals['_RAFTMESSAGE']._serialized_start=92
-  _globals['_RAFTMESSAGE']._serialized_end=411
-  _globals['_RAFTVOTEREQUEST']._serialized_start=413
-  _globals['_RAFTVOTEREQUEST']._serialized_end=500
-  _globals['_RAFTVOTEREPLY']._serialized_start=502
-  _globals['_RAFTVOTEREPLY']._serialized_end=547
-  _globals['_RAFTAPPEND']._serialized_start=550
-  _globals['_RAFTAPPEND']._serialized_end=726
-  _globals['_RAFTRANGE']._serialized_start=728
-  _globals['_RAFTRANGE']._serialized_end=786
-  _globals['_RAFTAPPENDREPLY']._serialized_start=789
-  _globals['_RAFTAPPENDREPLY']._serialized_end=927
-  _globals['_RAFTTIMEOUTNOW']._serialized_start=929
-  _globals['_RAFTTIMEOUTNOW']._serialized_end=999
+  _globals['_RAFTPACKET']._serialized_end=107
+  _globals['_RAFTMESSAGE']._serialized_start=110
+  _globals['_RAFTMESSAGE']._serialized_end=429
+  _globals['_RAFTVOTEREQUEST']._serialized_start=431
+  _globals['_RAFTVOTEREQUEST']._serialized_end=518
+  _globals['_RAFTVOTEREPLY']._serialized_start=520
+  _globals['_RAFTVOTEREPLY']._serialized_end=565
+  _globals['_RAFTAPPEND']._serialized_start=568
+  _globals['_RAFTAPPEND']._serialized_end=744
+  _globals['_RAFTRANGE']._serialized_start=746
+  _globals['_RAFTRANGE']._serialized_end=804
+  _globals['_RAFTAPPENDREPLY']._serialized_start=807
+  _globals['_RAFTAPPENDREPLY']._serialized_end=945
+  _globals['_RAFTTIMEOUTNOW']._serialized_start=947
+  _globals['_RAFTTIMEOUTNOW']._serialized_end=1017
+  _globals['_SHIPPINGMESSAGE']._serialized_start=1020
+  _globals['_SHIPPINGMESSAGE']._serialized_end=1187
+  _globals['_FETCH']._serialized_start=1190
+  _globals['_FETCH']._serialized_end=1343
+  _globals['_FETCHFACTS']._serialized_start=1345
+  _globals['_FETCHFACTS']._serialized_end=1398
+  _globals['_ENTRYPLACE']._serialized_start=1400
+  _globals['_ENTRYPLACE']._serialized_end=1440
+  _globals['_FETCHENTRIES']._serialized_start=1442
+  _globals['_FETCHENTRIES']._serialized_end=1561
+  _globals['_FETCHSNAPSHOT']._serialized_start=1563
+  _globals['_FETCHSNAPSHOT']._serialized_end=1618
+  _globals['_FETCHED']._serialized_start=1621
+  _globals['_FETCHED']._serialized_end=1829
+  _globals['_LOGPOINT']._serialized_start=1831
+  _globals['_LOGPOINT']._serialized_end=1898
+  _globals['_FETCHEDFACTS']._serialized_start=1901
+  _globals['_FETCHEDFACTS']._serialized_end=2178
+  _globals['_FETCHEDENTRIES']._serialized_start=2180
+  _globals['_FETCHEDENTRIES']._serialized_end=2258
+  _globals['_FETCHEDSNAPSHOT']._serialized_start=2260
+  _globals['_FETCHEDSNAPSHOT']._serialized_end=2355
+  _globals['_FETCHREFUSED']._serialized_start=2358
+  _globals['_FETCHREFUSED']._serialized_end=2570
+  _globals['_FETCHREFUSED_REASON']._serialized_start=2466
+  _globals['_FETCHREFUSED_REASON']._serialized_end=2570
 # @@protoc_insertion_point(module_scope)

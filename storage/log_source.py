@@ -1,0 +1,282 @@
+"""A log as others may have it: read from the files alone, entry by entry verified, and honest about what does not verify.
+
+For shipping to replicas that lack bytes. Works beside the owner of the log, and also when the log has no owner because it is damaged: what
+is whole is served, what is not is named. Bounded below by the begin of the log and above by the synced mark. Own handles, `pread` only,
+nothing is written or believed that was not computed here, except for stored chain words where somebody merely asks for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from ledgermq.proto.layout import HEADER_BYTES, INDEX_UNIT, BadEntry, verify_range
+from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.types import Identity, Range
+from ledgermq.storage import checkpoints, identity, sealed_json
+from ledgermq.storage.begin import read_begin
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC
+from ledgermq.storage.log_scan import ENTRY_HEAD, Point, next_chain
+from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.snapshot import GENERATIONS
+from ledgermq.storage.synced_mark import read_mark
+
+_SIZE_INDEX_TERM = struct.Struct(">iqq")
+"""Of an entry, from its byte 4 on."""
+
+
+class Why(Enum):
+    """Why something is not served (`FetchRefused.Reason` in proto/raft.proto, by name)."""
+
+    UNKNOWN = "unknown"
+    DAMAGED = "damaged"
+    DIFFERS = "differs"
+    TRIMMED = "trimmed"
+    BEYOND = "beyond"
+    OTHER_LOG = "other log"
+    NO_SNAPSHOT = "no snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What cannot be served, where (entry and position), and a sentence for people."""
+
+    why: Why
+    index: int
+    pos: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none noted) lies before `synced`, and the
+    entry ends at `committed_pos` (−1: not found). `points` lie behind the entries that were asked for, as far as they are here."""
+
+    data_file_bytes: int
+    index_file_bytes: int
+    begin: Point
+    synced: Point
+    committed_index: int
+    committed_pos: int
+    snapshot_index: int
+    snapshot_bytes: int
+    points: tuple[Point, ...] = ()
+
+
+class LogSource:
+    """The log of the group directory `root`. One caller owns it."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        self._identity: Identity | None = None
+        self._begin = self._synced = Point(0, 0, -1, 0)
+        self._open: tuple[str, DiskFile] | None = None
+
+    def identity(self) -> Identity | None:
+        """Whose files these are; None where there is no replica. Raises Damaged, UnknownFormat, OSError."""
+        if self._identity is None:
+            self._identity = identity.read_identity(self._disk, self._root)
+        return self._identity
+
+    @property
+    def log_id(self) -> str:
+        """"" without a replica."""
+        return "" if self._identity is None else self._identity.log_id
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def facts(self, places: tuple[tuple[int, int], ...] = ()) -> Facts:
+        """What is here now. `places`: (index, position or −1) of entries that are asked about. Raises Damaged, Unusable, OSError."""
+        self._look()
+        known = self._known()
+        noted = checkpoints.read_log_checkpoint(self._disk, self._directory)
+        snapshot = self.snapshot()
+        committed = max(-1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot[0])
+        committed = min(committed, self._synced.index - 1)
+        end = self._point_behind(committed, -1) if committed >= 0 else None
+        return Facts(
+            known.data_file_bytes,
+            known.index_file_bytes,
+            self._begin,
+            self._synced,
+            committed,
+            -1 if end is None else end.pos,
+            -1 if snapshot is None else snapshot[0],
+            0 if snapshot is None else len(snapshot[1]),
+            tuple(point for place in places if (point := self._point_behind(*place)) is not None),
+        )
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """Applied index and bytes of the newest snapshot that is whole and of this log."""
+        for name in GENERATIONS:
+            path = f"{self._root}/state/{name}"
+            try:
+                data = self._disk.read_file(path)
+                value = sealed_json.decode(data, path)
+            except (FileNotFoundError, Damaged):
+                continue
+            index = value.get("applied_index")
+            if value.get("log_id") == self._known().log_id and isinstance(index, int):
+                return index, data
+        return None
+
+    def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing | None:
+        """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, every one verified as the continuation
+        of `point`; None when nothing of the log from there on begins before `end_pos`. Raises OSError, Damaged."""
+        if not self._begin.pos <= point.pos < self._synced.pos:
+            self._look()
+        if point.pos < self._begin.pos:
+            return Missing(Why.TRIMMED, self._begin.index, self._begin.pos, f"the log begins here with entry {self._begin.index}")
+        if point.pos >= self._synced.pos:
+            return Missing(Why.BEYOND, self._synced.index, self._synced.pos, f"the log is synced here up to entry {self._synced.index - 1}")
+        size = self._known().data_file_bytes
+        pos, data = point.pos, self._read(point.pos, max_bytes)
+        if data is not None and not _begins_entry(data, point.index, pos) and pos % size:
+            # Only a blank may lie here; the one that asks makes its own.
+            pos += size - pos % size
+            if pos >= min(end_pos, self._synced.pos):
+                return None if pos >= end_pos else self._damaged(point, point.pos, "neither an entry nor a blank")
+            data = self._read(pos, max_bytes)
+        if data is None:
+            return self._gone(point, pos)
+        return self._verified(point, pos, data, end_pos)
+
+    # Inside
+
+    def _known(self) -> Identity:
+        found = self.identity()
+        assert found is not None, f"{self._root} holds no replica"
+        return found
+
+    @property
+    def _directory(self) -> str:
+        return f"{self._root}/dledger-{self._known().replica}"
+
+    def _look(self) -> None:
+        """Read the two ends again."""
+        log_id = self._known().log_id
+        begin = read_begin(self._disk, self._directory, log_id)
+        mark = read_mark(self._disk, f"{self._directory}/syncedmark", log_id)
+        self._begin = Point(begin.pos, begin.index, begin.term, begin.chain)
+        if mark.index < begin.index:
+            self._synced = self._begin
+        else:
+            self._synced = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+
+    def _point_behind(self, index: int, pos: int) -> Point | None:
+        """The point behind an entry, by its stored header; None if it is not here or cannot be found."""
+        if index == self._begin.index - 1:
+            return self._begin
+        if not self._begin.index <= index < self._synced.index:
+            return None
+        if pos < 0:
+            at = index * UNIT_BYTES
+            raw = self._bytes("index", self._known().index_file_bytes, at, UNIT_BYTES)
+            if raw is None or len(raw) < UNIT_BYTES:
+                return None
+            unit = np.frombuffer(raw, INDEX_UNIT)[0]
+            if int(unit["magic"]) != UNIT_MAGIC or int(unit["index"]) != index:
+                return None
+            pos = int(unit["pos"])
+        if not self._begin.pos <= pos < self._synced.pos:
+            return None
+        head = self._bytes("data", self._known().data_file_bytes, pos, HEADER_BYTES)
+        if head is None or not _begins_entry(head, index, pos):
+            return None
+        _, size, _, term, _, _, chain, _, _ = ENTRY_HEAD.unpack(head)
+        return Point(pos + size, index + 1, term, chain)
+
+    def _read(self, pos: int, max_bytes: int) -> memoryview | None:
+        """Bytes at a position, as many as are wanted and as lie before the synced end and in the same file; at least one whole entry, where
+        its header says how long it is. None when the file is not there."""
+        size = self._known().data_file_bytes
+        room = min(size - pos % size, self._synced.pos - pos)
+        data = self._bytes("data", size, pos, min(max_bytes, room))
+        if data is None or len(data) < HEADER_BYTES:
+            return None if data is None else memoryview(data)
+        length = int.from_bytes(data[4:8], "big", signed=True)
+        if len(data) < length <= room:
+            data = self._bytes("data", size, pos, length)
+        return None if data is None else memoryview(data)
+
+    def _verified(self, point: Point, pos: int, data: memoryview, end_pos: int) -> Range | Missing:
+        length, term = _whole(data, end_pos - pos)
+        if not length:
+            return self._damaged(point, pos, "bytes that are no entry")
+        try:
+            return verify_range(data[:length], point.index, term, pos, point.chain)
+        except BadEntry as bad:
+            if bad.offset:
+                return verify_range(data[: bad.offset], point.index, term, pos, point.chain)
+            return self._complaint(point, pos, data[:length], term, bad)
+
+    def _complaint(self, point: Point, pos: int, data: memoryview, term: int, bad: BadEntry) -> Missing:
+        """The first entry is not the continuation of `point`: is it damaged, or is it another history's?"""
+        stored = int.from_bytes(data[36:40], "big")
+        size = int.from_bytes(data[4:8], "big", signed=True)
+        if _begins_entry(data, point.index, pos) and term >= point.term and stored != next_chain(bytes(data[:HEADER_BYTES]), point.chain):
+            before = self._point_behind(point.index - 1, -1)
+            if before is not None and before.chain != point.chain:
+                try:
+                    verify_range(data[:size], point.index, term, pos, before.chain)
+                except BadEntry:
+                    pass
+                else:
+                    return Missing(Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here")
+        return self._damaged(point, pos, bad.reason)
+
+    def _damaged(self, point: Point, pos: int, reason: str) -> Missing:
+        size = self._known().data_file_bytes
+        where = f"{self._directory}/data/{file_name(pos - pos % size)}, byte {pos % size}"
+        return Missing(Why.DAMAGED, point.index, pos, f"entry {point.index} is damaged here too ({where}: {reason})")
+
+    def _gone(self, point: Point, pos: int) -> Missing:
+        """A file is not there: trimmed meanwhile, or lost."""
+        self._look()
+        if pos < self._begin.pos:
+            return Missing(Why.TRIMMED, self._begin.index, self._begin.pos, f"the log begins here with entry {self._begin.index}")
+        return self._damaged(point, pos, "the file is missing")
+
+    def _bytes(self, kind: str, file_bytes: int, offset: int, length: int) -> bytes | None:
+        inside = offset % file_bytes
+        path = f"{self._directory}/{kind}/{file_name(offset - inside)}"
+        if self._open is None or self._open[0] != path:
+            self.close()
+            if not self._disk.exists(path):
+                return None
+            self._open = path, self._disk.open(path)
+        elif not self._disk.exists(path):
+            # Trimmed, or made anew by a repair, while it was held open.
+            self.close()
+            return None
+        return self._open[1].pread(inside, length)
+
+
+def _begins_entry(data: bytes | memoryview, index: int, pos: int) -> bool:
+    if len(data) < HEADER_BYTES:
+        return False
+    magic, size, its_index, _, its_pos, _, _, _, body_size = ENTRY_HEAD.unpack_from(data)
+    return bool(magic == ENTRY_MAGIC and its_index == index and its_pos == pos and size == body_size + HEADER_BYTES >= ENTRY_MIN_BYTES)
+
+
+def _whole(data: memoryview, limit: int) -> tuple[int, int]:
+    """How many bytes of `data` are whole entries of one term, by their size fields, of which none begins at or behind `limit`; and that
+    term."""
+    unpack, end = _SIZE_INDEX_TERM.unpack_from, len(data)
+    at, term = 0, -1
+    while at < limit and at + ENTRY_MIN_BYTES <= end:
+        size, _, its_term = unpack(data, at + 4)
+        if size < ENTRY_MIN_BYTES or at + size > end or (at and its_term != term):
+            break
+        term = its_term
+        at += size
+    return at, term
