@@ -31,6 +31,7 @@ class GroupResult:
     group: str
     replicas: list[Replica]
     voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
     compared: int | None = None
     recorded: int | None = None
     """The highest index that any replica recorded as committed."""
@@ -99,21 +100,21 @@ def _identities(result: GroupResult) -> None:
 
 
 def _voters(result: GroupResult) -> None:
-    """The voters are those of the last membership record that most replicas hold; the first entry of every log is one."""
-    found: Counter[tuple[str, ...]] = Counter()
+    """The members are those of the last membership record that most replicas hold; the first entry of every log is one."""
+    found: Counter[_Members] = Counter()
     for one in result.replicas:
         records = [record for report in one.reports for record in report.memberships if record[0] <= one.held]
         members = one.snapshot.get("members") if one.begin.index and one.snapshot is not None else None
         if records:
-            found[_voters_of(max(records)[1])] += 1
-        elif isinstance(members, list) and members:
+            found[_members_of(max(records)[1])] += 1
+        elif members:
             # The record itself was trimmed.
-            found[tuple(sorted(str(node) for node in members))] += 1
+            found[_members_in(members)] += 1
         if one.entries and not any(index == 0 for index, _ in records) and 0 not in one.broken and one.reports[0].first_index == 0:
             proof = "the first entry is not a membership record"
             one.flaws.append(Flaw("membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof))
     if found:
-        result.voters = found.most_common(1)[0][0]
+        result.voters, result.learners = found.most_common(1)[0][0]
         if not result.voters:
             result.reasons.append(f"group {result.group}: the membership record cannot be read")
     else:
@@ -122,15 +123,32 @@ def _voters(result: GroupResult) -> None:
     for name in result.missing:
         result.reasons.append(f"group {result.group}: replica {name} was not given; audit its directory together with the others")
     for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
-        result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
+        if name in result.learners:
+            result.notes.append(f"group {result.group}: {name} is a learner: it was compared as far as it is, and counts for no majority")
+        else:
+            result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
 
 
-def _voters_of(body: str) -> tuple[str, ...]:
-    """The voters of a membership record; none when it cannot be read."""
+_Members = tuple[tuple[str, ...], tuple[str, ...]]
+"""Voters, learners."""
+
+
+def _members_of(body: str) -> _Members:
+    """What a membership record says; nobody when it cannot be read."""
     try:
-        return tuple(sorted(str(node) for node in json.loads(body)["voters"]))
-    except (ValueError, KeyError, TypeError):
-        return ()
+        return _members_in(json.loads(body))
+    except ValueError:
+        return (), ()
+
+
+def _members_in(value: object) -> _Members:
+    """Of a membership record or a snapshot; before version 3 a snapshot had the voters alone, as a list."""
+    if isinstance(value, list):
+        return tuple(sorted(str(node) for node in value)), ()
+    if not isinstance(value, dict) or not isinstance(value.get("voters"), dict):
+        return (), ()
+    learners = value.get("learners")
+    return tuple(sorted(value["voters"])), tuple(sorted(learners)) if isinstance(learners, dict) else ()
 
 
 def _trims(replicas: Sequence[Replica]) -> Iterator[dict[str, object]]:
@@ -185,16 +203,17 @@ def read_table(one: Replica, report: LogReport) -> Table:
 
 def _agree(result: GroupResult) -> None:
     """Find the compared index and every replica's first different entry, file by file; files that are equal are not looked at again."""
-    voters = [one for one in result.replicas if one.name in result.voters and not any(f.rule == "identity.twice" for f in one.flaws)]
-    for base in sorted({report.base for one in voters for report in one.filled}):
+    named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
+    members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
+    for base in sorted({report.base for one in members for report in one.filled}):
         present = [
             (one, report)
-            for one in voters
+            for one in members
             for report in one.filled
             if report.base == base and one.name not in result.divergent and one.stale_from is None and (report.first_index or 0) <= one.held
         ]
         keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
-        if len(present) < result.majority:
+        if sum(one.name in result.voters for one, _ in present) < result.majority:
             continue
         only = next(iter(keys))
         if len(keys) == 1 and only[4] and only[1] is not None:
@@ -210,13 +229,14 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
     chains = np.full((len(tables), max(high - low, 0)), -1, np.int64)
     for row, table in enumerate(tables):
         chains[row, table.first - low : table.first - low + len(table.chain)] = table.chain
-    equal = np.array([((chains == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in range(len(tables))])
+    voters = [row for row, (one, _) in enumerate(present) if one.name in result.voters]
+    equal = np.array([((chains[voters] == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in voters])
     agreed = np.flatnonzero((equal >= result.majority).any(axis=0))
     if not len(agreed):
         return
     top = int(agreed[-1])
     result.compared = low + top
-    reference = int(np.argmax(equal[:, top]))
+    reference = voters[int(np.argmax(equal[:, top]))]
     for row, (one, report) in enumerate(present):
         different = np.flatnonzero((chains[row] != chains[reference]) & (chains[row] >= 0) & (chains[reference] >= 0))
         different = different[different <= top]

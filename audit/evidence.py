@@ -111,11 +111,12 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
-    by_index: dict[int, list[Replica]] = {}
+    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms."""
+    by_index: dict[tuple[int, object], list[Replica]] = {}
     for one in replicas:
         if one.snapshot is not None and is_int(one.snapshot, "applied_index"):
-            by_index.setdefault(int(one.snapshot["applied_index"]), []).append(one)
-    for index, ones in by_index.items():
+            by_index.setdefault((int(one.snapshot["applied_index"]), one.snapshot.get("v")), []).append(one)
+    for (index, _), ones in by_index.items():
         texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)
         for one in ones:
             if len(texts) > 1 and json.dumps(one.snapshot, sort_keys=True) != texts.most_common(1)[0][0]:

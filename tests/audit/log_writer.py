@@ -194,7 +194,7 @@ class Writer:
         snapshot = json.loads(path.read_bytes())
         del snapshot["crc32c"]
         snapshot["retained"] = {"begin_index": begin.index, "begin_pos": begin.pos}
-        snapshot["members"] = sorted(self.voters)
+        snapshot["members"] = {"index": 0, "voters": {name: {} for name in sorted(self.voters)}, "learners": {}}
         snapshot["minimums"] = {}
         for topic, queue in self.queues_before(begin.index):
             low, last = self.low(topic, queue, begin.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.rules import TORN_TAIL
 from tests.audit.damage_cases import CREATED, NODES, history, write_cluster
-from tests.audit.log_writer import Message, Writer, election
+from tests.audit.log_writer import RAFT, Message, Writer, election
+
+LATE = 1_900_000_000_000
 
 
 def run(base: Path, *names: str, deep: bool = False) -> Audit:
@@ -206,6 +209,33 @@ def test_a_replica_that_is_no_voter_is_incomplete(tmp_path: Path) -> None:
     result = run(tmp_path, "n1", "n2", "n3", "n4")
     assert result.verdict == "INCOMPLETE" and "n4 is none of the voters" in result.reasons[0]
     assert sorted(result.replica_verdicts.values()) == ["INCOMPLETE", "PASS", "PASS", "PASS"]
+
+def test_a_learner_is_verified_and_counts_for_no_majority(tmp_path: Path) -> None:
+    """The last membership record decides who is there, in its newer form too, and once it was trimmed the snapshot of either form."""
+    body = json.dumps({"v": 2, "voters": {name: {} for name in NODES}, "learners": {"n4": {"incarnation": "x"}}, "reason": "more room"})
+    messages = [*history(2), Message(RAFT, body.encode(), tag="membership", channel=1, term=3, time=LATE)]
+    write_cluster(tmp_path, messages)
+    writer = Writer(tmp_path / "n4")
+    for message in messages:
+        writer.append(message)
+    writer.finish()
+    result = run(tmp_path, "n1", "n2", "n3", "n4")
+    assert (result.verdict, result.groups[0].learners) == ("PASS", ("n4",))
+    assert set(result.replica_verdicts.values()) == {"PASS"}
+
+
+def test_a_learner_that_differs_fails(tmp_path: Path) -> None:
+    """A learner's entries are held against those of the voters, however far it is."""
+    body = json.dumps({"v": 2, "voters": {name: {} for name in NODES}, "learners": {"n4": {"incarnation": "x"}}, "reason": ""})
+    messages = [*history(2), Message(RAFT, body.encode(), tag="membership", channel=1, term=3, time=LATE)]
+    messages += [Message("flights", b"more", term=3, time=LATE) for _ in range(3)]
+    write_cluster(tmp_path, messages)
+    writer = Writer(tmp_path / "n4")
+    for message in [*messages[:-2], Message("flights", b"mine", term=3, time=LATE)]:
+        writer.append(message)
+    writer.finish()
+    result = run(tmp_path, "n1", "n2", "n3", "n4")
+    assert {(f.klass, f.replica) for f in result.findings if f.fails} == {("divergence", "n4")}
 
 
 def test_a_directory_that_changes_during_the_audit_is_incomplete(tmp_path: Path) -> None:
