@@ -314,6 +314,7 @@ class Group:
             groups=self.machine.groups,
             queue_ends=self.machine.queue_ends(),
             statistics=self.statistics(),
+            members=self.machine.members,
         )
 
     def statistics(self) -> dict[str, Any]:

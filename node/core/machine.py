@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ledgermq.node.core.calls import Configure, Peek, Peeked, Refused
+from ledgermq.node.core.calls import Configure, GroupMembers, Peek, Peeked, Refused
 from ledgermq.node.core.delivery import Delivery, Touched
+from ledgermq.node.core.members import export_members, members_of, restore_members
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.proto import control
@@ -25,7 +26,9 @@ from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, Repli
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.snapshot import export_minimums
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
+SNAPSHOTS_READ = frozenset({2, SNAPSHOT_VERSION})
+"""Versions that `restore` understands."""
 _HEADER = 48
 _STORE_MS = slice(104, 112)
 _STORE_MS_IN_RECORD = slice(104 - _HEADER, 112 - _HEADER)
@@ -98,8 +101,8 @@ class Machine:
         self.delivery = Delivery(self.begin)
         self.retained = Retained()
         """Begin, seals and trims of the log."""
-        self.voters: tuple[str, ...] = ()
-        """Of the last membership record; empty before the first."""
+        self.members: GroupMembers | None = None
+        """Of the last membership record applied; None before the first. Never changed, only replaced."""
         self.applied_index = -1
         self.applied_term = -1
         self.applied_end_pos = 0
@@ -165,6 +168,11 @@ class Machine:
     def tags_code(self, tag: str) -> int:
         """The hash of a tag as the consume queues hold it."""
         return java_hash(tag)
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Of the last membership record applied; none before the first."""
+        return () if self.members is None else self.members.voters
 
     def max_attempts(self, group: str) -> int:
         """How often the group wants a message delivered at most."""
@@ -290,7 +298,7 @@ class Machine:
             self.retained.apply_seal(record)
             return
         elif isinstance(record, control.Membership):
-            self.voters = tuple(record.voters)
+            self.members = members_of(index, record)
             return
         else:
             # Terms are the replicator's; topic and trim records were applied before.
@@ -354,7 +362,7 @@ class Machine:
             "store_ms": self.store_ms,
             "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self._queues.next_offsets().items()},
             "minimums": export_minimums(self._queues.minimums()),
-            "members": list(self.voters),
+            "members": None if self.members is None else export_members(self.members),
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
             "groups": {stored: _export_group(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
@@ -363,7 +371,7 @@ class Machine:
 
     def restore(self, exported: dict[str, Any]) -> None:
         """Take over what `export` returned; the consume queues are brought to its `queues` and `minimums` by the caller."""
-        self.voters = tuple(exported.get("members", ()))
+        self.members = restore_members(exported.get("members"))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
         self.groups = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.node.core.machine import SNAPSHOT_VERSION, Machine
+from ledgermq.node.core.machine import SNAPSHOT_VERSION, SNAPSHOTS_READ, Machine
 from ledgermq.node.core.ranges import cut
 from ledgermq.proto.layout import record_columns
 from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
@@ -26,7 +26,7 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
     phases = phases or Phases()
     with phases.phase("snapshot"):
         snapshot = store.read_snapshot()
-    if snapshot is not None and snapshot.get("v") != SNAPSHOT_VERSION:
+    if snapshot is not None and snapshot.get("v") not in SNAPSHOTS_READ:
         if store.log.begin_index > 0:
             what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {SNAPSHOT_VERSION}"
             raise UnknownFormat(f"{what}: start the program that wrote it")

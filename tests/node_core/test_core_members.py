@@ -1,0 +1,48 @@
+"""Who replicates a group, as the machine keeps it: from records, through snapshots of either version."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.members import export_members, restore_members
+from tests.node_core.core_fakes import LOG_ID, Bench
+
+NODES = ("n1", "n2", "n3", "n4", "n5")
+
+
+@st.composite
+def members(draw: st.DrawFn) -> GroupMembers:
+    """Any members: each node a voter, a learner or a stranger, with or without an incarnation."""
+    kinds = {node: draw(st.sampled_from(("voter", "learner", "returning", ""))) for node in NODES}
+    voters = tuple(node for node in NODES if kinds[node] == "voter")
+    learners = frozenset(node for node in NODES if kinds[node] in ("learner", "returning"))
+    known = frozenset(draw(st.sets(st.sampled_from(NODES)))) & {*voters, *learners}
+    incarnations = {node: f"incarnation of {node}" for node in sorted(known)}
+    returning = frozenset(node for node in NODES if kinds[node] == "returning")
+    return GroupMembers(draw(st.integers(0, 1 << 40)), voters, learners, incarnations, returning)
+
+
+@given(members())
+def test_a_snapshot_brings_the_members_back(found: GroupMembers) -> None:
+    """Law: whatever a record said of each node, the snapshot says the same."""
+    assert restore_members(export_members(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [(["n1", "n2"], GroupMembers(0, ("n1", "n2"))), ([], None), (None, None)],
+    ids=["voters", "none-yet", "absent"],
+)
+def test_members_of_older_snapshots_are_read(kept: object, expected: GroupMembers | None) -> None:
+    """Version 2 listed the voters of the group's first entry."""
+    bench = Bench()
+    value = {**bench.machine.export(LOG_ID), "v": 2, "members": kept}
+    if kept is None:
+        del value["members"]
+    other = Machine(bench.queues, bench.log.record)
+    other.restore(value)
+    assert other.members == expected
