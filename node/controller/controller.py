@@ -16,12 +16,13 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from ledgermq.node.controller import metadata
+from ledgermq.node.controller import metadata, voters
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.metadata import Outcome, State, Topic
-from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Quorum, Timing, require_library
+from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
 from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
@@ -40,7 +41,10 @@ PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """Who takes part and where. `addresses` gives every node's controller as host:port, written the same way on all nodes."""
+    """Who takes part and where. `addresses` gives the nodes' controllers as host:port; they may change (`Controller.move`).
+
+    `first_voters`: who votes when a quorum begins, the same on all of them; a joining node asks all others. Later the journal knows better.
+    """
 
     node: str
     addresses: Mapping[str, str]
@@ -50,6 +54,9 @@ class ControllerConfig:
     secret: bytes = field(repr=False)
     timing: Timing = field(default_factory=Timing)
     file_bytes: int = DEFAULT_FILE_BYTES
+    first_voters: tuple[str, ...] = ()
+    """Empty: all of `addresses`."""
+    joining: bool = False
 
     def __post_init__(self) -> None:
         if self.node not in self.addresses:
@@ -68,6 +75,9 @@ class Health:
     term: int = 0
     applied_index: int = 0
     failed: str | None = None
+    voters: tuple[str, ...] = ()
+    reached: frozenset[str] = frozenset()
+    """Nodes whose controllers are connected to this one, and itself."""
 
     @property
     def ready(self) -> bool:
@@ -93,7 +103,7 @@ class Controller:
         self._failure_watchers: list[Callable[[FatalError], None]] = []
         self._announced = State()
         self._health = Health(config.node)
-        self._names = {address: name for name, address in config.addresses.items()}
+        self._addresses: Mapping[str, str] = config.addresses
         self._barrier_waiters: list[tuple[asyncio.Future[None], float]] = []
         self._barrier_task: asyncio.Task[None] | None = None
 
@@ -108,7 +118,7 @@ class Controller:
         self._quorum = await asyncio.to_thread(self._opened)
         self._thread = threading.Thread(target=self._run, args=(self._quorum,), name=f"controller-{self._config.node}", daemon=True)
         self._thread.start()
-        logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._config.addresses))
+        logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._quorum.voters))
 
     async def stop(self) -> None:
         """Leave the quorum; everything promised is on disk."""
@@ -138,6 +148,12 @@ class Controller:
     def health(self) -> Health:
         """Readable from any thread; at most a tick old."""
         return self._health
+
+    def move(self, addresses: Mapping[str, str]) -> None:
+        """Where the other nodes' controllers are from now on; connections that stand go on, new ones go there. From the loop's thread."""
+        self._addresses = dict(addresses)
+        if self._quorum is not None:
+            self._quorum.addresses = self._addresses
 
     # -- calls --------------------------------------------------------------------------------------------------------------------
 
@@ -201,6 +217,43 @@ class Controller:
         groups = {name: list(replicas) for name, replicas in broker_groups.items()}
         await self.submit("set-cluster", {"nodes": told, "broker_groups": groups}, timeout)
 
+    async def set_node(
+        self, node: str, addresses: Mapping[str, str], *, state: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Make a node known, or tell where it is now. `state` as in `metadata.set_node`. Raises Conflict, BadRequest, or see `submit`."""
+        await self.submit("set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout)
+
+    async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Forget a node, and remember that. Raises Conflict while a broker group is meant to have a replica there, or see `submit`."""
+        await self.submit("remove-node", {"node": node}, timeout)
+
+    async def place_replica(self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Note that a broker group is meant to have a replica on a node, or not; its own log decides. Raises NotFound, or see `submit`."""
+        await self.submit("place-replica", {"group": group, "node": node, "present": present}, timeout)
+
+    async def set_voter(self, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
+        """Let a node vote in this quorum, or no longer; the voters afterwards, committed. Not to be asked of the node that is to go: it
+        would not hear the answer. Raises Conflict with the explanation when the quorum would be lost or another change is under way, or see
+        `submit`."""
+        assert self._quorum is not None and self._loop is not None, "start the controller first"
+        quorum, until = self._quorum, self._loop.time() + timeout
+        while True:
+            # What is in force here may be undone; what a barrier finds in force is committed.
+            await self.barrier(max(until - self._loop.time(), PAUSE_S))
+            current = quorum.voters
+            if (node in current) == present:
+                return current
+            wanted = {*current, node} if present else set(current) - {node}
+            if reason := voters.would_lose_quorum(current, wanted, self._health.reached):
+                raise fail(Code.PRECONDITION_FAILED, reason)
+            left = until - self._loop.time()
+            if left <= 0:
+                # Why is known only where its leader is.
+                why = quorum.refusal or "its leader refuses for now, or changes"
+                raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:g} s: {why}")
+            await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
+            await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
+
     async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """After this, `state` here contains every command that was answered anywhere before the call. Callers that wait together share
         one round; nobody joins a round that began before its call. Raises as `submit`."""
@@ -255,7 +308,17 @@ class Controller:
 
     async def _attempt(self, command: metadata.Json, limit: float) -> tuple[Outcome | None, int | None]:
         """Outcome of one submission, or None and why not (None for silence)."""
-        assert self._quorum is not None and self._loop is not None
+        assert self._quorum is not None
+        quorum = self._quorum
+        try:
+            return await self._one_attempt(partial(quorum.submit, command), limit)
+        except ValueError as error:
+            raise fail(Code.BAD_REQUEST, str(error)) from error
+
+    async def _one_attempt(
+        self, submit: Callable[[Callable[[Outcome | None, int], None]], None], limit: float
+    ) -> tuple[Outcome | None, int | None]:
+        assert self._loop is not None
         loop = self._loop
         answered: asyncio.Future[tuple[Outcome | None, int | None]] = loop.create_future()
 
@@ -266,10 +329,7 @@ class Controller:
         def answer(outcome: Outcome | None, failure: int) -> None:
             self._post(settle, outcome, failure)
 
-        try:
-            self._quorum.submit(command, answer)
-        except ValueError as error:
-            raise fail(Code.BAD_REQUEST, str(error)) from error
+        submit(answer)
         try:
             async with asyncio.timeout(limit):
                 return await answered
@@ -282,7 +342,7 @@ class Controller:
         if taken:
             text = f"the controller quorum did not confirm within {timeout:g} s and may still do so; look at the result, then try again"
             return fail(Code.PROXY_TIMEOUT, text)
-        names = ", ".join(sorted(self._config.addresses))
+        names = ", ".join(sorted(self._health.voters or self._config.addresses))
         text = f"no controller quorum within {timeout:g} s, nothing was changed; check that a majority of {names} runs, then try again"
         return fail(Code.HA_NOT_AVAILABLE, text)
 
@@ -290,11 +350,12 @@ class Controller:
 
     def _opened(self) -> Quorum:
         config = self._config
-        address = config.addresses[config.node]
-        others = sorted(other for other in config.addresses.values() if other != address)
         secret = quorum_secret(config.secret, config.cluster_id)
-        timing = config.timing.for_nodes(len(config.addresses))
-        return Quorum(address, others, config.listen, secret, self._disk, config.directory, timing, config.file_bytes)
+        others = tuple(name for name in config.addresses if name != config.node)
+        seeds = others if config.joining else config.first_voters or tuple(config.addresses)
+        timing = config.timing.for_nodes(len(seeds) + config.joining)
+        place = Place(config.node, seeds, config.listen, config.directory, config.joining)
+        return Quorum(place, self._addresses, secret, self._disk, timing, config.file_bytes)
 
     def _run(self, quorum: Quorum) -> None:
         try:
@@ -314,11 +375,13 @@ class Controller:
         leader = quorum._getLeader()
         health = Health(
             node=self._config.node,
-            leader=None if leader is None else self._names.get(leader.id),
+            leader=None if leader is None else leader.id,
             has_quorum=leader is not None and quorum.hasQuorum,
             caught_up=quorum.isReady(),
             term=quorum.raftCurrentTerm,
             applied_index=quorum.raftLastApplied,
+            voters=quorum.voters,
+            reached=quorum.reached(),
         )
         if (health.leader, health.has_quorum) != (self._health.leader, self._health.has_quorum):
             logger.info("controller: leader %s, quorum %s, term %d", health.leader, "yes" if health.has_quorum else "no", health.term)

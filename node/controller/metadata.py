@@ -10,6 +10,7 @@ submitted again because its answer was lost is answered, not carried out twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -23,9 +24,16 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 
 STATE_VERSION = 1
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 MAX_QUEUES = 1024
 MAX_ATTEMPTS = 1000
 REMEMBERED_REQUESTS = 512
+
+ADDRESS_KINDS = ("client", "peer", "controller", "http")
+"""Where a node is reached, each as host:port, in `State.nodes`."""
+NODE_STATE = "state"
+JOINING = "joining"
+"""The state of a node that was added and has no replica that votes yet; a member has none."""
 
 IN_PART_ONE = frozenset({TopicKind.NORMAL, TopicKind.FIFO})
 
@@ -86,6 +94,8 @@ class State:
     """Topics that were deleted and not created again, with their last incarnation."""
     deleted_groups: Mapping[Key, int] = field(default_factory=_empty)
     """Consumer groups that were deleted and not created again, with the revision that did it."""
+    removed_nodes: Mapping[str, int] = field(default_factory=_empty)
+    """Nodes that were removed and not added again, with the revision that did it: an old configuration does not bring them back."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name)."""
@@ -130,20 +140,75 @@ def barrier(state: State, _: Json) -> tuple[State, Outcome]:
 
 
 def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
-    """Make these nodes and broker groups known. An address may change; the replicas of a broker group may not: its own log decides them."""
+    """What a configuration file says at a start: seeds. Nodes and broker groups that nobody knows become known; what is known, and what was
+    removed, stays as it is, because a file may be older than the cluster."""
     told = _mapping(command.get("nodes"))
-    nodes = {name: {kind: _text(at) for kind, at in sorted(_mapping(addresses).items())} for name, addresses in told.items()}
+    nodes = {name: _addresses(addresses) for name, addresses in told.items() if name not in state.removed_nodes}
     groups = {name: tuple(_text(r) for r in _list(members)) for name, members in _mapping(command.get("broker_groups")).items()}
-    for name, replicas in groups.items():
-        known = state.broker_groups.get(name)
-        if known is not None and known != replicas:
-            raise _Refused(Code.PRECONDITION_FAILED, f"broker group {name} has the replicas {', '.join(known)}, not {', '.join(replicas)}")
+    new_groups = {name: replicas for name, replicas in groups.items() if name not in state.broker_groups}
+    for name, replicas in new_groups.items():
         for replica in replicas:
             if replica not in nodes and replica not in state.nodes:
                 raise _Refused(Code.BAD_REQUEST, f"broker group {name} names the replica {replica}, which is no known node")
-    after_nodes = _merged(state.nodes, {name: MappingProxyType(at) for name, at in nodes.items()})
-    after_groups = _merged(state.broker_groups, groups)
-    return _changed(state, nodes=after_nodes, broker_groups=after_groups), Outcome()
+    # An address of a kind that was not told before is new, too.
+    merged = {name: MappingProxyType({**at, **state.nodes.get(name, {})}) for name, at in nodes.items()}
+    return _changed(state, nodes=_merged(state.nodes, merged), broker_groups=_merged(state.broker_groups, new_groups)), Outcome()
+
+
+def set_node(state: State, command: Json) -> tuple[State, Outcome]:
+    """A node is there, or is reached elsewhere from now on. `state`: `joining`, `member`, or null to leave it as it is; a node that was
+    unknown or removed has to be told as one of the two."""
+    node = _node_name(command)
+    given = command.get("state")
+    if given not in (None, JOINING, "member"):
+        raise _Refused(Code.BAD_REQUEST, f"a node is joining or member, not {given!r}")
+    if node not in state.nodes and given is None:
+        raise _Refused(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; add it: ledgermq member add {node}")
+    known = state.nodes.get(node, {})
+    told = _addresses(command.get("addresses"))
+    unknown = sorted(told.keys() - set(ADDRESS_KINDS))
+    if unknown:
+        raise _Refused(Code.BAD_REQUEST, f"{unknown[0]!r} is no address of a node; known: {', '.join(ADDRESS_KINDS)}")
+    elsewhere = {name: addresses for name, addresses in state.nodes.items() if name != node}
+    taken = {at: name for name, addresses in elsewhere.items() for kind, at in addresses.items() if kind in ADDRESS_KINDS}
+    for at in told.values():
+        if at in taken:
+            raise _Refused(Code.PRECONDITION_FAILED, f"{at} is an address of node {taken[at]}")
+    after = {**known, **told}
+    if given is not None:
+        after.pop(NODE_STATE, None)
+        after.update({NODE_STATE: JOINING} if given == JOINING else {})
+    removed = MappingProxyType({name: revision for name, revision in state.removed_nodes.items() if name != node})
+    sealed = MappingProxyType(dict(sorted(after.items())))
+    return _changed(state, nodes=_merged(state.nodes, {node: sealed}), removed_nodes=removed), Outcome()
+
+
+def remove_node(state: State, command: Json) -> tuple[State, Outcome]:
+    """Nobody talks to the node any more. Removing what was removed is fine."""
+    node = _node_name(command)
+    if node in state.removed_nodes:
+        return state, Outcome()
+    if node not in state.nodes:
+        raise _Refused(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; its nodes are {', '.join(sorted(state.nodes))}")
+    holding = [group for group, replicas in sorted(state.broker_groups.items()) if node in replicas]
+    if holding:
+        raise _Refused(Code.PRECONDITION_FAILED, f"node {node} still has a replica of broker group {', '.join(holding)}")
+    left = MappingProxyType({name: at for name, at in state.nodes.items() if name != node})
+    removed = MappingProxyType({**state.removed_nodes, node: state.revision + 1})
+    return _changed(state, nodes=left, removed_nodes=removed), Outcome()
+
+
+def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
+    """A broker group is meant to have a replica on a node, or not to."""
+    node, group = _node_name(command), _text(command.get("group"))
+    present = command.get("present")
+    if group not in state.broker_groups or not isinstance(present, bool):
+        raise _Refused(Code.BAD_REQUEST, f"broker group {group} does not exist; known: {', '.join(sorted(state.broker_groups))}")
+    if present and node not in state.nodes:
+        raise _Refused(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster")
+    others = tuple(name for name in state.broker_groups[group] if name != node)
+    replicas = tuple(sorted((*others, node))) if present else others
+    return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas})), Outcome()
 
 
 def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
@@ -215,6 +280,9 @@ def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "barrier": barrier,
     "set-cluster": set_cluster,
+    "set-node": set_node,
+    "remove-node": remove_node,
+    "place-replica": place_replica,
     "create-topic": create_topic,
     "update-topic": update_topic,
     "delete-topic": delete_topic,
@@ -258,6 +326,7 @@ def export(state: State) -> Json:
         "groups": [export_group(state.groups[key]) for key in sorted(state.groups)],
         "deleted_topics": [[*key, incarnation] for key, incarnation in sorted(state.deleted_topics.items())],
         "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
+        "removed_nodes": dict(sorted(state.removed_nodes.items())),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -277,6 +346,7 @@ def restore(tree: Json) -> State:
         answered=MappingProxyType({request: Outcome(*fields) for request, *fields in tree["answered"]}),
         deleted_topics=MappingProxyType({(ns, name): incarnation for ns, name, incarnation in tree["deleted_topics"]}),
         deleted_groups=MappingProxyType({(ns, name): revision for ns, name, revision in tree["deleted_groups"]}),
+        removed_nodes=MappingProxyType(dict(tree.get("removed_nodes", {}))),
     )
 
 
@@ -340,6 +410,17 @@ def _existing(known: Mapping[Key, Any], key: Key, code: Code, what: str) -> Any:
 
 def _shown(key: Key) -> str:
     return stored_name(*key)
+
+
+def _addresses(value: Any) -> dict[str, str]:
+    return {kind: _text(at) for kind, at in sorted(_mapping(value).items())}
+
+
+def _node_name(command: Json) -> str:
+    name = _text(command.get("node"))
+    if not NODE_NAME.fullmatch(name):
+        raise _Refused(Code.BAD_REQUEST, f"{name!r} is no name of a node: letters, digits, '_' and '-', at most 63")
+    return name
 
 
 def _topic_key(command: Json) -> Key:

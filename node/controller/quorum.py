@@ -7,6 +7,10 @@ What is bent, and why it has to be:
 * `Quorum._SyncObj__doApplyCommand` applies JSON commands and knows no others: the library would unpickle them.
 * `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and goes on with half a state.
 * No thread of the library: `controller.py` owns the ticks, because the library's own loop logs any error and continues.
+* Who votes is decided in `voters.py`; the library's hooks for it are replaced (`__changeCluster`, `__doChangeCluster`,
+  `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change is under way, applies old changes again after a restart, and
+  writes members into a snapshot that are newer than it.
+* Nodes are known by name (`wire.Member`), not by address: an address may change, a voter may not.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +30,9 @@ import pysyncobj.tcp_connection as library_connection
 from pysyncobj.config import FAIL_REASON, SyncObjConf
 from pysyncobj.version import VERSION
 
-from ledgermq.node.controller import metadata, snapshot
+from ledgermq.node.controller import metadata, snapshot, voters
 from ledgermq.node.controller.journal import Entry, Journal
-from ledgermq.node.controller.wire import JsonCodec, QuorumTransport
+from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
 from ledgermq.node.errors import EXIT_PLATFORM, EXIT_SYNC, FatalError
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogFenced, is_no_space
@@ -82,13 +86,31 @@ def install() -> None:
     library_connection.pickle = JsonCodec
 
 
-class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
-    """One replica of the metadata. Not thread-safe, but for `submit` and for reading `state`."""
+NEVER_S = 1e9
+"""An election timeout of a node that is no voter."""
 
-    def __init__(
-        self, address: str, others: list[str], listen: str, secret: bytes, disk: Disk, directory: str, timing: Timing, file_bytes: int
-    ) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node's part in the quorum lives, and with whom it begins.
+
+    `seeds`: the voters of a quorum that begins, the same on all its nodes, or those a joining node asks. `joining`: a journal that begins
+    here waits until it is told who votes; it is not among the first voters.
+    """
+
+    node: str
+    seeds: tuple[str, ...]
+    listen: str
+    directory: str
+    joining: bool = False
+
+
+class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
+    """One replica of the metadata. Not thread-safe, but for `submit…`, for `addresses` and for reading `state` and `voters`."""
+
+    def __init__(self, place: Place, addresses: Mapping[str, str], secret: bytes, disk: Disk, timing: Timing, file_bytes: int) -> None:
         install()
+        directory = place.directory
         disk.mkdirs(directory)
         for name in disk.listdir(directory):
             if name.endswith(".tmp"):
@@ -101,8 +123,20 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._failure: LogFenced | None = None
         self._loading: tuple[metadata.State, Entry, Entry] | None = None
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
+        self._place = place
+        self.addresses: Mapping[str, str] = dict(addresses)
+        """Node → host:port of its controller; replaced as a whole when it changes."""
+        self.refusal = ""
+        """Why this node, leading, last refused a change of the voters."""
         self.state = metadata.State()
         self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
+        if len(self.journal) == 0:
+            first = () if place.joining else tuple(sorted(place.seeds))
+            self.journal.add(voters.encode(first), 1, 0)
+        self._base = self._snapshot_voters()
+        """The voters of the snapshot; None: it is older than this list, or there is none."""
+        self._applied_voters = self._base
+        self.voters = self._decided()
         conf = SyncObjConf(
             password=secret,
             journalFile=self.journal,
@@ -113,8 +147,8 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             autoTick=False,
             appendEntriesUseBatch=False,
             commandsWaitLeader=False,
-            dynamicMembershipChange=False,
-            bindAddress=listen,
+            dynamicMembershipChange=True,
+            bindAddress=place.listen,
             appendEntriesPeriod=timing.heartbeat_s,
             raftMinTimeout=timing.election_min_s,
             raftMaxTimeout=timing.election_max_s,
@@ -128,7 +162,10 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             logCompactionMinTime=1e15,
         )
         try:
-            super().__init__(address, others, conf, transportClass=QuorumTransport)
+            super().__init__(
+                self._member(place.node), [self._member(name) for name in self._others()], conf,
+                nodeClass=self._member, transportClass=QuorumTransport,
+            )  # fmt: skip
         except BaseException:
             # Whatever ended the start: the journal's file must be free for the next one.
             self.journal._destroy()
@@ -164,6 +201,19 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             with suppress(BlockingIOError):
                 self._applyCommand(COMMAND_TYPE + text, answer, None)
 
+    def submit_voters(self, wanted: Iterable[str], answer: Callable[[metadata.Outcome | None, int], None]) -> None:
+        """Let these nodes be the voters: one more or one less than now, or the leader refuses. Answered as `submit`. From any thread."""
+        with self._lock:
+            if not self._open:
+                answer(None, FAIL_REASON.MISSING_LEADER)
+                return
+            with suppress(BlockingIOError):
+                self._applyCommand(voters.encode(tuple(sorted(wanted))), answer, None)
+
+    def reached(self) -> frozenset[str]:
+        """The nodes whose controllers this one is connected to, and itself."""
+        return frozenset(node.id for node in self._SyncObj__connectedNodes if node in self._SyncObj__otherNodes) | {self._place.node}
+
     def wake(self) -> None:
         """End the current wait of `tick`. From any thread."""
         with self._lock, suppress(BlockingIOError):
@@ -186,6 +236,11 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__doApplyCommand(self, command: bytes) -> metadata.Outcome | None:
         if command == NO_OP:
             return None
+        named = voters.decode(command)
+        if named is not None:
+            # In force since it was appended; from now on snapshots name them.
+            self._applied_voters = named
+            return metadata.Outcome()
         if command[:1] != COMMAND_TYPE:
             raise metadata.UnknownCommand(f"controller command of type {command[:1]!r}")
         self.state, outcome = metadata.apply(self.state, json.loads(command[1:]))
@@ -194,15 +249,83 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         snapshot.adopt(self._disk, self._snapshot_path)
         # Whatever is wrong with the file raises here; further in, the library would hide it.
-        tree, last, previous = snapshot.read(self._disk, self._snapshot_path)
+        tree, last, previous, named = snapshot.read(self._disk, self._snapshot_path)
         self._loading = (metadata.restore(tree), last, previous)
         super()._SyncObj__loadDumpFile(clearJournal)
         self._loading = None
+        self._base = self._applied_voters = named
+        self._adopt(self._decided())
+
+    def _SyncObj__changeCluster(self, request: list[Any]) -> bool:
+        """Asked of the leader before it appends: whether these may be the next voters. They vote from now on."""
+        if len(request) != 2 or request[0] != voters.VERB or not all(isinstance(name, str) for name in request[1]):
+            self.refusal = "the request is none of this version"
+            return False
+        wanted = tuple(request[1])
+        newest = voters.newest(self.journal[:])
+        reason = voters.objection(
+            self._place.node,
+            self.voters,
+            wanted,
+            self.reached(),
+            settled=self.raftLastApplied >= self._SyncObj__noopIDx and (newest is None or newest[0] <= self.raftLastApplied),
+        )
+        if reason is not None:
+            self.refusal = reason
+            if self._place.node not in wanted:
+                # A leader does not leave: somebody else leads first and takes the request when it is repeated.
+                self.transferLeadership()
+            return False
+        self._adopt(wanted)
+        return True
+
+    def _SyncObj__doChangeCluster(self, request: list[Any], reverse: bool = False) -> bool:
+        """Called for every entry that was appended, and, reversed, for those about to be cut, which `__deleteEntriesFrom` looks after."""
+        if not reverse:
+            self._adopt(tuple(request[1]))
+        return True
+
+    def _SyncObj__deleteEntriesFrom(self, index: int) -> None:
+        super()._SyncObj__deleteEntriesFrom(index)
+        self._adopt(self._decided())
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        """Who is no voter never stands for election."""
+        drawn: float = super()._SyncObj__generateRaftTimeout()
+        return drawn if self._place.node in self.voters else NEVER_S
+
+    def _decided(self) -> tuple[str, ...]:
+        """The voters as of the journal's end: the newest entry that names them, else the snapshot, else the configuration."""
+        newest = voters.newest(self.journal[:])
+        if newest is not None:
+            return newest[1]
+        return tuple(sorted(self._place.seeds)) if self._base is None else self._base
+
+    def _others(self) -> list[str]:
+        """Whom the library talks to. A joining node that was not told yet listens to those it was configured with."""
+        return sorted(set(self.voters or self._place.seeds) - {self._place.node})
+
+    def _adopt(self, wanted: tuple[str, ...]) -> None:
+        if wanted == self.voters:
+            return
+        was_voter, former = self._place.node in self.voters, set(self._others())
+        self.voters = wanted
+        logger.info("controller: the voters are %s", ", ".join(wanted) or "not known yet")
+        self._SyncObj__updateClusterConfiguration([self._member(name) for name in self._others()])
+        now = time.monotonic()
+        for node in self._SyncObj__otherNodes:
+            if node.id not in former:
+                self._SyncObj__lastResponseTime[node] = now
+        if was_voter != (self._place.node in wanted):
+            self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
+
+    def _member(self, name: str) -> Member:
+        return Member(name, self)
 
     def _write_snapshot(self, path: str, covered: tuple[Entry, Entry, Any]) -> None:
         last, previous, _ = covered
         try:
-            snapshot.write(self._disk, path, metadata.export(self.state), last, previous)
+            snapshot.write(self._disk, path, metadata.export(self.state), last, previous, self._applied_or_seeds())
         except OSError as error:
             # The library hides this. A full disk may have space again; any other failure is final (I9).
             if not is_no_space(error):
@@ -213,10 +336,20 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _read_snapshot(self, path: str) -> tuple[Entry, Entry, list[Any]]:
         assert self._loading is not None and path == self._snapshot_path
         self.state, last, previous = self._loading
-        return last, previous, []
+        return last, previous, [self._member(name) for name in self._others()]
+
+    def _applied_or_seeds(self) -> tuple[str, ...]:
+        """The voters as of the last applied entry. The journal's first entry names them and is never applied by the library."""
+        if self._applied_voters is not None:
+            return self._applied_voters
+        first = voters.decode(self.journal[0][0])
+        return tuple(sorted(self._place.seeds)) if first is None else first
+
+    def _snapshot_voters(self) -> tuple[str, ...] | None:
+        return snapshot.read(self._disk, self._snapshot_path)[3] if self._disk.exists(self._snapshot_path) else None
 
     def _covered_by_snapshot(self) -> tuple[Entry, Entry] | None:
         if not self._disk.exists(self._snapshot_path):
             return None
-        _, last, previous = snapshot.read(self._disk, self._snapshot_path)
+        _, last, previous, _ = snapshot.read(self._disk, self._snapshot_path)
         return previous, last

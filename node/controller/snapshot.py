@@ -7,6 +7,7 @@ JSON (docs/format.md §12); it also travels, as it is, to a node that is too far
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.node.controller.journal import Entry
@@ -18,17 +19,21 @@ NAME = "snapshot"
 VERSION = 1
 
 
-def write(disk: Disk, path: str, state: dict[str, Any], last: Entry, previous: Entry) -> None:
-    """Durable under `path` when this returns; `last` is the entry whose effects are the newest in `state`."""
-    sealed_json.write(disk, path, {"v": VERSION, "state": state, "last": _listed(last), "previous": _listed(previous)})
+def write(disk: Disk, path: str, state: dict[str, Any], last: Entry, previous: Entry, voters: Sequence[str]) -> None:
+    """Durable under `path` when this returns; `last` is the entry whose effects are the newest in `state` and `voters`."""
+    entries = {"last": _listed(last), "previous": _listed(previous)}
+    sealed_json.write(disk, path, {"v": VERSION, "state": state, **entries, "voters": list(voters)})
 
 
-def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry]:
-    """State, last and previous entry. Raises FileNotFoundError, Damaged, UnknownFormat."""
+def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry, tuple[str, ...] | None]:
+    """State, last and previous entry, and the voters (None: written before snapshots named them).
+
+    Raises FileNotFoundError, Damaged, UnknownFormat."""
     tree = sealed_json.read(disk, path)
     if tree["v"] != VERSION:
         raise UnknownFormat(f"{path} has version {tree['v']}, this program reads {VERSION}: start the version that wrote it")
-    return tree["state"], _entry(tree["last"]), _entry(tree["previous"])
+    voters = tree.get("voters")
+    return tree["state"], _entry(tree["last"]), _entry(tree["previous"]), None if voters is None else tuple(voters)
 
 
 def adopt(disk: Disk, path: str) -> None:

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from pysyncobj.dns_resolver import globalDnsResolver
+from pysyncobj.node import Node, TCPNode
 from pysyncobj.transport import TCPTransport
 
 from ledgermq.node.errors import EXIT_PORT, ConfigError, FatalError
@@ -30,6 +31,8 @@ UNPROVEN_BYTES = 16 << 10
 UNPROVEN_SECONDS = 5.0
 UNPROVEN_CONNECTIONS = 64
 REBIND_SECONDS = 1.0
+STRANGER_EVERY_S = 60.0
+"""A node that was not added yet, or was removed, knocks twice a second; the log hears of it this often."""
 
 
 class JsonCodec:
@@ -100,6 +103,39 @@ class RationedSocket:
         return getattr(self._plain, name)
 
 
+class Member(TCPNode):  # type: ignore[misc]  # the library has no types
+    """A node of the quorum, known by its name for ever; where it is reached is looked up at every attempt.
+
+    `directory.addresses` gives host:port by name. The library's `address` is what a node calls itself in a greeting: the name.
+    """
+
+    def __init__(self, name: str, directory: Any) -> None:
+        Node.__init__(self, name)
+        self._directory = directory
+
+    @property
+    def address(self) -> str:
+        return str(self.id)
+
+    @property
+    def host(self) -> str | None:
+        where = self._directory.addresses.get(self.id)
+        return None if where is None else str(where.rsplit(":", 1)[0]).strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self._directory.addresses[self.id].rsplit(":", 1)[1])
+
+    @property
+    def ip(self) -> str | None:
+        """None: not known, or not resolved at the moment."""
+        found: str | None = None if self.host is None else globalDnsResolver().resolve(self.host)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Member({self.id})"
+
+
 class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
     """The library's transport, with the duties of this module. Private names of 0.3.17 are used here and in quorum.py only."""
 
@@ -110,6 +146,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         self._quorum = quorum
         self._arrived: dict[Any, float] = {}
         self._listens_since: float | None = None
+        self._strangers: dict[str, float] = {}
         super().__init__(quorum, self_node, other_nodes)
 
     # -- what leaves --------------------------------------------------------------------------------------------------------------
@@ -125,7 +162,12 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
 
     # -- what arrives -------------------------------------------------------------------------------------------------------------
 
+    def _shouldConnect(self, node: Any) -> bool:
+        return bool(super()._shouldConnect(node)) and node.host is not None
+
     def _onMessageReceived(self, node: Any, message: Any) -> None:
+        if node not in self._nodes:
+            return  # it was removed while this was on its way
         kind = message["type"]
         if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
             return  # an answer to what this node said in another term; it says nothing about its log of today
@@ -174,7 +216,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         """The greeting of an authenticated peer: first its random key, then the address it is known by. Everything else the library would
         take here (observers, administration) is refused."""
         if conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
-            self._dismiss(conn, f"it calls itself {message!r}, which is no node of this cluster; compare `nodes` in the configurations")
+            told = f"it calls itself {message!r}, which has no vote here; was it removed, or not added yet?"
+            self._dismiss(conn, told, quiet=self._heard_lately(str(message)[:100]))
             return
         before = dict(self._connections)
         super()._onIncomingMessageReceived(conn, message)
@@ -183,8 +226,17 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             if self._connections.get(node) is conn and old is not conn:
                 old.disconnect()
 
-    def _dismiss(self, conn: Any, why: str) -> None:
-        logger.warning("controller: connection closed: %s", why)
+    def _heard_lately(self, name: str) -> bool:
+        now = time.monotonic()
+        lately = now < self._strangers.get(name, -STRANGER_EVERY_S) + STRANGER_EVERY_S
+        if not lately:
+            if len(self._strangers) >= UNPROVEN_CONNECTIONS:
+                self._strangers.clear()
+            self._strangers[name] = now
+        return lately
+
+    def _dismiss(self, conn: Any, why: str, *, quiet: bool = False) -> None:
+        logger.log(logging.DEBUG if quiet else logging.WARNING, "controller: connection closed: %s", why)
         conn.disconnect()
         self._unknownConnections.discard(conn)
         self._arrived.pop(conn, None)

@@ -39,6 +39,7 @@ class Cluster:
         self.file_bytes = file_bytes
         self.disk = disk
         self.addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(nodes))}
+        self.first = tuple(self.addresses)
         self.running: dict[str, Controller] = {}
 
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
@@ -51,7 +52,13 @@ class Cluster:
             secret=secret,
             timing=self.timing,
             file_bytes=self.file_bytes,
+            first_voters=self.first,
+            joining=name not in self.first,
         )
+
+    def add_node(self, name: str) -> None:
+        """A node that was not there when the quorum began; it knows the others' addresses and they not its."""
+        self.addresses = {**self.addresses, name: f"127.0.0.1:{free_ports(1)[0]}"}
 
     async def start(self, names: Iterable[str] | None = None, secret: bytes = SECRET) -> None:
         for name in self.addresses if names is None else names:

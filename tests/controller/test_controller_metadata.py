@@ -219,7 +219,16 @@ def test_a_broker_group_sees_its_share() -> None:
         ({"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17}, Code.ILLEGAL_CONSUMER_GROUP),
         ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": True}, Code.BAD_REQUEST),
         ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g9": ["n9"]}}, Code.BAD_REQUEST),
-        ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g1": ["n1"]}}, Code.PRECONDITION_FAILED),
+        ({"op": "set-node", "node": "n9", "addresses": {"peer": "h:1"}}, Code.PRECONDITION_FAILED),
+        ({"op": "set-node", "node": "n9", "addresses": {"peer": "h1:1"}, "state": "member"}, Code.PRECONDITION_FAILED),
+        ({"op": "set-node", "node": "n9", "addresses": {"phone": "h:1"}, "state": "member"}, Code.BAD_REQUEST),
+        ({"op": "set-node", "node": "n/9", "addresses": {}, "state": "member"}, Code.BAD_REQUEST),
+        ({"op": "set-node", "node": "n9", "addresses": {}, "state": "guest"}, Code.BAD_REQUEST),
+        ({"op": "remove-node", "node": "n1"}, Code.PRECONDITION_FAILED),
+        ({"op": "remove-node", "node": "n9"}, Code.PRECONDITION_FAILED),
+        ({"op": "place-replica", "group": "g9", "node": "n1", "present": True}, Code.BAD_REQUEST),
+        ({"op": "place-replica", "group": "g1", "node": "n9", "present": True}, Code.PRECONDITION_FAILED),
+        ({"op": "place-replica", "group": "g1", "node": "n1", "present": None}, Code.BAD_REQUEST),
         ({"op": "set-cluster", "nodes": [], "broker_groups": {}}, Code.BAD_REQUEST),
     ],
 )
@@ -257,3 +266,37 @@ def test_states_cannot_be_changed_by_readers() -> None:
     for mapping in (state.nodes, state.nodes["n1"], state.topics, state.topics["", "t"].placement, state.answered):
         with pytest.raises(TypeError):
             mapping["new"] = 1  # type: ignore[index]
+
+
+def carried_out(state: State, *commands: dict[str, Any]) -> State:
+    for command in commands:
+        state, outcome = apply(state, command)
+        assert outcome.code == Code.OK, outcome.detail
+    return state
+
+
+def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one_again() -> None:
+    """Configuration files are seeds: what the quorum was told by `member` commands outlives every restart with an older file."""
+    before = described()
+    moved = carried_out(
+        before,
+        {"op": "set-node", "node": "n2", "addresses": {"peer": "elsewhere:1"}},
+        {"op": "set-node", "node": "n4", "addresses": {"peer": "new:1"}, "state": "joining"},
+        {"op": "place-replica", "group": "g1", "node": "n4", "present": True},
+        {"op": "place-replica", "group": "g1", "node": "n1", "present": False},
+        {"op": "remove-node", "node": "n1"},
+    )
+    assert moved.nodes["n2"]["peer"] == "elsewhere:1" and moved.nodes["n4"] == {"peer": "new:1", "state": "joining"}
+    assert moved.broker_groups["g1"] == ("n2", "n4") and "n1" not in moved.nodes and set(moved.removed_nodes) == {"n1"}
+    again = carried_out(moved, {**DESCRIBED, "id": "a restart with the old file"})
+    assert (again.nodes, again.broker_groups, again.removed_nodes) == (moved.nodes, moved.broker_groups, moved.removed_nodes)
+    assert restore(json.loads(json.dumps(export(again)))) == again
+    back = carried_out(again, {"op": "set-node", "node": "n1", "addresses": NODES["n1"], "state": "member"})
+    assert "n1" in back.nodes and not back.removed_nodes and "state" not in back.nodes["n1"], "an operator's word does"
+
+
+def test_removing_a_node_twice_is_fine() -> None:
+    """So is every other member command: an operator repeats what was interrupted."""
+    steps = [{"op": "place-replica", "group": "g1", "node": "n1", "present": False}, {"op": "remove-node", "node": "n1"}]
+    state = carried_out(described(), *steps)
+    assert carried_out(state, *steps) is state

@@ -413,5 +413,6 @@ def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
         for change in changes:
             kept.carry_out(change)
     commands = [command for command, _, _ in kept.entries]
-    assert {command[:1] for command in commands} == {b"\x01", b"J"}
+    assert {command[:1] for command in commands} == {b"\x01", b"\x02", b"J"}
+    assert commands[0] == b'\x02["voters",["n1"]]', "the first entry says who votes"
     assert [json.loads(c[1:])["op"] for c in commands if c[:1] == b"J"] == ["set-cluster", "create-topic"]

@@ -250,6 +250,7 @@ def bare(journal: list[tuple[bytes, int, int]], term: int, monkeypatch: pytest.M
     """A transport over nothing: (it, what the library would get, what would be sent)."""
     bent = object.__new__(QuorumTransport)
     bent._quorum = SimpleNamespace(journal=journal, raftCurrentTerm=term, make_durable=lambda: None)
+    bent._nodes = {"leader", "peer"}
     received, sent = Replies(), Replies()
     monkeypatch.setattr(TCPTransport, "_onMessageReceived", lambda self, node, message: received.append(message))
     monkeypatch.setattr(TCPTransport, "send", lambda self, node, message: sent.append(message))

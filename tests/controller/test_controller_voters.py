@@ -1,0 +1,243 @@
+"""Who votes in the controller quorum: one more or less at a time, kept by journal and snapshot, and never at the cost of the quorum."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.controller import voters
+from ledgermq.node.controller.controller import Controller
+from ledgermq.node.controller.journal import Entry, Journal
+from ledgermq.proto.status import Conflict, LedgerError
+from ledgermq.storage.real_disk import RealDisk
+from tests.controller.controller_cluster import FAST, Cluster, free_ports
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+groups_of = st.sets(st.sampled_from(NAMES), min_size=1)
+
+
+def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]], nodes: int = 3, **settings: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(root, nodes, **settings)
+        try:
+            await cluster.start()
+            await cluster.leader()
+            await cluster.describe()
+            await body(cluster)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(main())
+
+
+async def changed(cluster: Cluster, node: str, *, present: bool, by: str | None = None) -> tuple[str, ...]:
+    asked = by or next(name for name in cluster.running if name != node)
+    return await cluster.running[asked].set_voter(node, present=present, timeout=20)
+
+
+async def joined(cluster: Cluster, name: str) -> Controller:
+    """Start a node that nobody knows yet and let it in; every node is told where it is, as `member add` does."""
+    cluster.add_node(name)
+    await cluster.start([name])
+    for controller in cluster.running.values():
+        controller.move(cluster.addresses)
+    assert name in await changed(cluster, name, present=True)
+    await cluster.until(lambda: cluster.running[name].health.ready)
+    return cluster.running[name]
+
+
+# -- the rules
+
+
+@given(groups_of, groups_of, groups_of, st.booleans())
+def test_two_changes_in_a_row_always_share_a_majority(current: set[str], wanted: set[str], reached: set[str], settled: bool) -> None:
+    """Whatever may be appended: every majority of before meets every majority of after, and a majority of after is there."""
+    leader = min(current)
+    if voters.objection(leader, current, wanted, reached | {leader}, settled=settled) is not None:
+        return
+    assert settled and leader in wanted
+    for before in majorities(current):
+        assert all(before & after for after in majorities(wanted))
+    assert any(after <= reached | {leader} | (wanted - current) for after in majorities(wanted))
+
+
+def majorities(nodes: set[str]) -> list[set[str]]:
+    sizes = range(len(nodes) // 2 + 1, len(nodes) + 1)
+    return [set(chosen) for size in sizes for chosen in itertools.combinations(sorted(nodes), size)]
+
+
+@given(st.lists(st.one_of(st.none(), groups_of), max_size=8), st.integers(0, 8))
+def test_the_newest_entry_that_names_voters_counts_and_a_cut_brings_back_the_one_before(named: list[set[str] | None], kept: int) -> None:
+    """The voters are a function of the journal's entries and of nothing else."""
+    entries: list[Entry] = [(b"J{}" if n is None else voters.encode(sorted(n)), index, 1) for index, n in enumerate(named, 1)]
+    expected = [(index, tuple(sorted(n))) for index, n in enumerate(named[:kept], 1) if n is not None]
+    assert voters.newest(entries[:kept]) == (expected[-1] if expected else None)
+
+
+def test_an_entry_about_members_that_this_version_does_not_know_is_no_entry_to_skip() -> None:
+    """Skipping would give two nodes different quorums."""
+    with pytest.raises(ValueError, match="about its members"):
+        voters.decode(b'\x02["add","n4"]')
+    assert voters.decode(b"\x01") is None and voters.decode(b"J{}") is None
+
+
+# -- real quorums
+
+
+def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
+    """The fourth gets all there is, votes, and with it and two of the old ones the quorum goes on; restarts keep it."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.running["n1"].create_topic("", "before", timeout=20)
+        fourth = await joined(cluster, "n4")
+        await fourth.barrier(timeout=20)
+        assert ("", "before") in fourth.state.topics
+        await cluster.stop(["n1"])
+        await fourth.create_topic("", "after", timeout=20)
+        await cluster.stop(["n2"])
+        await cluster.until(lambda: not fourth.health.has_quorum)
+        await cluster.stop()
+        # Everybody starts again with a configuration that knows nothing of the fourth's vote.
+        await cluster.start()
+        await cluster.leader()
+        for controller in cluster.running.values():
+            await controller.barrier(timeout=20)
+            assert controller.health.voters == ("n1", "n2", "n3", "n4") and ("", "after") in controller.state.topics
+
+    run(tmp_path, body)
+
+
+def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) -> None:
+    """Nobody has told it who votes: it stands for no election, however long it waits, and the others do not hear it."""
+
+    async def body(cluster: Cluster) -> None:
+        cluster.add_node("n4")
+        await cluster.start(["n4"])
+        await asyncio.sleep(6 * cluster.timing.election_max_s)
+        health = cluster.running["n4"].health
+        assert (health.leader, health.term, health.voters) == (None, 0, ())
+        assert cluster.running["n1"].health.voters == ("n1", "n2", "n3")
+
+    run(tmp_path, body)
+
+
+def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
+    """The entries that named them are gone; the snapshot names them, also to a node that gets it instead of the log."""
+
+    async def body(cluster: Cluster) -> None:
+        for index in range(40):
+            await cluster.running["n1"].create_topic("", f"a{index}", timeout=20)
+        await joined(cluster, "n4")
+        await changed(cluster, "n3", present=False, by="n4")
+        await cluster.stop(["n3"])
+        for index in range(60):
+            await cluster.running["n1"].create_topic("", f"b{index}", timeout=20)
+        await cluster.until(lambda: all(c._quorum and len(c._quorum.journal) < 50 for c in cluster.running.values()))
+        fifth = await joined(cluster, "n5")
+        await fifth.barrier(timeout=20)
+        assert len(fifth.state.topics) == 100
+        await cluster.stop()
+        await cluster.start(["n1", "n2", "n4", "n5"])
+        await cluster.leader()
+        assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n4", "n5")}
+
+    run(tmp_path, body, timing=replace(FAST, compact_entries=20))
+
+
+def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(tmp_path: Path) -> None:
+    """Whoever is removed, leader or not: the rest goes on, and its elections reach nobody."""
+
+    async def body(cluster: Cluster) -> None:
+        leader = await cluster.leader()
+        rest = await changed(cluster, leader, present=False)
+        assert leader not in rest and len(rest) == 2
+        gone = cluster.running[leader]
+        others = [cluster.running[name] for name in rest]
+        await cluster.until(lambda: all(c.health.ready and c.health.leader in rest for c in others))
+        term = max(c.health.term for c in others)
+        await cluster.until(lambda: not gone.health.has_quorum)
+        await asyncio.sleep(4 * cluster.timing.election_max_s)
+        await others[0].create_topic("", "still", timeout=20)
+        assert max(c.health.term for c in others) == term, "no election on its account"
+
+    run(tmp_path, body)
+
+
+def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """With one of three down, the other two are both needed; the one that is down may go."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.stop(["n3"])
+        await cluster.until(lambda: cluster.running["n1"].health.reached == {"n1", "n2"})
+        await cluster.until(lambda: cluster.running["n1"].health.has_quorum)
+        with pytest.raises(Conflict, match=r"quorum of 3 would become one of 2 of which only 1 .*missing: n3"):
+            await changed(cluster, "n2", present=False, by="n1")
+        assert await changed(cluster, "n3", present=False) == ("n1", "n2")
+
+    run(tmp_path, body)
+
+
+def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
+    """A leader cut off from everybody appends a change; a new leader's log replaces it, and everybody has the old voters."""
+
+    async def body(cluster: Cluster) -> None:
+        leader = await cluster.leader()
+        others = [name for name in cluster.running if name != leader]
+        cut = voters.encode(("n1", "n2", "n3", "n9"))
+        # As if it had been appended and not sent: the next leader has never heard of it.
+        await cluster.stop([leader])
+        journal = tmp_path / leader / "controller"
+        await asyncio.to_thread(_append, journal, cut)
+        await cluster.until(lambda: all(cluster.running[name].health.leader in others for name in others))
+        await cluster.running[others[0]].create_topic("", "t", timeout=20)
+        await cluster.start([leader])
+        await cluster.running[leader].barrier(timeout=20)
+        assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n3")}
+
+    run(tmp_path, body)
+
+
+def _append(directory: Path, command: bytes) -> None:
+    journal = Journal(RealDisk(), str(directory), snapshot=None, file_bytes=1 << 16)
+    _, index, term = journal[-1]
+    journal.add(command, index + 1, term)
+    journal.flush()
+    journal._destroy()
+
+
+def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
+    """Votes belong to names: with another address it is the same voter, found by the others as soon as they are told."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.stop(["n1"])
+        cluster.addresses = {**cluster.addresses, "n1": f"127.0.0.1:{free_ports(1)[0]}"}
+        await cluster.start(["n1"])
+        for controller in cluster.running.values():
+            controller.move(cluster.addresses)
+        await cluster.until(lambda: cluster.running["n1"].health.ready)
+        await cluster.stop(["n2"])
+        await cluster.running["n3"].create_topic("", "moved", timeout=20)
+        assert cluster.running["n3"].health.voters == ("n1", "n2", "n3")
+
+    run(tmp_path, body)
+
+
+def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
+    """The only node waits for the second once it has let it in; the last voter cannot be removed."""
+
+    async def body(cluster: Cluster) -> None:
+        await joined(cluster, "n2")
+        await cluster.running["n1"].create_topic("", "two", timeout=20)
+        assert await changed(cluster, "n2", present=False, by="n1") == ("n1",)
+        with pytest.raises(LedgerError):
+            await cluster.running["n1"].set_voter("n1", present=False, timeout=2)
+
+    run(tmp_path, body, nodes=1)
