@@ -7,6 +7,9 @@ the page cache outlives the process.
 
 A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
 cache goes on returning them (design §3, "after a failed fsync").
+
+Media lie as well: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (a write that was acknowledged and is
+nowhere, or elsewhere), `break_page` (EIO until it is written again), `shorten` and `vanish` (files damaged by hand while nothing runs).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Chance(Protocol):
 class Inode:
     """Content of one file: what readers see, and the synced content of every page that differs from the medium."""
 
-    __slots__ = ("allocated", "before", "data", "lost")
+    __slots__ = ("allocated", "before", "broken", "data", "former", "lost")
 
     def __init__(self, size: int, allocated: bool) -> None:
         self.data = bytearray(size)
@@ -45,6 +48,10 @@ class Inode:
         """page number -> what the medium holds, for pages written since the last sync"""
         self.lost: dict[int, bytes] = {}
         """page number -> what the medium holds, for pages a failed sync left behind; later syncs skip them"""
+        self.former: dict[int, bytes] = {}
+        """page number -> what the medium held before the last sync that changed the page"""
+        self.broken: set[int] = set()
+        """pages that cannot be read until they are written again"""
         self.allocated: set[int] | None = None if allocated else set()
 
     def pages(self, offset: int, length: int) -> range:
@@ -66,6 +73,7 @@ class Inode:
 
     def remember(self, offset: int, length: int) -> None:
         for number in self.pages(offset, length):
+            self.broken.discard(number)
             if number in self.lost:
                 self.before.setdefault(number, self.lost.pop(number))
             elif number not in self.before:
@@ -99,6 +107,27 @@ def apply_change(names: dict[str, Inode], change: dict[str, Inode | None]) -> No
             names[name] = inode
 
 
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """What the next sync of a file will say and not do."""
+
+    part: str
+    chance: Chance
+    misdirected: bool
+
+    def tell(self, inode: Inode) -> None:
+        """One page that is being synced stays as the medium has it."""
+        pages = sorted(inode.before)
+        number = pages[self.chance.randrange(len(pages))]
+        if self.misdirected:
+            written = inode.page(number)
+            whole = range((len(inode.data) + PAGE_BYTES - 1) // PAGE_BYTES)
+            others = [other for other in whole if other not in inode.before and len(inode.page(other)) == len(written)]
+            if others:
+                inode.lost[others[self.chance.randrange(len(others))]] = written
+        inode.lost[number] = inode.before.pop(number)
+
+
 class ForgetfulFile:
     """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only pins and counts are imitated."""
 
@@ -113,6 +142,7 @@ class ForgetfulFile:
 
     def pread(self, offset: int, length: int) -> bytes:
         self._disk.check_alive()
+        self._disk.check_readable(self._inode, offset, length, self.path)
         return bytes(self._inode.data[offset : offset + length])
 
     def pwrite(self, offset: int, data: Buffer) -> None:
@@ -185,6 +215,10 @@ class ForgetfulDisk:
         self.on_sync: Callable[[str], None] | None = None
         self.trace: Callable[[str], None] | None = None
         self.on_access: Callable[[], None] | None = None
+        self.lie: Lie | None = None
+        self.lies: list[str] = []
+        """Files of which a sync stored less than it said."""
+        self.read_errors = 0
         self.any_names = False
         self.forgets_directories = False
         self._unsynced_directories: dict[str, None] = {}
@@ -262,7 +296,9 @@ class ForgetfulDisk:
 
     def read_file(self, path: str) -> bytes:
         self.check_alive()
-        return bytes(self._inode(path).data)
+        inode = self._inode(path)
+        self.check_readable(inode, 0, len(inode.data), path)
+        return bytes(inode.data)
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
@@ -355,6 +391,47 @@ class ForgetfulDisk:
                 changed[offset % PAGE_BYTES] ^= mask
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
+    def go_stale(self, path: str, chance: Chance) -> bool:
+        """One page of a file reads as before its last change, in cache and on the medium alike; False when none has an older version."""
+        inode = self._inode(path)
+        pages = sorted(number for number in inode.former if number not in inode.before and number not in inode.lost)
+        if not pages:
+            return False
+        number = pages[chance.randrange(len(pages))]
+        old = inode.former.pop(number)
+        inode.data[number * PAGE_BYTES : number * PAGE_BYTES + len(old)] = old
+        return True
+
+    def lie_at_next_sync(self, part: str, chance: Chance, *, misdirected: bool) -> None:
+        """The next sync of a file whose path holds `part` says that it stored everything, but one page of it is nowhere; when `misdirected`
+        it has replaced the medium's content of another page of that file. The cache goes on showing what was written."""
+        self.lie = Lie(part, chance, misdirected)
+
+    def break_page(self, path: str, offset: int) -> None:
+        """Reads of the page at this offset report EIO until it is written again."""
+        self._inode(path).broken.add(offset // PAGE_BYTES)
+
+    def shorten(self, path: str, size: int) -> None:
+        """A file loses its end, as by a careless hand while nothing runs."""
+        directory, name = self._parent(path)
+        inode = self._inode(path)
+        shorter = Inode(min(size, len(inode.data)), inode.allocated is None)
+        shorter.data[:] = inode.data[: len(shorter.data)]
+        directory.names[name] = directory.durable[name] = shorter
+
+    def vanish(self, path: str) -> None:
+        """A file is gone, in cache and on the medium, as by a careless hand while nothing runs."""
+        directory, name = self._parent(path)
+        self._inode(path)
+        del directory.names[name]
+        directory.durable.pop(name, None)
+
+    def mend(self) -> None:
+        """The medium lies no more, and every page can be read; what is damaged stays damaged."""
+        self.lie = None
+        for inode in self._inodes():
+            inode.broken.clear()
+
     def on_medium(self, path: str, offset: int, length: int) -> bytes | None:
         """What a power cut in which nothing unsynced survived would leave there; None when the file's name is not durable."""
         directory, name = self._parent(path)
@@ -396,8 +473,14 @@ class ForgetfulDisk:
         self._directories = former._directories
         self._unsynced_directories = former._unsynced_directories
         self.any_names, self.forgets_directories = former.any_names, former.forgets_directories
+        self.lie, self.lies, self.read_errors = former.lie, former.lies, former.read_errors
         self.used_bytes = former.used_bytes
         former.detach()
+
+    def check_readable(self, inode: Inode, offset: int, length: int, path: str) -> None:
+        if inode.broken and not inode.broken.isdisjoint(inode.pages(offset, length)):
+            self.read_errors += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def sync_inode(self, inode: Inode, path: str) -> None:
         self.check_alive()
@@ -408,6 +491,11 @@ class ForgetfulDisk:
                 inode.lost.update(inode.before)
                 inode.before.clear()
                 raise
+        if self.lie is not None and self.lie.part in path and inode.before:
+            self.lie.tell(inode)
+            self.lie = None
+            self.lies.append(path)
+        inode.former.update(inode.before)
         inode.before.clear()
         if self.trace is not None:
             self.trace(path)

@@ -1,14 +1,18 @@
 """The simulated network: packets are delayed, reordered, repeated, lost, and cut off by partitions, all from one source of chance.
 
-Here lives only what happens to a packet between two nodes. It never looks inside one.
+Here lives only what happens to a packet between two nodes. It never looks inside one. Every trouble is a condition of its own that begins
+and ends by itself: troubles overlap, and the end of one mends nothing that another one broke.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 MS = 1_000_000
+Link = tuple[str, str]
+"""(sender, receiver): one direction."""
 
 
 class Chance(Protocol):
@@ -21,51 +25,134 @@ class Chance(Protocol):
     def randrange(self, start: int, stop: int | None = None, /) -> int: ...
 
 
-@dataclass
-class Network:
-    """How likely what is, and which directed links are cut. Delays are drawn per packet, so that packets overtake each other."""
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How badly packets travel: shares from 0 to 1, times in nanoseconds."""
 
-    chance: Chance
     loss: float = 0.0
     duplication: float = 0.0
-    delay_ns: tuple[int, int] = (MS // 10, 2 * MS)
     slow: float = 0.0
     """Share of packets that take a hundred times as long: they arrive in another term."""
     damage: float = 0.0
     """Share of packets in whose payload one bit flips on the way."""
-    cut: set[tuple[str, str]] = field(default_factory=set)
+    delay_ns: int = 0
+    """Every packet takes at least so much longer."""
+    jitter_ns: int = 0
+    """And up to so much more, drawn for each, so that packets overtake each other."""
+
+
+@dataclass
+class Network:
+    """Which directed links are cut and how packets travel now. Delays are drawn per packet."""
+
+    chance: Chance
+    delay_ns: tuple[int, int] = (MS // 10, 2 * MS)
+    _cuts: dict[int, frozenset[Link]] = field(default_factory=dict)
+    _weathers: dict[int, Weather] = field(default_factory=dict)
+    _weather: Weather = Weather()
+    _cut: frozenset[Link] = frozenset()
+    _number: int = 0
+    lost: int = 0
+    """Packets that never arrived."""
+
+    # -- conditions -----------------------------------------------------------------------------------------------------------------
+
+    def sever(self, links: Iterable[Link]) -> int:
+        """Cut these directed links; the number ends it again."""
+        self._number += 1
+        self._cuts[self._number] = frozenset(links)
+        self._refresh()
+        return self._number
+
+    def worsen(self, weather: Weather) -> int:
+        """Let packets travel this badly, beside all else that goes on; the number ends it again."""
+        self._number += 1
+        self._weathers[self._number] = weather
+        self._refresh()
+        return self._number
+
+    def end(self, number: int) -> None:
+        """One condition is over; another's number, or one that is over already, changes nothing."""
+        self._cuts.pop(number, None)
+        self._weathers.pop(number, None)
+        self._refresh()
+
+    def heal(self) -> None:
+        """All conditions are over."""
+        self._cuts.clear()
+        self._weathers.clear()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._cut = frozenset().union(*self._cuts.values())
+        whole = self._weathers.values()
+        self._weather = Weather(
+            loss=max((w.loss for w in whole), default=0.0),
+            duplication=max((w.duplication for w in whole), default=0.0),
+            slow=max((w.slow for w in whole), default=0.0),
+            damage=max((w.damage for w in whole), default=0.0),
+            delay_ns=sum(w.delay_ns for w in whole),
+            jitter_ns=sum(w.jitter_ns for w in whole),
+        )
+
+    # -- packets --------------------------------------------------------------------------------------------------------------------
+
+    def reaches(self, sender: str, to: str) -> bool:
+        """Whether the link is not cut."""
+        return (sender, to) not in self._cut
 
     def deliveries(self, sender: str, to: str) -> list[int]:
         """Delays in nanoseconds after which copies of one packet arrive: none when it is lost."""
-        if (sender, to) in self.cut or self.chance.random() < self.loss:
+        weather = self._weather
+        if (sender, to) in self._cut or (weather.loss and self.chance.random() < weather.loss):
+            self.lost += 1
             return []
-        copies = 2 if self.chance.random() < self.duplication else 1
-        return [self._delay() for _ in range(copies)]
+        copies = 2 if weather.duplication and self.chance.random() < weather.duplication else 1
+        return [self._delay(weather) for _ in range(copies)]
 
-    def _delay(self) -> int:
+    def _delay(self, weather: Weather) -> int:
         delay = int(self.chance.uniform(*self.delay_ns))
-        return delay * 100 if self.chance.random() < self.slow else delay
+        if weather.slow and self.chance.random() < weather.slow:
+            delay *= 100
+        if weather.jitter_ns:
+            delay += self.chance.randrange(weather.jitter_ns)
+        return delay + weather.delay_ns
 
     def damaged(self, payload: bytes) -> bytes:
         """What arrives of a payload: the same bytes, or with one bit flipped."""
-        if not payload or self.chance.random() >= self.damage:
+        damage = self._weather.damage
+        if not damage or not payload or self.chance.random() >= damage:
             return payload
         changed = bytearray(payload)
         changed[self.chance.randrange(len(changed))] ^= 1 << self.chance.randrange(8)
         return bytes(changed)
 
-    def isolate(self, node: str, others: list[str], *, inbound: bool = True, outbound: bool = True) -> None:
-        """Cut a node off, in one direction or both."""
-        for other in others:
-            if outbound:
-                self.cut.add((node, other))
-            if inbound:
-                self.cut.add((other, node))
 
-    def settle(self) -> None:
-        """Back to a good network; cut links stay cut."""
-        self.loss = self.duplication = self.slow = self.damage = 0.0
+# -- partitions -------------------------------------------------------------------------------------------------------------------------
 
-    def heal(self) -> None:
-        self.cut.clear()
-        self.settle()
+
+def around(node: str, names: Iterable[str], *, inbound: bool = True, outbound: bool = True) -> set[Link]:
+    """The links of one node with all others, in one direction or both."""
+    others = [name for name in names if name != node]
+    return {(node, other) for other in others if outbound} | {(other, node) for other in others if inbound}
+
+
+def between(some: Iterable[str], others: Iterable[str]) -> set[Link]:
+    """Every link between two sets of nodes, in both directions."""
+    left, right = tuple(some), tuple(others)
+    return {link for a in left for b in right if a != b for link in ((a, b), (b, a))}
+
+
+def ring(names: list[str]) -> set[Link]:
+    """All but the links with a node's two neighbours in a ring; of three nodes, which are all neighbours, every link in one direction."""
+    count = len(names)
+    if count <= 3:
+        return {(name, names[(at + 1) % count]) for at, name in enumerate(names) if count > 1}
+    kept = {pair for at, name in enumerate(names) for pair in ((name, names[(at + 1) % count]), (names[(at + 1) % count], name))}
+    return {(a, b) for a in names for b in names if a != b and (a, b) not in kept}
+
+
+def bridge(names: list[str]) -> set[Link]:
+    """Two halves that only the first node can talk to both of."""
+    rest = names[1:]
+    return between(rest[: len(rest) // 2], rest[len(rest) // 2 :])

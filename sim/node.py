@@ -153,6 +153,7 @@ class Medium:
         self.busy = False
         """The node's own code is running, not a checker's."""
         self._accesses_left: int | None = None
+        self._kills_to_come: list[int] = []
         self._bug = bug
         self._life: Life | None = None
         self._remains = Remains({})
@@ -226,16 +227,17 @@ class Medium:
         finally:
             self.busy = False
 
-    def kill_after(self, accesses: int) -> None:
-        """After so many accesses of its disk the node ends in the middle of what it does, between two lines."""
+    def kill_after(self, accesses: int, *again: int) -> None:
+        """After so many accesses of its disk the node ends in the middle of what it does, between two lines, and so do its next lives."""
         self._accesses_left = accesses
+        self._kills_to_come = list(again)
 
     def _on_access(self) -> None:
         if self._accesses_left is None or not self.busy:
             return
         self._accesses_left -= 1
         if self._accesses_left < 0:
-            self._accesses_left = None
+            self._accesses_left = self._kills_to_come.pop(0) if self._kills_to_come else None
             raise Killed
 
     def fail_next_sync(self) -> None:
@@ -252,7 +254,9 @@ class Medium:
         """No more faults from this medium."""
         self.disk.on_sync = None
         self.disk.capacity_bytes = None
+        self.disk.mend()
         self._accesses_left = None
+        self._kills_to_come.clear()
 
     def fill(self) -> None:
         """The disk has no room for anything more."""

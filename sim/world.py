@@ -94,7 +94,7 @@ class World:
         """How often each kind of fault was carried out."""
         self.names = [f"n{k}" for k in range(1, nodes + 1)]
         self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes)) for name in self.names}
-        self.sync_ns = SYNC_NS
+        self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
         self.healed = False
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -189,6 +189,19 @@ class World:
         self.stations[name].paused_until = self.now + duration_ns
         self.after(duration_ns, lambda: self._turn(name))
 
+    def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
+        """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
+        self._order += 1
+        self._slow[self._order] = names, sync_ns
+        return self._order
+
+    def speed_up(self, number: int) -> None:
+        self._slow.pop(number, None)
+
+    def _sync_ns(self, name: str) -> tuple[int, int]:
+        """The slowest of what is under way for a node."""
+        return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
+
     def _deliver(self, sender: str, to: str, packet: PeerPacket) -> None:
         station = self.stations[to]
         if station.life is not None:
@@ -255,7 +268,7 @@ class World:
         if output.sync is not None:
             ticket = output.sync
             early = run_ticket(ticket) if self.chance.random() < 0.5 else True
-            delay = int(self.chance.uniform(*self.sync_ns))
+            delay = int(self.chance.uniform(*self._sync_ns(station.name)))
             self.after(delay, lambda: self._synced(station.name, life, ticket, early))
         wake = max(output.wake_at_ns, self.now + MS // 10)
         if station.wake_at == 0 or wake < station.wake_at:
@@ -328,7 +341,7 @@ class World:
         """Heal everything; within virtual time all replicas must agree on a leader and commit one entry more, everywhere."""
         self.healed = True
         self.network.heal()
-        self.sync_ns = SYNC_NS
+        self._slow.clear()
         for station in self.stations.values():
             station.paused_until = self.now
             station.medium.repair()

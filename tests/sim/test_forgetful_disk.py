@@ -208,3 +208,65 @@ def test_a_new_directory_may_vanish_with_all_it_holds(disk: ForgetfulDisk) -> No
         disk.power_cut(random.Random(seed))
         fates.add((seed % 2 == 1, disk.exists(f"{path}/file")))
     assert fates == {(True, True), (False, True), (False, False)}
+
+
+def test_a_lost_write_is_there_until_the_power_goes(disk: ForgetfulDisk) -> None:
+    """The sync says done, the cache shows what was written, and the power cut brings back what the medium really has."""
+    file = disk.open("/d/f")
+    disk.lie_at_next_sync("/d/", random.Random(1), misdirected=False)
+    file.pwrite(0, b"x" * PAGE_BYTES)
+    file.sync()
+    assert file.pread(0, 1) == b"x"
+    assert disk.on_medium("/d/f", 0, 1) == b"\0"
+    disk.power_cut(random.Random(1))
+    assert file.pread(0, PAGE_BYTES) == bytes(PAGE_BYTES)
+    assert disk.lies == ["/d/f"]
+
+
+def test_a_misdirected_write_replaces_another_page(disk: ForgetfulDisk) -> None:
+    """What was written lies where something else was, which is gone; a later write to either page is stored."""
+    file = disk.open("/d/f")
+    file.pwrite(0, b"old!" * PAGE_BYTES)
+    file.sync()
+    disk.lie_at_next_sync("/d/f", random.Random(3), misdirected=True)
+    file.pwrite(PAGE_BYTES, b"new!" * (PAGE_BYTES // 4))
+    file.sync()
+    disk.power_cut(random.Random(1))
+    pages = [file.pread(number * PAGE_BYTES, 4) for number in range(4)]
+    assert pages[1] == b"old!"
+    assert pages.count(b"new!") == 1
+
+
+def test_a_stale_page_reads_as_before_its_last_change(disk: ForgetfulDisk) -> None:
+    """Only pages that were synced twice have an older version, and none is older than one sync."""
+    file = disk.open("/d/f")
+    assert not disk.go_stale("/d/f", random.Random(1))
+    for content in (b"1", b"2", b"3"):
+        file.pwrite(0, content * PAGE_BYTES)
+        file.sync()
+    assert disk.go_stale("/d/f", random.Random(1))
+    disk.power_cut(random.Random(1))
+    assert file.pread(0, PAGE_BYTES) == b"2" * PAGE_BYTES
+
+
+def test_a_broken_page_reports_an_error_until_it_is_written(disk: ForgetfulDisk) -> None:
+    """EIO for every read that touches it, whole-file reads included; other pages are read as ever."""
+    disk.break_page("/d/f", PAGE_BYTES + 5)
+    file = disk.open("/d/f")
+    assert file.pread(0, PAGE_BYTES) == bytes(PAGE_BYTES)
+    for read in (lambda: file.pread(PAGE_BYTES - 1, 2), lambda: disk.read_file("/d/f")):
+        with pytest.raises(OSError) as error:
+            read()
+        assert error.value.errno == errno.EIO
+    file.pwrite(PAGE_BYTES, b"mended")
+    assert file.pread(PAGE_BYTES, 6) == b"mended"
+
+
+def test_files_are_shortened_and_vanish(disk: ForgetfulDisk) -> None:
+    """As by a careless hand: a power cut brings nothing back."""
+    disk.shorten("/d/f", 100)
+    disk.power_cut(random.Random(1))
+    assert disk.file_size("/d/f") == 100
+    disk.vanish("/d/f")
+    disk.power_cut(random.Random(1))
+    assert not disk.exists("/d/f")

@@ -1,0 +1,126 @@
+"""Faults of processes and of their power: they end, alone or together, once or again and again, or stand still (rows 1–6, 15, 16, 32).
+
+Here lives which process ends when. What a power cut leaves of a disk is decided in `disk.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ledgermq.sim.faults_kind import LEADER, Kind, a_while, lasting, leaders, nothing, own_chance, some_node, target
+from ledgermq.sim.network import MS, around
+from ledgermq.sim.plan import FaultEvent
+from ledgermq.sim.world import SECOND, World
+
+ACCESSES = 200
+RECOVERY_ACCESSES = 60
+
+
+def end(world: World, event: FaultEvent, *, power: bool) -> None:
+    """One node ends and comes back."""
+    name = target(world, event)
+    if name is not None:
+        world.crash(name, power=power)
+        world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def end_many(world: World, event: FaultEvent, *, power: bool, majority: bool = False) -> None:
+    """All nodes, or a bare majority of them, end in the same moment and come back one by one."""
+    chance = own_chance(event)
+    names = list(world.names)
+    chance.shuffle(names)
+    for name in sorted(names[: len(names) // 2 + 1] if majority else names):
+        world.crash(name, power=power)
+        world.after(chance.randrange(20 * MS, SECOND), partial(world.start, name))
+
+
+def end_inside(world: World, event: FaultEvent) -> None:
+    """A node ends after so many accesses of its disk, wherever its code is then; with `again`, so does each of its next recoveries."""
+    name = target(world, event)
+    if name is not None:
+        chance = own_chance(event)
+        again = [chance.randrange(RECOVERY_ACCESSES) for _ in range(event.number("again"))]
+        world.stations[name].medium.kill_after(event.number("accesses"), *again)
+
+
+def pause(world: World, event: FaultEvent) -> None:
+    name = target(world, event)
+    if name is not None:
+        world.pause(name, event.number("for_ns"))
+
+
+def pause_majority(world: World, event: FaultEvent) -> None:
+    """A majority stands still, and meanwhile one node loses its power (the recipe of row 6)."""
+    chance = own_chance(event)
+    names = list(world.names)
+    chance.shuffle(names)
+    for name in sorted(names[: len(names) // 2 + 1]):
+        world.pause(name, event.number("for_ns"))
+    victim = names[chance.randrange(len(names))]
+    world.after(chance.randrange(event.number("for_ns")), partial(world.crash, victim, power=True))
+    world.after(event.number("for_ns") + SECOND // 2, partial(world.start, victim))
+
+
+def depose(world: World, event: FaultEvent) -> None:
+    """Every leader, and nobody else, ends or is cut off when it may have told one follower only (Raft paper, figure 8)."""
+    for name in leaders(world):
+        if event.flag("crash"):
+            world.crash(name, power=event.flag("power"))
+            world.after(event.number("for_ns"), partial(world.start, name))
+        else:
+            number = world.network.sever(around(name, world.names))
+            world.after(event.number("for_ns") * 2, partial(world.network.end, number))
+
+
+def rolling_restart(world: World, event: FaultEvent) -> None:
+    """One node after the other is stopped and started, as for an upgrade."""
+    every, down = event.number("every_ns"), event.number("for_ns")
+    for at, name in enumerate(world.names):
+        world.after(at * every, partial(world.crash, name, power=False))
+        world.after(at * every + down, partial(world.start, name))
+
+
+BACK = a_while(20, 2000)
+
+KINDS: dict[str, Kind] = {
+    "kill": Kind((1, 3), "SIGKILL of one node", BACK, partial(end, power=False)),
+    "kill-leader": Kind((1,), "SIGKILL of the leader", a_while(20, 2000, LEADER), partial(end, power=False)),
+    "kill-majority": Kind((2,), "SIGKILL of a majority at once", nothing, partial(end_many, power=False, majority=True)),
+    "kill-all": Kind((2,), "SIGKILL of every node at once", nothing, partial(end_many, power=False)),
+    "kill-inside": Kind(
+        (3, 15),
+        "the process, or its power, ends between two accesses of its disk: in the middle of a turn, a sync, a roll or a trim",
+        lambda chance, names: {"node": some_node(chance, names), "accesses": chance.randrange(ACCESSES), "again": 0},
+        end_inside,
+    ),
+    "crash-loop": Kind(
+        (4,),
+        "as kill-inside, and again in the middle of each of the next recoveries",
+        lambda chance, names: {
+            "node": some_node(chance, names),
+            "accesses": chance.randrange(ACCESSES),
+            "again": chance.randrange(1, 6),
+        },
+        end_inside,
+    ),
+    "power-cut": Kind((15, 17), "power cut of one node: any subset of what was not synced is lost", BACK, partial(end, power=True)),
+    "power-cut-all": Kind((16,), "power cut of every node at once", nothing, partial(end_many, power=True)),
+    "pause": Kind((5, 32), "a node stands still: SIGSTOP, a stalled interpreter", a_while(50, 3000), pause),
+    "pause-majority": Kind((6,), "a majority stands still while one node loses its power", lasting(500, 3000), pause_majority),
+    "depose": Kind(
+        (1, 7),
+        "the leader is cut off or killed when it may have told one follower only",
+        lambda chance, names: {
+            "crash": chance.random() < 0.5,
+            "power": chance.random() < 0.5,
+            "for_ns": chance.randrange(20 * MS, SECOND),
+        },
+        depose,
+    ),
+    "rolling-restart": Kind(
+        (36,),
+        "one node after the other is stopped and started",
+        lambda chance, names: {"every_ns": chance.randrange(300 * MS, 2 * SECOND), "for_ns": chance.randrange(20 * MS, 600 * MS)},
+        rolling_restart,
+    ),
+}
