@@ -256,6 +256,10 @@ class NodeConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster: Cluster
     nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
+    """Where the nodes are reached: seeds. What the cluster was told since (`ledgermq member`) is remembered in the data directory and wins."""
+    join: bool | tuple[Name, ...] = False
+    """This node was not there when its broker groups were created (all of them, or those named): it begins no log and no quorum, but waits
+    until it is added. It may stay set for ever."""
     raft: Raft = Raft()
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
@@ -268,10 +272,15 @@ class NodeConfig(Section):
         if self.node not in self.nodes:
             raise ValueError(f"nodes has no entry for this node, {self.node!r}; known: {', '.join(sorted(self.nodes))}")
         for group in self.cluster.groups:
-            for replica in group.replicas:
+            for replica in () if self.joins(group.name) else group.replicas:
                 if replica not in self.nodes:
                     raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, which nodes does not list")
         known = {group.name: None for group in self.cluster.groups}
+        for stranger in () if isinstance(self.join, bool) else self.join:
+            if stranger not in known:
+                raise ValueError(f"join names {stranger!r}, which is no broker group; known: {', '.join(known)}")
+        if self.join and len(self.nodes) == 1:
+            raise ValueError("join needs the nodes of the cluster that this node joins; nodes lists only this one")
         for section, overrides in (("retention", self.retention.groups.keys()), ("flush", self.flush.groups.keys())):
             for stranger in sorted(overrides - known.keys()):
                 raise ValueError(f"{section}.groups names {stranger!r}, which is no broker group; known: {', '.join(known)}")
@@ -296,8 +305,12 @@ class NodeConfig(Section):
 
     @property
     def hosted_groups(self) -> tuple[BrokerGroup, ...]:
-        """The broker groups of which this node keeps a replica."""
-        return tuple(group for group in self.cluster.groups if self.node in group.replicas)
+        """The broker groups of which this node keeps a replica, or is meant to."""
+        return tuple(group for group in self.cluster.groups if self.node in group.replicas or self.joins(group.name))
+
+    def joins(self, group: str) -> bool:
+        """Whether a directory of this broker group that is made here must not begin the group's log: others have begun it."""
+        return self.join if isinstance(self.join, bool) else group in self.join
 
     @property
     def cluster_id(self) -> str:
@@ -491,6 +504,7 @@ nodes:                         # where every node is reached
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
+# join: true                   # a node that is added later (ledgermq member add): `nodes` names the present ones and itself
 raft:
   heartbeat_ms: 100ms
   election_min_ms: 400ms       # an election timeout is drawn between the two

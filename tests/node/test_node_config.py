@@ -213,3 +213,28 @@ def test_a_preferred_leader_must_be_a_replica() -> None:
     tree["cluster"]["groups"][0]["preferred_leader"] = "n9"
     with pytest.raises(ConfigError, match="preferred_leader 'n9' is none of the replicas n1, n2, n3"):
         config.validate(tree)
+
+
+@pytest.mark.parametrize(("join", "hosted"), [(False, ["g1"]), (True, ["g1", "g2"]), (["g2"], ["g1", "g2"]), (["g1"], ["g1"])])
+def test_a_node_that_joins_hosts_what_it_is_to_join_and_begins_none_of_it(join: Any, hosted: list[str]) -> None:
+    """`join` is for all broker groups or for those named; where it is set, no log begins here, even if the file names this replica."""
+    tree = example()
+    tree["cluster"]["groups"].append({"name": "g2", "replicas": ["n2", "n3"]})
+    loaded = config.validate({**tree, "join": join})
+    assert [group.name for group in loaded.hosted_groups] == hosted
+    joined = {"g1", "g2"} if join is True else set(join or [])
+    assert {name for name in ("g1", "g2") if loaded.joins(name)} == joined
+
+
+def test_a_joining_node_names_the_cluster_it_joins() -> None:
+    """Itself alone is no cluster; replicas that are gone meanwhile do not matter to it; a wrong group is told."""
+    tree = example()
+    tree["nodes"] = {name: tree["nodes"][name] for name in ("n1", "n2")}
+    assert config.validate({**tree, "join": True}).hosted_groups
+    with pytest.raises(ConfigError, match="names the replica 'n3'"):
+        config.validate(tree)
+    with pytest.raises(ConfigError, match="join names 'g9', which is no broker group; known: g1"):
+        config.validate({**tree, "join": ["g9"]})
+    tree["nodes"] = {"n1": tree["nodes"]["n1"]}
+    with pytest.raises(ConfigError, match="nodes lists only this one"):
+        config.validate({**tree, "join": True})
