@@ -256,7 +256,7 @@ class NodeConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster: Cluster
     nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
-    """Where the nodes are reached: seeds. What the cluster was told since (`ledgermq member`) is remembered in the data directory and wins."""
+    """Seeds: where the nodes are reached. What the cluster was told since (`ledgermq member`) is remembered beside the data, and wins."""
     join: bool | tuple[Name, ...] = False
     """This node was not there when its broker groups were created (all of them, or those named): it begins no log and no quorum, but waits
     until it is added. It may stay set for ever."""

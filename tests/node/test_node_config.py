@@ -234,7 +234,7 @@ def test_a_joining_node_names_the_cluster_it_joins() -> None:
     with pytest.raises(ConfigError, match="names the replica 'n3'"):
         config.validate(tree)
     with pytest.raises(ConfigError, match="join names 'g9', which is no broker group; known: g1"):
-        config.validate({**tree, "join": ["g9"]})
+        config.validate({**example(), "join": ["g9"]})
     tree["nodes"] = {"n1": tree["nodes"]["n1"]}
     with pytest.raises(ConfigError, match="nodes lists only this one"):
         config.validate({**tree, "join": True})
