@@ -216,12 +216,14 @@ class Retention(Section):
     """When log files go (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
 
     A watermark is crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep what they have not read,
-    however old, unless `ignore_groups`.
+    however old, unless `ignore_groups`. A follower that lacks entries keeps them until it was silent for `follower_hours` (0: for ever), or
+    until the disk needs the room.
     """
 
     hours: Annotated[float, Field(ge=0, le=1e6)] = 72
     max_bytes: Bytes = 0
     ignore_groups: bool = False
+    follower_hours: Annotated[float, Field(ge=0, le=1e6)] = 1
     warn_percent: Annotated[int, Field(ge=1, le=100)] = DISK_WARN_PERCENT
     delete_percent: Annotated[int, Field(ge=1, le=100)] = 85
     refuse_percent: Annotated[int, Field(ge=1, le=100)] = DISK_ALARM_PERCENT

@@ -83,6 +83,8 @@ class Survey:
     """What one look at a group between two turns found."""
 
     leads: bool
+    voters: tuple[str, ...]
+    """As of the applied index."""
     retained: Retained
     """A copy."""
     files: list[LogFile]
@@ -113,7 +115,7 @@ class Retainer:
         own = config.retention
         self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
-        self._voters = {group.name: group.replicas for group in config.hosted_groups}
+        self._patience_ms = int(own.follower_hours * HOUR_MS)
         self._digests = {name: Digests(disk, group.store, own.digest_bytes_per_s, group.fail) for name, group in hosted.items()}
         self._alarmed: dict[str, set[int]] = {name: set() for name in hosted}
         self._task: asyncio.Task[None] | None = None
@@ -152,7 +154,7 @@ class Retainer:
         self._digest(group, survey)
         replies = await self._ask_all(group, survey) if survey.leads else {}
         others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
-        full = refuses(self._marks, space, others, len(self._voters[group]))
+        full = refuses(self._marks, space, others, max(1, len(survey.voters)))
         await self._engine.run(group, lambda hosted: hosted.refuse_writes(full))
         if not survey.leads:
             self._publish(group, [])
@@ -163,15 +165,18 @@ class Retainer:
         await self._trim(group, survey, verdicts)
 
     async def _survey(self, group: str) -> Survey:
-        node, voters = self._config.node, self._voters[group]
+        node = self._config.node
 
         def look(hosted: RunningGroup) -> Survey:
             status, now_ns = hosted.status(), time.monotonic_ns()
+            members = hosted.machine.members
+            nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
             snapshot_index = hosted.store.durable_snapshot_index
-            pins = list(follower_pins(hosted.files, voters, node, status.peers, status.end_index))
+            pins = list(follower_pins(hosted.files, nodes, node, status.peers, status.end_index, self._patience_ms))
             pins += [snapshot_pin(hosted.files, node, snapshot_index), *hosted.pins.pins(now_ns)]
             return Survey(
                 leads=hosted.group.leader.serving,
+                voters=voters,
                 retained=copy.copy(hosted.machine.retained),
                 files=hosted.files.files(),
                 pins=pins,
@@ -222,7 +227,7 @@ class Retainer:
 
     async def _ask_all(self, group: str, survey: Survey) -> dict[str, peer_pb2.StorageReply]:
         """What the other voters say; who does not answer in time is missing."""
-        others = [node for node in self._voters[group] if node != self._config.node]
+        others = [node for node in survey.voters if node != self._config.node]
         unsealed = [file.base for file in survey.files if file.sealed and file.base not in survey.retained.seals]
         request = peer_pb2.StorageQuestion(broker_group=group, bases=unsealed[:64])
         replies = await asyncio.gather(*(self._ask(node, request) for node in others))
@@ -245,7 +250,7 @@ class Retainer:
             reports = {node: d.sha256 for node, reply in replies.items() for d in reply.digests if d.base == file.base}
             if file.base in known:
                 reports[self._config.node] = known[file.base]
-            found = agreed(reports, self._voters[group])
+            found = agreed(reports, survey.voters)
             if found is None:
                 continue
             record = SealRecord(file.base, file.first_index, file.last_index, file.end_pos, *found)

@@ -186,12 +186,30 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """How far one replica of a group is, as its leader sees it."""
+    """How far one replica of a group is, as its leader sees it. None: not known.
+
+    What the consensus core tells: `silent_ms` since it was heard last, `left_behind` when the leader's log does not hold what it lacks,
+    `restarts` of the comparison with it for want of progress. From `state` on: what was seen of it over time (`node/core/catch_up.py`).
+    """
 
     node: str
     role: Role
     end_index: int | None
     durable_index: int | None
+    silent_ms: int | None = None
+    left_behind: bool = False
+    restarts: int = 0
+    state: str = ""
+    """probing, flowing, installing or restarted-from-compare"""
+    behind_entries: int | None = None
+    behind_bytes: int | None = None
+    entries_per_s: float | None = None
+    """What it receives, over the last seconds."""
+    bytes_per_s: float | None = None
+    seconds_left: float | None = None
+    """Until it lacks nothing, if things go on as they do."""
+    note: str = ""
+    """For people: why it is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 A file is *due* when it is too old, when the sealed files together are too large, or when a disk is nearly full; each is a reason of a trim
 record. A due file still stays while anything pins it. Laws, whatever the facts are: only sealed files go, oldest first, without a gap; the
-last file never goes; a pinned file never goes, however full the disk is. Nothing here reads a clock, a disk or a log.
+last file never goes; a pinned file never goes, however full the disk is. Only a follower's need gives way, to a full disk and to time: what
+it lacks then it is brought as files. Nothing here reads a clock, a disk or a log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ledgermq.proto.control import TrimRecord
@@ -18,6 +19,7 @@ HOUR_MS = 3_600_000
 FILES_A_TRIM = 256
 """A trim record names its files, and must fit into one file of the log; the last records are kept in memory and in every snapshot."""
 NOT_DUE = ""
+FOLLOWER = "follower"
 OPERATOR, TIME, SIZE, DISK = "operator", "time", "size", "disk"
 
 
@@ -100,12 +102,14 @@ class Pin:
     """Something that needs the log from position `pos` on."""
 
     kind: str
-    """`follower`, `snapshot`, `consumer`, `reader`; `digest` gives way to a full disk."""
+    """`follower`, `snapshot`, `consumer`, `reader`; `digest` and `follower` give way to a full disk."""
     pos: int
     detail: str
     """For people: who needs it and how far it is."""
     holder: str = ""
     """Who, where several may need it."""
+    waived: str = ""
+    """Why it keeps nothing nevertheless, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class Verdict:
     due: str
     """The reason of a trim, or NOT_DUE."""
     pins: tuple[Pin, ...]
+    waived: tuple[Pin, ...] = ()
+    """What needs it and keeps it no longer."""
 
     @property
     def goes(self) -> bool:
@@ -144,14 +150,15 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
     kept: LogFile | None = None
     for file in facts.files:
         due = _due(rules, facts.now_ms, file, sealed_bytes, excess)
-        pins = [pin for pin in facts.pins if pin.pos < file.next_base]
+        reaching = [_giving_way(pin, excess) for pin in facts.pins if pin.pos < file.next_base]
+        pins = [pin for pin in reaching if not pin.waived]
         if not file.sealed:
             pins.insert(0, Pin("active", file.base, "it is the file that takes new entries, or its successor holds no committed one yet"))
         elif due not in (NOT_DUE, DISK) and file.base not in facts.sealed_digests:
             pins.append(Pin("digest", file.base, "no majority has reported the same digest of it yet"))
         if due != NOT_DUE and kept is not None:
             pins.append(Pin("order", kept.base, f"the file {kept.base:020d} before it is kept"))
-        verdict = Verdict(file, due, tuple(pins))
+        verdict = Verdict(file, due, tuple(pins), tuple([pin for pin in reaching if pin.waived]))
         verdicts.append(verdict)
         if verdict.goes:
             sealed_bytes -= file.size
@@ -159,6 +166,11 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
         elif kept is None:
             kept = file
     return verdicts
+
+
+def _giving_way(pin: Pin, excess: int) -> Pin:
+    """A follower that lacks entries can be brought them as files; room on a full disk comes from nowhere else."""
+    return replace(pin, waived="the disk of a replica is nearly full") if pin.kind == FOLLOWER and excess > 0 else pin
 
 
 def lowest(pins: Sequence[Pin]) -> list[Pin]:

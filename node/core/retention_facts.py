@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.machine import Machine, last_store_ms
-from ledgermq.node.core.retention import LogFile, Pin
+from ledgermq.node.core.retention import FOLLOWER, LogFile, Pin
 from ledgermq.proto.types import PeerProgress, Range
 
 LOOKS_A_STEP = 32
@@ -96,15 +96,22 @@ class FileBook:
         return self._log.pos_of(min(index, self._log.end_index) + 1)
 
 
-def follower_pins(book: FileBook, voters: Iterable[str], own: str, peers: Sequence[PeerProgress], end_index: int) -> Iterator[Pin]:
-    """What other voters have not on stable storage yet: nothing else can bring it to them."""
-    progress = {peer.node: peer.durable_index for peer in peers}
-    for node in sorted(set(voters) - {own}):
-        durable = progress.get(node)
+def follower_pins(
+    book: FileBook, members: Iterable[str], own: str, peers: Sequence[PeerProgress], end_index: int, patience_ms: int
+) -> Iterator[Pin]:
+    """What other members, learners too, have not on stable storage yet. One that was silent for `patience_ms` (0: for ever) is not waited
+    for any more: it is brought files when it comes back."""
+    progress = {peer.node: peer for peer in peers}
+    for node in sorted(set(members) - {own}):
+        peer = progress.get(node)
+        durable = None if peer is None else peer.durable_index
+        silent_ms = 0 if peer is None or peer.silent_ms is None else peer.silent_ms
+        waived = f"it was not heard for {silent_ms // 1000} s" if patience_ms and silent_ms >= patience_ms else ""
         if durable is None:
-            yield Pin("follower", 0, f"replica {node} has not told this leader yet how far it is", node)
+            yield Pin(FOLLOWER, 0, f"replica {node} has not told this leader yet how far it is", node, waived)
         elif durable < end_index:
-            yield Pin("follower", book.pos_after(durable), f"replica {node} has the log up to entry {durable} on stable storage", node)
+            detail = f"replica {node} has the log up to entry {durable} on stable storage"
+            yield Pin(FOLLOWER, book.pos_after(durable), detail, node, waived)
 
 
 def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:

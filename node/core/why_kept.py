@@ -67,6 +67,7 @@ def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules) -> Why:
     if seal is not None:
         evidence.append(f"sealed with digest {seal.sha256} as reported by {', '.join(seal.replicas)}")
     evidence += [f"{pin.kind}: {pin.detail}" for pin in verdict.pins]
+    evidence += [f"not kept for the {pin.kind}, because {pin.waived}: {pin.detail}" for pin in verdict.waived]
     if not file.sealed:
         return Why(f"The file {name} is kept because it is not complete yet.", "active", tuple(evidence))
     if verdict.due == NOT_DUE:

@@ -13,7 +13,7 @@ import pytest
 
 from ledgermq.node import metrics
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Refused
+from ledgermq.node.core.calls import Call, Configure, Configured, GroupMembers, Produce, Refused
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.retention import Retainer
@@ -167,7 +167,7 @@ def test_sealed_files_get_their_digest_recorded_once(stage: Any) -> None:
 def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
     """One of three is no majority, and two that differ are none; the third decides, and whoever differs raises the alarm."""
     one = stage(files=1)
-    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.check(3)
     assert not one.machine.seals, "alone"
     one.peers.digests = {"n2": {0: "ab" * 32}}
@@ -205,7 +205,7 @@ def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
     """And why-kept names it."""
     one = stage()
     one.seal_all()
-    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.later_ms = 73 * HOURS_MS
     one.check(2)
     assert one.machine.begin_index == 0
@@ -270,7 +270,7 @@ def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(stage: Any, mon
 def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     """No majority could store anything; one full follower is not asked for its opinion."""
     one = stage(files=0)
-    one.retainer._voters["g1"] = ("n1", "n2", "n3")
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.peers.digests = {"n2": {}, "n3": {}}
     one.peers.free = {"n2": 1 << 20}
     one.check()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ledgermq.node.core.retention import (
     DISK,
     FILES_A_TRIM,
+    FOLLOWER,
     NOT_DUE,
     SIZE,
     TIME,
@@ -67,6 +68,9 @@ TABLE = [
     ("no agreed digest yet: a full disk does not", RULES, facts(files(YOUNG, YOUNG), spaces=(FULL,), digests=False), [0], DISK),
     ("a full disk takes as many files as it needs", RULES, facts(files(YOUNG, YOUNG), spaces=(FULL,)), [0], DISK),
     ("a full disk does not break a pin", RULES, facts(files(YOUNG), Pin("reader", 0, "backup"), spaces=(FULL,)), [], DISK),
+    ("a full disk does not wait for a follower", RULES, facts(files(YOUNG), Pin(FOLLOWER, 0, "n3"), spaces=(FULL,)), [0], DISK),
+    ("nor where age wants the file gone", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3"), spaces=(FULL,)), [0], TIME),
+    ("a follower that is waited for no longer keeps nothing", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3", "n3", "gone")), [0], TIME),
     ("a large disk with ample space is not full", RULES, facts(files(YOUNG), spaces=(Space("n1", 1000 * GIB, 30 * GIB),)), [], NOT_DUE),
 ]
 
@@ -146,12 +150,12 @@ RANDOM_FACTS = st.builds(
     lambda ages, pins, free, digests: Facts(
         NOW,
         files(*ages),
-        [Pin("p", pos, "") for pos in pins],
+        [Pin(kind, pos, "", waived=waived) for pos, kind, waived in pins],
         [Space("n", 100 * SIZE_BYTES, free)],
         frozenset(b * SIZE_BYTES for b in digests),
     ),
     st.lists(st.sampled_from([OLD, YOUNG]), max_size=6),
-    st.lists(st.integers(0, 7 * SIZE_BYTES), max_size=2),
+    st.lists(st.tuples(st.integers(0, 7 * SIZE_BYTES), st.sampled_from(["p", FOLLOWER]), st.sampled_from(["", "silent"])), max_size=3),
     st.integers(0, 100 * SIZE_BYTES),
     st.sets(st.integers(0, 6)),
 )
@@ -160,14 +164,17 @@ RANDOM_RULES = st.builds(Rules, st.sampled_from([0, 500_000]), st.sampled_from([
 
 @given(RANDOM_RULES, RANDOM_FACTS)
 def test_laws(rules: Rules, found: Facts) -> None:
-    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next file's first entry."""
+    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next file's first entry. Only a follower's need gives
+    way, to a full disk or when it is waived."""
     record = trim_of(decide(rules, found), {})
     if record is None:
         return
     count = len(record.files)
     assert [base for base, _ in record.files] == [file.base for file in found.files[:count]]
     assert count < len(found.files) and all(file.sealed for file in found.files[:count])
-    assert all(pin.pos >= record.begin_pos for pin in found.pins)
+    full = any(rules.marks.excess(space.total, space.free) > 0 for space in found.spaces)
+    holding = [pin for pin in found.pins if not pin.waived and not (full and pin.kind == FOLLOWER)]
+    assert all(pin.pos >= record.begin_pos for pin in holding)
     successor = found.files[count]
     assert (record.begin_index, record.begin_pos) == (successor.first_index, successor.base)
 

@@ -46,6 +46,7 @@ def answer(base: int, *pins: Pin, store_ms: int = OLD, known: Retained | None = 
         (SIZE, (), OLD, "due", "goes with the next check", "sealed with digest bb as reported by n1, n3"),
         (SIZE, (), YOUNG, "young", "nothing configured wants it gone", "by age it goes after"),
         (SIZE, (Pin("follower", 0, "n3 is far behind"),), OLD, "follower", "because n3 is far behind", "follower: n3 is far behind"),
+        (SIZE, (Pin("follower", 0, "n3 is far", "n3", "it was not heard"),), OLD, "due", "goes", "because it was not heard: n3 is far"),
         (2 * SIZE, (), OLD, "active", "not complete yet", "entries 20 to 25"),
     ],
 )
