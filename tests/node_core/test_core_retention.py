@@ -164,8 +164,8 @@ RANDOM_RULES = st.builds(Rules, st.sampled_from([0, 500_000]), st.sampled_from([
 
 @given(RANDOM_RULES, RANDOM_FACTS)
 def test_laws(rules: Rules, found: Facts) -> None:
-    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next file's first entry. Only a follower's need gives
-    way, to a full disk or when it is waived."""
+    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next file's first entry. Only what a
+    follower needs gives way, to a full disk or when it is waived."""
     record = trim_of(decide(rules, found), {})
     if record is None:
         return
