@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from ledgermq.proto.layout import chain_seed
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
+from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat, Unusable
 
 BEGIN_FILE = "begin"
 VERSION = 1
@@ -33,14 +33,14 @@ def whole(log_id: str) -> Begin:
 
 
 def read_begin(disk: Disk, directory: str, log_id: str) -> Begin:
-    """Raises Damaged, UnknownFormat, Unusable (another log's), OSError."""
+    """Raises LogDamaged, UnknownFormat, Unusable (another log's), OSError."""
     path = f"{directory}/{BEGIN_FILE}"
     if not disk.exists(path):
         return whole(log_id)
     try:
         value = sealed_json.read(disk, path)
     except Damaged as damage:
-        raise Damaged(f"{damage}; without it nobody knows where this log begins: restore this replica from its peers") from damage
+        raise LogDamaged(f"{damage}; without it nobody knows where this log begins: restore this replica from its peers") from damage
     version, owner = value.pop("v", None), value.pop("log_id", None)
     if version != VERSION:
         raise UnknownFormat(f"{path} has version {version}, this program knows {VERSION}: start the program that wrote it")

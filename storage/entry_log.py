@@ -30,12 +30,13 @@ from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import (
+    EXIT_DAMAGED,
     EXIT_FAILED,
     EXIT_LIMIT,
     LIMIT_REMEDY,
     BadRange,
-    Damaged,
     Exhausted,
+    LogDamaged,
     LogFenced,
     NoSpace,
     is_exhausted,
@@ -54,7 +55,6 @@ RESERVE_BYTES_MAX = 1 << 20
 RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
 CONTROL_TOPICS = "rmq_sys_"
-EXIT_DAMAGED = 75
 UNITS_A_READ = 4096
 
 
@@ -225,7 +225,7 @@ class EntryLog:
         self._require_entry(index)
         units = self._index.get(index, 1)
         if len(units) != 1 or int(units["index"][0]) != index:
-            raise Damaged(f"the index unit of entry {index} is damaged: restart the node, which rebuilds it")
+            raise LogDamaged(f"the index unit of entry {index} is damaged: restart the node, which rebuilds it")
         return int(units["pos"][0])
 
     def read(self, first_index: int, max_bytes: int) -> Range:
@@ -238,7 +238,7 @@ class EntryLog:
         wanted = min(last - first_index + 1, UNITS_A_READ, max_bytes // ENTRY_MIN_BYTES + 1)
         units = self._index.get(first_index - before, wanted + before)
         if len(units) != wanted + before or int(units["index"][-1]) != first_index + wanted - 1:
-            raise Damaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
+            raise LogDamaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
         positions: I64 = units["pos"].astype(np.int64)
         sizes = units["size"].astype(np.int32)
         prev_chain = self._chain_at_pos(int(positions[0])) if before else self.begin_chain

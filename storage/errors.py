@@ -13,6 +13,7 @@ NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 GONE_ERRNOS = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE})
 EXIT_FAILED = 73
+EXIT_DAMAGED = 75
 EXIT_LIMIT = 79
 LIMIT_REMEDY = "raise the limit of open files (ulimit -n) or of maps (sysctl vm.max_map_count), or give it memory"
 
@@ -54,6 +55,14 @@ class Damaged(StorageError):
     """Bytes that were on stable storage are gone or changed."""
 
     exit_code = 75
+
+
+class LogDamaged(Damaged):
+    """Files of the log, its begin, or the snapshots of a trimmed log are damaged or missing: a repair from peers mends it."""
+
+
+class PromisesLost(Damaged):
+    """The hard state or the synced mark is lost: nobody knows what this replica promised. It may only return as a learner."""
 
 
 class UnknownFormat(StorageError):

@@ -9,7 +9,7 @@ import struct
 
 from ledgermq.proto.types import HardState
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.errors import PromisesLost
 from ledgermq.storage.slots import SlotFile
 
 MAGIC = b"LMHS"
@@ -24,7 +24,7 @@ class HardStateFile:
         self._slots = slots
         term, length, vote = _PAYLOAD.unpack(slots.payload)
         if term < 0 or not 0 <= length <= VOTE_BYTES:
-            raise Damaged(f"{slots.file.path} holds term {term} and a vote of {length} bytes: restore this replica from its peers")
+            raise PromisesLost(f"{slots.file.path} holds term {term} and a vote of {length} bytes: restore this replica from its peers")
         self.value = HardState(term, vote[:length].decode() if length else None)
 
     @classmethod

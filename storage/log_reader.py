@@ -13,7 +13,7 @@ import numpy as np
 from ledgermq.proto.layout import INDEX_UNIT
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.mapped_files import file_name
 
 UNIT_BYTES = 32
@@ -66,7 +66,7 @@ class LogReader:
             return None
         units = np.frombuffer(data, INDEX_UNIT, len(data) // UNIT_BYTES)
         if len(units) < wanted or int(units["index"][0]) != first_index or int(units["index"][-1]) != first_index + wanted - 1:
-            raise Damaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
+            raise LogDamaged(f"the index units of entry {first_index} and after are damaged: restart the node, which rebuilds them")
         positions, sizes = units["pos"].astype(np.int64), units["size"].astype(np.int32)
         pos = int(positions[0])
         file_end = pos - pos % self._data_file_bytes + self._data_file_bytes
@@ -76,7 +76,7 @@ class LogReader:
         if found is None:
             return None
         if len(found) != length:
-            raise Damaged(f"the log file of entry {first_index} ends inside an entry: restart the node, which verifies it")
+            raise LogDamaged(f"the log file of entry {first_index} ends inside an entry: restart the node, which verifies it")
         return Piece(first_index, first_index + count - 1, pos, memoryview(found), positions[:count] - pos, sizes[:count])
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:

@@ -12,6 +12,7 @@ disagree with the entries: those are verified with both CRCs before any unit is 
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 
 from ledgermq.proto.layout import HEADER_BYTES
@@ -169,9 +170,17 @@ class Recovery:
             self._check_files(firsts)
             self._check_mark()
         except _Damage as damage:
-            self._report.reason = f"{damage}; the log was synced up to entry {mark.index}: restore this replica from its peers"
-            return Below.DAMAGED
+            return self._damaged(str(damage))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # Nothing was written or synced so far: the disk does not give back what it took, as with any other damage.
+            return self._damaged(f"the disk does not give it back ({error})")
         return Below.INTACT
+
+    def _damaged(self, what: str) -> Below:
+        self._report.reason = f"{what}; the log was synced up to entry {self._mark.index}: restore this replica from its peers"
+        return Below.DAMAGED
 
     def _name_missing(self) -> str:
         found = f"the first log file begins at {self._files.begin}" if self._files.bases else "there is no log file"

@@ -135,20 +135,27 @@ class LogSource:
         if not self._begin.pos <= point.pos < self._synced.pos:
             self._look()
         if point.pos < self._begin.pos:
-            return Missing(Why.TRIMMED, self._begin.index, self._begin.pos, f"the log begins here with entry {self._begin.index}")
+            return Missing(Why.TRIMMED, point.index, point.pos, f"the log begins here with entry {self._begin.index}")
         if point.pos >= self._synced.pos:
             return Missing(Why.BEYOND, self._synced.index, self._synced.pos, f"the log is synced here up to entry {self._synced.index - 1}")
         size = self._known().data_file_bytes
         pos, data = point.pos, self._read(point.pos, max_bytes)
         if data is not None and not _begins_entry(data, point.index, pos) and pos % size:
             # Only a blank may lie here; the one that asks makes its own.
-            pos += size - pos % size
-            if pos >= min(end_pos, self._synced.pos):
-                return None if pos >= end_pos else self._damaged(point, point.pos, "neither an entry nor a blank")
-            data = self._read(pos, max_bytes)
+            after = pos + size - pos % size
+            head = self._bytes("data", size, after, HEADER_BYTES) if after < self._synced.pos else None
+            if head is not None and _begins_entry(head, point.index, after):
+                if after >= end_pos:
+                    return None
+                pos, data = after, self._read(after, max_bytes)
         if data is None:
             return self._gone(point, pos)
         return self._verified(point, pos, data, end_pos)
+
+    def point_behind(self, index: int) -> Point | None:
+        """The point behind an entry, by its index unit and its stored header; None where it cannot be found. Raises OSError, Damaged."""
+        self._look()
+        return self._point_behind(index, -1)
 
     # Inside
 
@@ -243,7 +250,7 @@ class LogSource:
         """A file is not there: trimmed meanwhile, or lost."""
         self._look()
         if pos < self._begin.pos:
-            return Missing(Why.TRIMMED, self._begin.index, self._begin.pos, f"the log begins here with entry {self._begin.index}")
+            return Missing(Why.TRIMMED, point.index, point.pos, f"the log begins here with entry {self._begin.index}")
         return self._damaged(point, pos, "the file is missing")
 
     def _bytes(self, kind: str, file_bytes: int, offset: int, length: int) -> bytes | None:

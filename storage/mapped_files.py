@@ -23,7 +23,7 @@ from functools import partial
 from itertools import pairwise
 
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, Exhausted, NoSpace, is_exhausted, is_no_space
+from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, Exhausted, LogDamaged, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.memory import LOCK_REMEDY
 
 Submit = Callable[[Callable[[], object]], None]
@@ -202,8 +202,8 @@ class MappedFiles:
         """Why the last attempt to make a file failed."""
 
     def load(self) -> None:
-        """Find the files, removing unfinished ones. Raises Damaged for a wrong length or a name that is none; gaps are `gap_after`'s.
-        Files before the origin become `left_over`."""
+        """Find the files, removing unfinished ones. Raises LogDamaged for a wrong length, Damaged for a name that is none; gaps are
+        `gap_after`'s. Files before the origin become `left_over`."""
         bases = []
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
@@ -215,7 +215,7 @@ class MappedFiles:
                 raise Damaged(f"{path} is no file of this store (its files have {self.file_bytes} bytes): move it away")
             size = self._disk.file_size(path)
             if size != self.file_bytes:
-                raise Damaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
+                raise LogDamaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
             bases.append(base)
         self.bases = [base for base in bases if base >= self.origin]
         self.left_over = [base for base in bases if base < self.origin]

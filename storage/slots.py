@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import crc32c
 
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
-from ledgermq.storage.errors import Damaged, UnknownFormat
+from ledgermq.storage.errors import Damaged, PromisesLost, UnknownFormat
 
 SLOT_FILE_BYTES = 2 * PAGE_BYTES
 VERSION = 1
+_REMEDY = "this replica lost what it promised; restore it from its peers"
 _HEAD = struct.Struct(">4siQ")
 _CRC = struct.Struct(">I")
 
@@ -59,12 +60,12 @@ class SlotFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, magic: bytes, payload_bytes: int) -> SlotFile:
-        """Find the value that counts. Raises Damaged when no slot is valid, UnknownFormat for another version."""
+        """Find the value that counts. Raises PromisesLost when no slot is valid, UnknownFormat for another version."""
         file = disk.open(path)
         if file.size != SLOT_FILE_BYTES:
             size = file.size
             file.close()
-            raise Damaged(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: restore this replica from its peers")
+            raise PromisesLost(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: {_REMEDY}")
         length = _HEAD.size + payload_bytes + _CRC.size
         slots = [_parse(file.pread(slot * PAGE_BYTES, length), magic) for slot in (0, 1)]
         found = [(value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid]
@@ -73,7 +74,7 @@ class SlotFile:
             versions = {value.version for value in slots} - {VERSION, 0}
             if versions:
                 raise UnknownFormat(f"{path} has version {min(versions)}, this program knows {VERSION}: start the program that wrote it")
-            raise Damaged(f"both slots of {path} are damaged: this replica lost what it promised; restore it from its peers")
+            raise PromisesLost(f"both slots of {path} are damaged: {_REMEDY}")
         sequence, payload, slot = max(found)
         # After a failed sync or a kill the cache may return a slot that the medium lacks: it counts once it is written again and synced.
         # It is written in place, so that the other slot stays whatever happens.

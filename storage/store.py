@@ -13,7 +13,7 @@ from ledgermq.proto.types import Identity
 from ledgermq.storage import checkpoints, identity, snapshot
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged, DerivedLost, NoSpace, StorageError, Unusable, explain
+from ledgermq.storage.errors import DerivedLost, LogDamaged, NoSpace, PromisesLost, StorageError, Unusable, explain
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
@@ -116,13 +116,14 @@ class GroupStore:
         return f"{self.root}/state"
 
     def read_snapshot(self) -> dict[str, Any] | None:
-        """The newest snapshot that agrees with the log in index, term and chain CRC; None without one. Raises Damaged when the log was
+        """The newest snapshot that agrees with the log in index, term and chain CRC; None without one. Raises LogDamaged when the log was
         trimmed and there is none: what the trimmed entries led to is lost here."""
         found = [(name, value) for name, value in snapshot.read_snapshots(self.disk, self.state_directory) if self._agrees(value)]
         self._generations = {name: int(value["applied_index"]) for name, value in found}
         if not found and self.log.begin_index > 0:
             what = f"no snapshot in {self.state_directory} is whole and agrees with the log, which begins with entry {self.log.begin_index}"
-            raise Damaged(f"{what}: what the entries before it led to cannot be derived again; restore this replica from peers or a backup")
+            why = "what the entries before it led to cannot be derived again"
+            raise LogDamaged(f"{what}: {why}; restore this replica from peers or a backup")
         return found[0][1] if found else None
 
     def write_snapshot(self, value: Mapping[str, Any]) -> None:
@@ -232,4 +233,4 @@ def _remove_unfinished(disk: Disk, directories: tuple[str, ...]) -> None:
 
 
 def _incomplete(path: str) -> StorageError:
-    return Unusable(f"{path} is missing: this directory is not complete; restore it, or start this replica anew from its peers")
+    return PromisesLost(f"{path} is missing: this replica lost what it promised; restore it from its peers")

@@ -98,7 +98,11 @@ class Shipper:
             for peer in due:
                 budget -= self._send(peer, self._streams[peer])
         out, self._out = tuple(self._out), []
-        return ShipperOutput(out, now_ns if any(stream.due for stream in self._streams.values()) else -1)
+        more = any(stream.due for stream in self._streams.values())
+        if not more:
+            # A repair of this very replica may make the file anew.
+            self._source.close()
+        return ShipperOutput(out, now_ns if more else -1)
 
     def close(self) -> None:
         self._streams.clear()

@@ -16,7 +16,7 @@ import pytest
 from ledgermq.proto.layout import record_columns
 from ledgermq.storage import sealed_json, snapshot
 from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.errors import Damaged, DerivedLost, LogFenced, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.errors import Damaged, DerivedLost, LogDamaged, LogFenced, PromisesLost, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.identity import read_met_by, write_peers
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.store import GroupStore
@@ -104,22 +104,22 @@ def stranger(root: Path) -> None:
 FIRST, SECOND = f"{LOG}/data/{0:020d}", f"{LOG}/data/{FILE_BYTES:020d}"
 LAST = f"{LOG}/data/{2 * FILE_BYTES:020d}"
 REFUSED: dict[str, tuple[Callable[[Path], object], type[StorageError], int, str]] = {
-    "a log file that is too short": (shorten(SECOND, 1000), Damaged, 75, "has 1000 bytes instead of 4096"),
-    "a log file of no length": (shorten(SECOND, 0), Damaged, 75, "has 0 bytes instead of 4096"),
-    "a log file that is too long": (shorten(FIRST, 5000), Damaged, 75, "has 5000 bytes instead of 4096"),
+    "a log file that is too short": (shorten(SECOND, 1000), LogDamaged, 75, "has 1000 bytes instead of 4096"),
+    "a log file of no length": (shorten(SECOND, 0), LogDamaged, 75, "has 0 bytes instead of 4096"),
+    "a log file that is too long": (shorten(FIRST, 5000), LogDamaged, 75, "has 5000 bytes instead of 4096"),
     "no first log file": (remove(FIRST), LogFenced, 75, "restore this replica from its peers"),
     "a log file missing in the middle": (remove(SECOND), LogFenced, 75, "restore this replica from its peers"),
     "no last log file": (remove(LAST), LogFenced, 75, "restore this replica from its peers"),
     "a log file of zeros": (overwrite(SECOND, 0, bytes(FILE_BYTES)), LogFenced, 75, "does not begin with the entry that belongs there"),
     "a damaged entry header": (unclean(overwrite(FIRST, 8, b"\xff" * 8)), LogFenced, 75, "restore this replica from its peers"),
     "a file that is none of ours": (stranger, Damaged, 75, "move it away"),
-    "no synced mark": (remove(f"{LOG}/syncedmark"), Unusable, 71, "missing"),
-    "a short synced mark": (shorten(f"{LOG}/syncedmark", 100), Damaged, 75, "has 100 bytes instead of 8192"),
-    "a damaged synced mark": (both_slots(f"{LOG}/syncedmark", 20, bytes(40)), Damaged, 75, "restore it from its peers"),
+    "no synced mark": (remove(f"{LOG}/syncedmark"), PromisesLost, 75, "missing"),
+    "a short synced mark": (shorten(f"{LOG}/syncedmark", 100), PromisesLost, 75, "has 100 bytes instead of 8192"),
+    "a damaged synced mark": (both_slots(f"{LOG}/syncedmark", 20, bytes(40)), PromisesLost, 75, "restore it from its peers"),
     "a synced mark of another version": (both_slots(f"{LOG}/syncedmark", 4, b"\0\0\0\7"), UnknownFormat, 76, "start the program"),
-    "no hard state": (remove(f"{LOG}/hardstate"), Unusable, 71, "missing"),
-    "an empty hard state": (shorten(f"{LOG}/hardstate", 0), Damaged, 75, "has 0 bytes instead of 8192"),
-    "a damaged hard state": (both_slots(f"{LOG}/hardstate", 20, b"\xff" * 40), Damaged, 75, "restore it from its peers"),
+    "no hard state": (remove(f"{LOG}/hardstate"), PromisesLost, 75, "missing"),
+    "an empty hard state": (shorten(f"{LOG}/hardstate", 0), PromisesLost, 75, "has 0 bytes instead of 8192"),
+    "a damaged hard state": (both_slots(f"{LOG}/hardstate", 20, b"\xff" * 40), PromisesLost, 75, "restore it from its peers"),
     "a hard state of another version": (both_slots(f"{LOG}/hardstate", 4, b"\0\0\0\7"), UnknownFormat, 76, "start the program"),
     "no identity": (remove("identity.json"), Unusable, 71, "bootstrap this node"),
     "an empty identity": (shorten("identity.json", 0), Damaged, 75, "damaged or edited by hand"),
@@ -139,7 +139,8 @@ def test_refused_with_a_status_and_left_alone(tmp_path: Path, row: str) -> None:
         if store.log.fenced is not None:
             store.abandon()
             raise store.log.fenced
-    assert (type(refused.value), refused.value.exit_code) == (kind, exit_code)
+    assert isinstance(refused.value, kind)
+    assert refused.value.exit_code == exit_code
     assert words in str(refused.value)
     assert {name: data for name, data in content(root).items() if name in before} == before
 

@@ -1,0 +1,256 @@
+"""The files of a log under repair (format §2, §5): finding what is right, putting back what is not, in place.
+
+Here live the observations and the writes; whose bytes are put back, and what proves them, is decided by `node/core/repair.py`. The log is
+not open meanwhile. A file of a wrong length or a missing one is made whole first, with zeros where nothing is known: damage then looks the
+same whatever it was. Bytes that the disk refuses to give (EIO) count as zeros. Nothing above the synced mark is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import crc32c
+import numpy as np
+
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.types import Identity, Range, SyncedMark
+from ledgermq.storage.begin import Begin
+from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
+from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
+from ledgermq.storage.log_scan import BLANK_BYTES, ENTRY_HEAD, Point, Walker, make_blank, next_chain
+from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
+
+COPY_BYTES = 1 << 20
+UNITS_TRIED = 4096
+"""So many index units behind a damaged entry are tried as places of the next good one; then the beginnings of the next files."""
+UNDER_REPAIR = "repair.alloc"
+"""The file that is made anew, until it has its name: unfinished work is removed at every start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """An entry that is right in itself: header, body and body CRC agree. Whether it continues the log is another question."""
+
+    index: int
+    pos: int
+    chain: int
+    header: bytes
+
+    def continues(self, point: Point) -> bool:
+        """Whether it is the continuation of `point`: index, chain, and a place directly behind it or at the beginning of the next file."""
+        return self.index == point.index and self.pos >= point.pos and next_chain(self.header, point.chain) == self.chain
+
+
+class _Tolerant:
+    """A file of which unreadable pages read as zeros."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            return self._file.pread(offset, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        parts = []
+        while length > 0:
+            piece = min(length, PAGE_BYTES - offset % PAGE_BYTES)
+            try:
+                parts.append(self._file.pread(offset, piece))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                parts.append(bytes(piece))
+            offset, length = offset + piece, length - piece
+        return b"".join(parts)
+
+
+class _TolerantFiles(MappedFiles):
+    """The log's files as a `Walker` reads them."""
+
+    def at(self, offset: int) -> DiskFile:
+        return _Tolerant(super().at(offset))  # type: ignore[return-value]
+
+    def for_writing(self, offset: int) -> DiskFile:
+        return super().at(offset)
+
+
+class Mending:
+    """The files of one log, from its begin to its synced mark. `mend_files` comes first."""
+
+    def __init__(self, disk: Disk, directory: str, identity: Identity, begin: Begin, mark: SyncedMark) -> None:
+        self.start = Point(begin.pos, begin.index, begin.term, begin.chain)
+        self.mark = mark
+        self.written_bytes = 0
+        self._disk = disk
+        self._directory = directory
+        self._identity = identity
+        self._files = _TolerantFiles(disk, f"{directory}/data", identity.data_file_bytes, allocate=True)
+        self._index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+        self._dirty: dict[DiskFile, None] = {}
+
+    def mend_files(self) -> list[str]:
+        """Let every file of the log up to the mark exist and have its length. Returns the paths of those made anew. Raises OSError, Damaged
+        for a file that is none of the store."""
+        directory, size = f"{self._directory}/data", self._identity.data_file_bytes
+        lengths = {}
+        for name in self._disk.listdir(directory):
+            base = parse_name(name)
+            if base is not None and not name.endswith(UNFINISHED) and base % size == 0:
+                lengths[base] = self._disk.file_size(f"{directory}/{name}")
+        first = self.start.pos - self.start.pos % size
+        needed = set(range(first, self.mark.end_pos, size))
+        made = [base for base in sorted(needed | lengths.keys()) if base >= first and lengths.get(base) != size]
+        for base in made:
+            self._make(f"{directory}/{file_name(base)}", lengths.get(base, 0))
+        if made:
+            self._disk.sync_dir(directory)
+        self._files.origin = first
+        self._files.load()
+        self._index.files.origin = self._index.files.base_of(self.start.index * UNIT_BYTES)
+        self._index.files.repair()
+        return [f"{directory}/{file_name(base)}" for base in made]
+
+    def _make(self, path: str, found: int) -> None:
+        """A file of the right length with what is there of it; it takes the old one's name only when it is durable."""
+        unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
+        if self._disk.exists(unfinished):
+            self._disk.unlink(unfinished)
+        size = self._identity.data_file_bytes
+        file = self._disk.create(unfinished, size, allocate=True)
+        try:
+            if found:
+                old = self._disk.open(path)
+                try:
+                    tolerant, offset = _Tolerant(old), 0
+                    while offset < min(found, size):
+                        piece = tolerant.pread(offset, min(COPY_BYTES, min(found, size) - offset))
+                        if not piece:
+                            break
+                        file.pwrite(offset, piece)
+                        offset += len(piece)
+                finally:
+                    old.close()
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(unfinished, path)
+
+    def walk(self, point: Point) -> Iterator[Point]:
+        """Go on from `point` over entries that continue each other, all CRCs computed, as far as they are right and begin before the mark's
+        end: the point behind each piece (up to 4 MiB)."""
+        walker = Walker(self._files, point, verify=True)
+        for _ in walker.pieces(self.mark.end_pos):
+            self._files.close_idle(lambda file: file in self._dirty)
+            yield walker.point
+
+    def next_good(self, point: Point) -> Good | None:
+        """The nearest entry behind `point` that is right in itself, by the index units or at the beginning of a later file; None: there is
+        none before the mark."""
+        found = self._good(point.index, point.pos)
+        if found is not None:
+            # Right in itself, and yet the walk stopped at it: the one behind it is looked for.
+            point = Point(point.pos + 1, point.index, point.term, point.chain)
+        base = self._files.base_of(point.pos) + self._files.file_bytes
+        units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
+        right = (units["magic"] == UNIT_MAGIC) & (units["index"] == np.arange(point.index, point.index + len(units)))
+        for at in np.flatnonzero(right).tolist():
+            pos = int(units["pos"][at])
+            if point.pos < pos < min(base, self.mark.end_pos):
+                found = self._good(point.index + at, pos)
+                if found is not None:
+                    return found
+        while base < self.mark.end_pos:
+            found = self._good(None, base)
+            if found is not None and point.index <= found.index <= self.mark.index:
+                return found
+            base += self._files.file_bytes
+        return None
+
+    def _good(self, index: int | None, pos: int) -> Good | None:
+        """The entry of this index (or any) at `pos`, if it is right in itself."""
+        room = self._files.file_bytes - pos % self._files.file_bytes
+        header = self._files.read(pos, min(HEADER_BYTES, room)) if self._files.has(pos) else b""
+        if len(header) < HEADER_BYTES:
+            return None
+        magic, size, its_index, _, its_pos, _, chain, body_crc, body_size = ENTRY_HEAD.unpack(header)
+        if magic != ENTRY_MAGIC or its_pos != pos or size != body_size + HEADER_BYTES or not ENTRY_MIN_BYTES <= size <= room:
+            return None
+        if (index is not None and its_index != index) or crc32c.crc32c(self._files.read(pos + HEADER_BYTES, body_size)) != body_crc:
+            return None
+        return Good(its_index, pos, chain, header)
+
+    def close_gap(self, point: Point, good: Good) -> bool:
+        """Write the blank between `point` and the entry with which the next file begins, if that is all that is missing."""
+        length = self._files.file_bytes - point.pos % self._files.file_bytes
+        if not good.continues(point) or good.pos != point.pos + length or length < BLANK_BYTES or not point.pos % self._files.file_bytes:
+            return False
+        self._write(point.pos, make_blank(length))
+        return True
+
+    def put(self, point: Point, entries: Range) -> Point:
+        """Write verified entries that continue `point` to their place. Returns the point behind them."""
+        if entries.pos != point.pos:
+            self._write(point.pos, make_blank(entries.pos - point.pos))
+        self._write(entries.pos, entries.data)
+        return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+
+    def fits(self, point: Point, entries: Range) -> bool:
+        """Whether the place of entries that continue `point` is the one the rules of format §2 give them."""
+        size = self._files.file_bytes
+        end = entries.pos - entries.pos % size + size
+        if entries.end_pos + BLANK_BYTES > end or entries.term < point.term or not self._files.has(entries.pos):
+            return False
+        if entries.pos == point.pos:
+            return True
+        crosses = bool(point.pos % size) and point.pos + int(entries.sizes[0]) + BLANK_BYTES > end - size
+        return crosses and entries.pos == point.pos - point.pos % size + size
+
+    def name(self, pos: int) -> str:
+        """File and byte, for people."""
+        return f"{self._directory}/data/{file_name(self._files.base_of(pos))}, byte {pos % self._files.file_bytes}"
+
+    def base_of(self, pos: int) -> int:
+        return self._files.base_of(pos)
+
+    def used_end(self) -> int:
+        """The position behind the last byte of the files that is not zero: nothing this replica ever acknowledged lies behind it."""
+        pos = self._files.end
+        while pos > self._files.begin:
+            start = max(self._files.base_of(pos - 1), pos - COPY_BYTES)
+            used = np.flatnonzero(np.frombuffer(self._files.at(start).pread(start % self._files.file_bytes, pos - start), np.uint8))
+            if len(used):
+                return start + int(used[-1]) + 1
+            pos = start
+        return self._files.begin
+
+    def reach(self, end_pos: int) -> None:
+        """Have files up to a position behind the mark. Raises NoSpace, OSError."""
+        while self._files.end < end_pos:
+            self._files.extend()
+
+    def sync(self) -> None:
+        """Make everything written durable. The first failure is final (I9)."""
+        for file in self._dirty:
+            file.sync()
+        self._dirty.clear()
+        for files in (self._files, self._index.files):
+            if files.names_changed:
+                self._disk.sync_dir(files.directory)
+                files.names_changed = False
+
+    def close(self) -> None:
+        self._files.close()
+        self._index.files.close()
+
+    def _write(self, pos: int, data: bytes | memoryview) -> None:
+        file = self._files.for_writing(pos)
+        inside = pos % self._files.file_bytes
+        if _Tolerant(file).pread(inside, len(data)) != data:
+            self._dirty[file] = None
+            file.pwrite(inside, data)
+            self.written_bytes += len(data)

@@ -1,0 +1,305 @@
+"""Repair of damaged logs from peers: every kind of damage, on one replica and on all, over a wire that loses and reorders."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core.repair import repair_needed
+from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile
+from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
+from tests.shipping.shipping_material import FILE_BYTES, NODES, ROOT, Replica, Wire, identity_of, log_of, replicas, run
+
+
+def data(node: str, number: int) -> str:
+    return f"{log_of(node)}/data/{number * FILE_BYTES:020d}"
+
+
+def overwrite(disk: ForgetfulDisk, path: str, offset: int, raw: bytes) -> None:
+    file = disk.open(path)
+    file.pwrite(offset, raw)
+    file.sync()
+
+
+def shorten(disk: ForgetfulDisk, path: str, size: int) -> None:
+    content = disk.read_file(path)
+    disk.unlink(path)
+    file = disk.create(path, size, allocate=True)
+    file.pwrite(0, content[:size])
+    file.sync()
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def unclean(replica: Replica) -> None:
+    """A kill: the next start reads everything it may."""
+    replica.disk.replace_file(f"{ROOT}/abort", b"1")
+
+
+Damage = Callable[[Replica], None]
+
+
+def flips(number: int, offset: int) -> Damage:
+    return lambda replica: overwrite(replica.disk, data(replica.node, number), offset, b"\xff" * 9)
+
+
+def files_away(*numbers: int) -> Damage:
+    def act(replica: Replica) -> None:
+        for number in numbers:
+            replica.disk.unlink(data(replica.node, number))
+
+    return act
+
+
+def units_too(replica: Replica) -> None:
+    flips(1, 3)(replica)
+    for name in replica.disk.listdir(f"{log_of(replica.node)}/index"):
+        replica.disk.unlink(f"{log_of(replica.node)}/index/{name}")
+
+
+KINDS: dict[str, Damage] = {
+    "a header": flips(0, 8),
+    "the first header of a file": flips(1, 3),
+    "a term": flips(1, 16),
+    "a file of zeros": lambda r: overwrite(r.disk, data(r.node, 1), 0, bytes(FILE_BYTES)),
+    "a missing file": files_away(1),
+    "the first file missing": files_away(0),
+    "the last files missing": files_away(2, 3),
+    "a short file": lambda r: shorten(r.disk, data(r.node, 1), 1000),
+    "a file of no length": lambda r: shorten(r.disk, data(r.node, 0), 0),
+    "a long file": lambda r: shorten(r.disk, data(r.node, 0), 5000),
+    "another file's content": lambda r: overwrite(r.disk, data(r.node, 1), 0, r.disk.read_file(data(r.node, 2))),
+    "a blank": lambda r: overwrite(r.disk, data(r.node, 0), FILE_BYTES - 9, b"\xff"),
+    "all index units too": units_too,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str) -> None:
+    """The log is byte for byte what it was, opens, and nobody's hard state changed."""
+    group = replicas()
+    victim, peer = group["n1"], group["n2"]
+    before = victim.log_files()
+    hard = victim.disk.read_file(f"{log_of('n1')}/hardstate")
+    unclean(victim)
+    KINDS[kind](victim)
+    repair = victim.repair()
+    outputs = run(Wire(), {"n2": peer.shipper()}, {"n1": repair})
+    assert outputs["n1"].finished and outputs["n1"].refused is None
+    store = victim.open()
+    assert victim.log_files() == before
+    assert victim.disk.read_file(f"{log_of('n1')}/hardstate") == hard
+    store.close()
+
+
+def entry_places(replica: Replica) -> list[tuple[int, int]]:
+    """Position and size of every entry."""
+    store = replica.open()
+    log = store.log
+    places = [(log.pos_of(index), log.pos_of(index + 1)) for index in range(log.end_index + 1)]
+    sizes = [(pos, len(log.read(index, 1).data)) for index, (pos, _) in enumerate(places)]
+    store.close()
+    return sizes
+
+
+def spoil(replica: Replica, pos: int, raw: bytes = b"\xff\xfe\xfd") -> None:
+    overwrite(replica.disk, data(replica.node, pos // FILE_BYTES), pos % FILE_BYTES, raw)
+
+
+def test_different_damage_on_every_replica_is_repaired_by_each_from_the_others() -> None:
+    """None of the three opens, each serves what is whole, all three end with equal logs."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    whole = group["n1"].log_files()
+    for at, replica in enumerate(group.values()):
+        unclean(replica)
+        for index in range(at, len(places), 3):
+            spoil(replica, places[index][0] + 8)
+    repairs = {node: replica.repair() for node, replica in group.items()}
+    outputs = run(Wire(3, loss=0.2, delay_ms=(1, 40)), {n: r.shipper() for n, r in group.items()}, repairs)
+    assert all(output.finished for output in outputs.values())
+    for replica in group.values():
+        replica.open().close()
+        assert replica.log_files() == whole
+    assert any("entries 3 to 3" in text for text in repairs["n1"].repaired), repairs["n1"].repaired
+
+
+def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_is_lost() -> None:
+    """It says entry, file, bytes and what every peer answered, keeps asking, renumbers nothing; when a whole copy comes back, it ends."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    whole = group["n1"].log_files()
+    for replica in group.values():
+        unclean(replica)
+        spoil(replica, places[20][0] + 8)
+    repairs = {node: replica.repair() for node, replica in group.items()}
+    shippers = {node: replica.shipper() for node, replica in group.items()}
+    wire = Wire(5)
+    outputs = run(wire, shippers, repairs, until=lambda last: all(output.refused for output in last.values()))
+    for node, output in outputs.items():
+        assert output.refused is not None and not output.finished
+        assert "entries 20 to 20" in output.refused and data(node, places[20][0] // FILE_BYTES) in output.refused
+        assert all(f"{other}: entry 20 is damaged here too" in output.refused for other in NODES if other != node)
+        with pytest.raises(LogFenced):
+            group[node].open()
+    at = places[20][0]
+    spoil(group["n3"], at + 8, whole[f"{at // FILE_BYTES * FILE_BYTES:020d}"][at % FILE_BYTES + 8 : at % FILE_BYTES + 11])
+    outputs = run(wire, shippers, {node: repairs[node] for node in ("n1", "n2")})
+    assert [output.refused for output in outputs.values()] == [None, None]
+    assert group["n1"].log_files() == group["n2"].log_files() == whole
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> None:
+    """Any bytes of any entries changed, anywhere, as long as every entry is whole on one replica: all logs come back byte for byte."""
+    group = replicas(batches=((6, 1, 100), (2, 2, 1500), (5, 3, 60)))
+    places = entry_places(group["n1"])
+    whole = group["n1"].log_files()
+    keepers = draw.draw(st.lists(st.sampled_from(NODES), min_size=len(places), max_size=len(places)))
+    damaged = set()
+    for replica in group.values():
+        unclean(replica)
+    for (pos, size), keeper in zip(places, keepers, strict=True):
+        for node in NODES:
+            if node != keeper and draw.draw(st.booleans()):
+                at = draw.draw(st.integers(0, size - 1))
+                old = group[node].disk.read_file(data(node, pos // FILE_BYTES))[(pos + at) % FILE_BYTES]
+                spoil(group[node], pos + at, bytes([old ^ draw.draw(st.integers(1, 255))]))
+                damaged.add(node)
+    found = LogFenced("found by an audit", 75)
+    repairs = {
+        node: repair_needed(group[node].disk, ROOT, identity_of(node), found, others=NODES, session=1, now_ns=0) for node in sorted(damaged)
+    }
+    shippers = {node: replica.shipper() for node, replica in group.items()}
+    seed = draw.draw(st.integers(0, 99))
+    run(Wire(seed, loss=0.1, delay_ms=(0, 20)), shippers, repairs)  # type: ignore[arg-type]
+    for replica in group.values():
+        replica.open().close()
+        assert replica.log_files() == whole
+
+
+def test_an_older_entry_that_came_back_is_replaced_only_by_a_proven_history() -> None:
+    """A lost write: the file holds entries of a former term that continue what is before them. Their CRCs are right, the mark says more."""
+    old = replicas(batches=((10, 1, 100), (25, 2, 100)))
+    group = replicas(batches=((10, 1, 100), (25, 3, 100)))
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    # One page-sized piece of the second file is that of the other history, cut at an entry.
+    places = entry_places(old["n1"])
+    stale = old["n1"].disk.read_file(data("n1", 0))
+    first = places[10][0]
+    overwrite(victim.disk, data("n1", 0), first, stale[first : places[13][0]])
+    victim.disk.unlink(f"{log_of('n1')}/index/{0:020d}")
+    repair = victim.repair()
+    run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
+    victim.open().close()
+    assert victim.log_files() == {name.replace("n2", "n1"): content for name, content in whole.items()}
+
+
+def test_a_whole_file_of_another_history_at_the_end_is_found_by_the_mark() -> None:
+    """Everything continues up to the end and is not what was synced."""
+    old = replicas(batches=((10, 1, 100), (25, 2, 100)))
+    group = replicas(batches=((10, 1, 100), (25, 3, 100)))
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    for name in victim.disk.listdir(f"{log_of('n1')}/data"):
+        overwrite(victim.disk, f"{log_of('n1')}/data/{name}", 0, old["n1"].disk.read_file(f"{log_of('n1')}/data/{name}"))
+    repair = victim.repair()
+    run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
+    victim.open().close()
+    assert victim.log_files() == whole
+
+
+def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
+    """A former leader's last entries are damaged and its peers committed others in their place: these count, and the mark follows them."""
+    group = replicas(batches=((10, 1, 100), (8, 4, 100), (20, 4, 60)))
+    lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
+    unclean(lone)
+    places = entry_places(lone)
+    unclean(lone)
+    spoil(lone, places[15][0] + 8)
+    repair = lone.repair()
+    run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
+    store = lone.open()
+    assert store.log.end_index == 37
+    store.close()
+    assert lone.log_files() == group["n2"].log_files()
+
+
+def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed() -> None:
+    """The only peer has other entries there and cannot prove them: the damaged replica waits for one that can."""
+    group = replicas(batches=((10, 1, 100), (12, 3, 100)))
+    other = replicas(batches=((10, 1, 100), (6, 2, 100)), nodes=("n1", "n2"), committed=9)["n2"]
+    victim = group["n1"]
+    places = entry_places(victim)
+    unclean(victim)
+    spoil(victim, places[12][0] + 8)
+    before = victim.log_files()
+    repair = victim.repair()
+    wire = Wire()
+    outputs = run(wire, {"n2": other.shipper()}, {"n1": repair}, until=lambda last: last["n1"].refused is not None)
+    assert "entries 12 to 12" in str(outputs["n1"].refused)
+    assert victim.log_files() == before
+    run(wire, {"n2": other.shipper(), "n3": group["n3"].shipper()}, {"n1": repair})
+    victim.open().close()
+    assert victim.log_files() == group["n3"].log_files()
+
+
+def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:
+    """Pages that answer with EIO are fetched and written again; the disk takes the write and gives it back from then on."""
+    group = replicas()
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    bad = {(data("n1", 1), page) for page in (0,)}
+    disk = BadPages(victim.disk, bad)
+    repair = victim.repair(disk=disk)  # type: ignore[arg-type]
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": repair})
+    assert not disk.bad
+    victim.open().close()
+    assert victim.log_files() == whole
+
+
+class BadPages:
+    """A disk of which some pages cannot be read until they are written."""
+
+    def __init__(self, disk: ForgetfulDisk, bad: set[tuple[str, int]]) -> None:
+        self._disk = disk
+        self.bad = bad
+
+    def open(self, path: str) -> BadPagesFile:
+        return BadPagesFile(self, self._disk.open(path))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+
+class BadPagesFile:
+    def __init__(self, disk: BadPages, file: ForgetfulFile) -> None:
+        self._disk, self._file = disk, file
+
+    def _pages(self, offset: int, length: int) -> set[tuple[str, int]]:
+        return {(self._file.path, page) for page in range(offset // 4096, (offset + length - 1) // 4096 + 1)}
+
+    def pread(self, offset: int, length: int) -> bytes:
+        if self._disk.bad & self._pages(offset, length):
+            raise OSError(errno.EIO, "Input/output error", self._file.path)
+        return self._file.pread(offset, length)
+
+    def pwrite(self, offset: int, raw: bytes) -> None:
+        self._file.pwrite(offset, raw)
+        self._disk.bad -= self._pages(offset, len(raw))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def test_lost_promises_and_other_faults_are_not_repaired() -> None:
+    """Hard state or mark lost, a failed sync, a full disk: another finding."""
+    replica = replicas(nodes=("n1",))["n1"]
+    for failure in (PromisesLost("x"), LogFenced("a sync failed", 73), OSError(errno.ENOSPC, "full"), ValueError()):
+        assert repair_needed(replica.disk, ROOT, identity_of("n1"), failure, others=NODES, session=1, now_ns=0) is None
+    assert repair_needed(replica.disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0) is not None
