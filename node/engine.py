@@ -55,6 +55,8 @@ class TurnOutput(Protocol):
     def view(self) -> GroupView | None: ...
     @property
     def hold_calls(self) -> bool: ...
+    @property
+    def hides_view(self) -> bool: ...
 
 
 class GroupLike(Protocol):
@@ -68,6 +70,11 @@ class GroupLike(Protocol):
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput: ...
+
+    @property
+    def running(self) -> Any:
+        """What questions are put to. Raises LedgerError while the group does not run."""
+        ...
 
     def admit(self) -> None: ...
 
@@ -95,6 +102,11 @@ class _Synced:
     group: str
     ticket: SyncTicket
     error: OSError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +203,7 @@ class Engine:
         self._collected: list[tuple[str, Call]] = []
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
+        self._hidden_listeners: list[Callable[[str], None]] = []
         self.views: dict[str, GroupView] = {}
 
     # -- the loop's side
@@ -267,13 +280,20 @@ class Engine:
         """The replica's directory is known to all other voters: it takes part from a turn on that follows at once."""
         self._inbox.put(_Admit(group))
 
+    def wake(self, group: str) -> None:
+        """Give the group a turn, from any thread: work that it has under way elsewhere came to an end."""
+        self._inbox.put(_Wake(group))
+
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run `work(group object)` between two turns: for status pages. It must be quick and must not change the group; what it raises
-        reaches whoever awaits it, not the engine."""
+        """Run `work(open group)` between two turns: for status pages. It must be quick and must not change the group; what it raises
+        reaches whoever awaits it, not the engine, and so does the LedgerError of a group that does not run."""
+        target = self._groups[group]
+        return self._between_turns(lambda: work(target.running))
+
+    def _between_turns(self, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = self._loop
         assert loop is not None
         future: asyncio.Future[T] = loop.create_future()
-        target = self._groups[group]
 
         def settle(value: T | None, error: Exception | None) -> None:
             if future.done():
@@ -285,7 +305,7 @@ class Engine:
 
         def on_engine() -> None:
             try:
-                value = work(target)
+                value = work()
             except Exception as error:  # a question that fails must not end the node
                 loop.call_soon_threadsafe(settle, None, error)
             else:
@@ -295,11 +315,15 @@ class Engine:
         return future
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]:
-        return self.run(group, lambda target: target.status())
+        return self._between_turns(self._groups[group].status)
 
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None:
         """Call `listener(group, view)` on the loop whenever a group publishes a new view."""
         self._listeners.append(listener)
+
+    def on_hidden(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(group)` on the loop whenever a group's view stops to count: it does not run here any more."""
+        self._hidden_listeners.append(listener)
 
     def _flush_calls(self) -> None:
         """Hand calls over. While a group holds calls the engine looks for them afterwards by itself: nothing wakes it for them."""
@@ -315,6 +339,9 @@ class Engine:
         for group, output in outputs:
             if output.packets:
                 self._send_packets(group, output.packets)
+            if output.hides_view and self.views.pop(group, None) is not None:
+                for hidden in self._hidden_listeners:
+                    hidden(group)
             if output.view is not None:
                 self.views[group] = output.view
                 for listener in self._listeners:
@@ -366,7 +393,7 @@ class Engine:
         return output
 
     def _hand_over(self, outputs: list[tuple[str, TurnOutput]]) -> None:
-        if any(output.done or output.packets or output.view is not None for _, output in outputs):
+        if any(output.done or output.packets or output.view is not None or output.hides_view for _, output in outputs):
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, outputs)
 
@@ -385,7 +412,7 @@ class Engine:
             pass
         return True
 
-    def _sort_in(self, item: _Look | _Packets | _Synced | _Admit | _Run, inputs: dict[str, _Inputs]) -> None:
+    def _sort_in(self, item: _Look | _Packets | _Synced | _Admit | _Wake | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:
@@ -395,6 +422,8 @@ class Engine:
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
         elif isinstance(item, _Admit):
             self._groups[item.group].admit()
+            inputs.setdefault(item.group, _Inputs())
+        elif isinstance(item, _Wake):
             inputs.setdefault(item.group, _Inputs())
         elif isinstance(item, _Run):
             item.work()

@@ -40,6 +40,21 @@ PEER_CONNECTS = Counter("ledgermq_peer_connects_total", "Outgoing streams to a p
 RECOVERY_SECONDS = Gauge(
     "ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", ["group", "phase"], registry=REGISTRY
 )
+GROUP_STATE = Gauge(
+    "ledgermq_group_state", "1 for the state of a hosted broker group (node/hosting.py).", ["group", "state"], registry=REGISTRY
+)
+DAMAGED_RANGES = Counter(
+    "ledgermq_damaged_ranges_total", "Committed ranges found damaged on this disk, at a start or by a read.", ["group"], registry=REGISTRY
+)
+REBUILT_BYTES = Counter(
+    "ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", ["group", "kind"], registry=REGISTRY
+)
+REBUILDS = Counter(
+    "ledgermq_rebuilds_total", "Repairs and installations of a broker group that ended well, by kind.", ["group", "kind"], registry=REGISTRY
+)
+SHIPPING_DROPPED = Counter(
+    "ledgermq_shipping_requests_dropped_total", "Requests of peers for files dropped because too many waited.", ["group"], registry=REGISTRY
+)
 
 DIGEST_FAILURES = Counter(
     "ledgermq_digest_failures_total", "Sealed log files of this node that could not be read for their digest.", ["group"], registry=REGISTRY

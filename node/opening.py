@@ -10,6 +10,7 @@ import os
 import random
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,10 +20,11 @@ from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.restoring import restore
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.errors import EXIT_DAMAGED, ConfigError
 from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.proto.layout import host_bytes
@@ -30,7 +32,7 @@ from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, RaftConfig, Timing
 from ledgermq.storage import store as stores
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import explain
+from ledgermq.storage.errors import Damaged, explain
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_writer import AtOnce, LogWriter, make_writer
@@ -41,11 +43,33 @@ from ledgermq.storage.store import GroupStore
 log = get_logger()
 
 
+class NeedsRepair(Exception):
+    """The directory is damaged; nothing of it is open any more. `failure` says what was found."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
 def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> RunningGroup:
-    """Open a broker group this node keeps a replica of; one that was never here is created. Raises FatalError, StorageError."""
+    """Open a broker group this node keeps a replica of; one that was never here is created. Raises NeedsRepair for damage at or below the
+    synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
     try:
-        return _open_group(config, group, disk, root)
+        if not stores.exists(disk, root):
+            GroupStore.create(disk, root, wanted_identity(config, group))
+        _release_when_full(config, group, disk, root)
+        began = time.monotonic()
+        phases = Phases(time.monotonic_ns)
+        store = _open_store(config, group, disk, root, phases)
+        try:
+            return _make_running(config, group, store, phases, began)
+        except BaseException:
+            store.abandon()
+            raise
+    except (Damaged, Unreadable) as damage:
+        failure = damage.failure if isinstance(damage, Unreadable) else damage
+        raise NeedsRepair(failure) from damage
     except OSError as error:
         raise explain(root, error) from error
 
@@ -55,8 +79,9 @@ def root_of(config: NodeConfig, group: str) -> str:
     return str(config.data.absolute() / group)
 
 
-def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> RunningGroup:
-    wanted = mint(
+def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
+    """Whose directory it must be; a new one gets exactly this identity."""
+    return mint(
         config.cluster_id,
         group.name,
         config.node,
@@ -66,26 +91,30 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -
         index_file_bytes=group.index_file_bytes,
         consume_queue_file_bytes=group.consume_queue_file_bytes,
     )
-    if not stores.exists(disk, root):
-        GroupStore.create(disk, root, wanted)
-    _release_when_full(config, group, disk, root)
-    began = time.monotonic()
+
+
+def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, phases: Phases) -> GroupStore:
     files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
-    phases = Phases(time.monotonic_ns)
     store = GroupStore.open(
         disk,
         root,
-        wanted,
+        wanted_identity(config, group),
         process=os.getpid(),
         submit=lambda work: _submitted(files, work),
         writer=_writer(config, group.name),
         phases=phases,
     )
-    if store.log.fenced is not None:
-        raise store.log.fenced
+    fenced = store.log.fenced
+    if fenced is None:
+        return store
+    store.abandon()
+    raise NeedsRepair(fenced) if fenced.exit_code == EXIT_DAMAGED else fenced
+
+
+def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> RunningGroup:
     _check_sizes(config, group, store.identity)
     bootstrap(store.log, group.replicas, config.cluster.created_ms)
-    machine = Machine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
+    machine = Machine(store.queues, _record_of(store))
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
@@ -121,6 +150,14 @@ def _open_group(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -
         phases=phases.seconds,
     )
     return opened
+
+
+def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
+    def record(offset: int, size: int) -> bytes:
+        with reading():
+            return bytes(store.log.record_at(offset, size))
+
+    return record
 
 
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:

@@ -44,11 +44,12 @@ from ledgermq.node.core.why_kept import Why, why
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.hosting import HostedGroup, State
 from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.control import SealRecord
-from ledgermq.proto.status import refused
+from ledgermq.proto.status import LedgerError, refused
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import lacks_descriptors
 from ledgermq.storage.mapped_files import file_name
@@ -102,7 +103,7 @@ class Retainer:
         self,
         config: NodeConfig,
         disk: Disk,
-        hosted: Mapping[str, RunningGroup],
+        hosted: Mapping[str, HostedGroup],
         engine: EngineLike,
         forwarder: ForwarderLike,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -116,7 +117,9 @@ class Retainer:
         self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
         self._patience_ms = int(own.follower_hours * HOUR_MS)
-        self._digests = {name: Digests(disk, group.store, own.digest_bytes_per_s, group.fail) for name, group in hosted.items()}
+        self._disk = disk
+        self._digests: dict[str, tuple[int, Digests]] = {}
+        """Of each group, with the life of the group that they belong to: a repair may have changed every file."""
         self._alarmed: dict[str, set[int]] = {name: set() for name in hosted}
         self._task: asyncio.Task[None] | None = None
         self.disk_bytes: dict[str, dict[str, int]] = {}
@@ -131,12 +134,27 @@ class Retainer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for digests in self._digests.values():
+        for _, digests in self._digests.values():
             await asyncio.to_thread(digests.stop)
+
+    async def _digests_of(self, group: str) -> Digests:
+        """Raises LedgerError while the group does not run."""
+        hosted = self._hosted[group]
+        boots, running, known = hosted.boots, hosted.running, self._digests.get(group)
+        if known is not None and known[0] == boots:
+            return known[1]
+        if known is not None:
+            await asyncio.to_thread(known[1].stop)
+        found = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
+        self._digests[group] = boots, found
+        return found
 
     async def _work(self) -> None:
         while True:
-            for group in self._hosted:
+            for group, hosted in self._hosted.items():
+                if hosted.state is not State.RUNNING:
+                    self._publish(group, [])
+                    continue
                 try:
                     await self.check(group)
                 except Exception:  # one failed look must not end all later ones; nothing was decided by it
@@ -151,7 +169,7 @@ class Retainer:
         space = await asyncio.to_thread(self._watch.space)
         self._watch.warn(space, time.monotonic())
         await self._measure(group, space)
-        self._digest(group, survey)
+        await self._digest(group, survey)
         replies = await self._ask_all(group, survey) if survey.leads else {}
         others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
         full = refuses(self._marks, space, others, max(1, len(survey.voters)))
@@ -193,26 +211,26 @@ class Retainer:
         return found
 
     async def _measure(self, group: str, space: Space) -> None:
-        hosted = self._hosted[group]
-        used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, hosted.store.root)
+        hosted, running = self._hosted[group], self._hosted[group].running
+        used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
         if self._marks.excess(space.total, space.free) == 0:
             try:
-                await asyncio.to_thread(hosted.reserve.fill)
+                await asyncio.to_thread(running.reserve.fill)
             except OSError as error:
                 if not lacks_descriptors(error):
                     hosted.fail(Fenced(f"the reserve could not be written: {error}"))
                 raise
 
-    def _digest(self, group: str, survey: Survey) -> None:
+    async def _digest(self, group: str, survey: Survey) -> None:
         """Have own digests computed, and compare those there are with what a majority sealed."""
-        digests, retained = self._digests[group], survey.retained
+        digests, retained = await self._digests_of(group), survey.retained
         digests.keep_from(retained.begin_pos)
         digests.want([file.base for file in survey.files if file.sealed])
         wrong = {base for base, seal in retained.seals.items() if digests.known.get(base, seal.sha256) != seal.sha256}
         for base in sorted(wrong - self._alarmed[group]):
-            path = f"{self._hosted[group].store.log_directory}/data/{file_name(base)}"
+            path = f"{self._hosted[group].running.store.log_directory}/data/{file_name(base)}"
             log.error(
                 "log file differs from what a majority sealed",
                 group=group,
@@ -243,7 +261,7 @@ class Retainer:
             return None
 
     async def _seal(self, group: str, survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> None:
-        known = self._digests[group].known
+        known = (await self._digests_of(group)).known
         for file in survey.files:
             if not file.sealed or file.base in survey.retained.seals:
                 continue
@@ -294,12 +312,15 @@ class Retainer:
     # -- questions
 
     async def answer(self, request: bytes) -> bytes:
-        """A StorageQuestion of the node that leads a group."""
+        """A StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
         question = peer_pb2.StorageQuestion.FromString(request)
         group = question.broker_group
-        survey = await self._survey(group)
+        try:
+            survey = await self._survey(group)
+            digests = await self._digests_of(group)
+        except LedgerError as error:
+            raise CallRefused(Refused("not-leader", detail=error.message)) from error
         space = await asyncio.to_thread(self._watch.space)
-        digests = self._digests[group]
         sealed = [file.base for file in survey.files if file.sealed]
         digests.want([base for base in question.bases if base in sealed])
         reply = peer_pb2.StorageReply(
@@ -352,7 +373,7 @@ class Retainer:
         group = request.broker_group
         survey = await self._survey(group)
         verdicts = await self._verdicts(group, survey, [await asyncio.to_thread(self._watch.space)])
-        found = why(request.base, self._hosted[group].store.identity.data_file_bytes, survey.retained, verdicts, self._rules(group))
+        found = why(request.base, self._hosted[group].running.store.identity.data_file_bytes, survey.retained, verdicts, self._rules(group))
         if request.HasField("node") and found.reason == "trimmed":
             found = await self._still_there(group, request.node, survey.retained, found)
         return admin_pb2.WhyKeptResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)

@@ -186,6 +186,16 @@ class RunningGroup:
         memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
         return replace(status, extra={**status.extra, **memory})
 
+    def abandon(self) -> None:
+        """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
+        opening recovers. Raises Fenced when what was being kept failed (invariant I9)."""
+        self._keeper.shutdown()
+        self.indexer.abandon()
+        if self._keeping is not None:
+            self._keeping.result()
+        self.store.log.give_up()
+        self.store.abandon()
+
     def close(self) -> None:
         """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop."""
         self._keeper.shutdown()

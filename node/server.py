@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import signal
@@ -38,7 +39,7 @@ from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, 
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.greeting import Greeter, PeerBook
 from ledgermq.node.group_queries import GroupQueries
-from ledgermq.node.hosting import Hosted, open_groups
+from ledgermq.node.groups import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
@@ -272,6 +273,9 @@ class Node:
     async def start(self) -> None:
         """Open everything; raises FatalError."""
         self.engine.on_view(self._view_changed)
+        self.engine.on_hidden(self._view_hidden)
+        for name, item in self._hosted.items():
+            item.group.connect(functools.partial(self.engine.wake, name), self._sender(name))
         self.controller.on_change(lambda state: self.reconciler.changed())
         self.controller.on_failure(end_process)
         self.engine.start()
@@ -312,6 +316,21 @@ class Node:
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()
+
+    def _sender(self, group: str) -> Callable[[Sequence[tuple[str, PeerPacket]]], None]:
+        """Sends packets of a group from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def send(packets: Sequence[tuple[str, PeerPacket]]) -> None:
+            loop.call_soon_threadsafe(lambda: self.peers.send_packets(group, packets))
+
+        return send
+
+    def _view_hidden(self, group: str) -> None:
+        """The group does not run here any more: calls look for it elsewhere."""
+        self._views.pop(group, None)
+        self.forwarder.changed()
+        self.reconciler.changed()
 
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):

@@ -213,6 +213,19 @@ class PeerProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildStatus:
+    """Why a replica does not run, and how far its repair or its installation is. What is unknown is None."""
+
+    reason: str
+    source: str | None = None
+    """The peer that the bytes come from."""
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    remaining_ms: int | None = None
+    """An estimate from the pace so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """A snapshot of one replica for status pages and metrics."""
 
@@ -229,3 +242,7 @@ class ReplicaStatus:
     peers: tuple[PeerProgress, ...] = ()
     fenced: str | None = None
     extra: Mapping[str, int] = field(default_factory=dict)
+    state: str = "running"
+    """Of the hosted group (`node/hosting.py`): joining, repairing, installing, running or refused."""
+    rebuild: RebuildStatus | None = None
+    """Unless it runs."""

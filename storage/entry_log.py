@@ -500,6 +500,11 @@ class EntryLog:
         except OSError as failure:
             raise self._fence(f"a sync of the index failed: {failure}") from failure
 
+    def give_up(self) -> None:
+        """The sync under way, if any, is none any more: nothing it was to cover counts as durable. Only for an owner that abandons the log,
+        when no thread works on the job."""
+        self._job = None
+
     def close(self) -> None:
         """Let go of all files. A job under way must have finished."""
         assert self._job is None, "a sync is still under way"

@@ -49,6 +49,8 @@ class TurnOutput:
     wake_at_ns: int
     view: GroupView | None
     hold_calls: bool = True
+    hides_view: bool = False
+    """Nobody shall count on the last view any more: this replica does not run."""
 
 
 @dataclass(slots=True)
@@ -96,6 +98,8 @@ class Group:
         self._reserve_left = _RESERVE_FOR_DELIVERY
         self.dispatch_stalled = 0
         """How often the consume queues found no room."""
+        self.left_behind: tuple[str, int] | None = None
+        """As the leader said in the last turn; see `ReplicaOutput`."""
         self.writes_refused = False
         """A disk is too full for clients' messages: retention says so. Everything else goes on."""
 
@@ -109,6 +113,7 @@ class Group:
     ) -> TurnOutput:
         """Take in what happened, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord: the node must stop."""
         turn = _Turn(now_ns, now_ms)
+        self.left_behind = None
         for ticket, error in synced:
             self.replicator.synced(now_ns, ticket, error)
         for sender, packet in packets:
@@ -154,6 +159,7 @@ class Group:
             assert turn.sync is None, "at most one sync of a group is under way"
             turn.sync = output.sync
         turn.replica_wake_at_ns = output.wake_at_ns
+        self.left_behind = output.left_behind or self.left_behind
 
     # Leadership
 

@@ -6,13 +6,14 @@ plain synchronous call; time comes in as monotonic nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.errors import EXIT_FAILED
+from ledgermq.storage.errors import EXIT_FAILED, Damaged, is_exhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class ReplicaOutput:
     commit_index: int
     role_changed: bool
     wake_at_ns: int
+    left_behind: tuple[str, int] | None = None
+    """(leader, first entry it keeps) when the leader said that its log cannot help this replica any more."""
 
 
 class NotLeader(Exception):
@@ -71,6 +74,28 @@ class Fenced(Exception):
     def __init__(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(reason)
         self.exit_code = exit_code
+
+
+class Unreadable(Exception):
+    """A committed range of the log could not be read, or is not what it was; `failure` is what the store said. Nothing was decided on it,
+    nothing was written: peers can mend it."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Around a read of the log: what a repair may help is `Unreadable`. A limit of the operating system is no damage."""
+    try:
+        yield
+    except Damaged as failure:
+        raise Unreadable(failure) from failure
+    except OSError as failure:
+        if is_exhausted(failure):
+            raise
+        raise Unreadable(failure) from failure
 
 
 class Replicator(Protocol):
@@ -173,7 +198,8 @@ class Replicator(Protocol):
         ...
 
     def read(self, first_index: int, max_bytes: int) -> Range:
-        """Entries from `first_index` on (at least one), to the end of their term run, their file, or `max_bytes`, whichever comes first."""
+        """Entries from `first_index` on (at least one), to the end of their term run, their file, or `max_bytes`, whichever comes first.
+        Raises Unreadable, and so does every call that has to read the log."""
         ...
 
     def status(self) -> ReplicaStatus: ...

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ledgermq.node.core.flush import LazySync, Unsynced
-from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
 from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.proto.layout import BadEntry, chain_crc_at, verify_range
@@ -155,7 +155,8 @@ class RaftReplica:
         return {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
     def read(self, first_index: int, max_bytes: int) -> Range:
-        return self.log.read(first_index, max_bytes)
+        with reading():
+            return self.log.read(first_index, max_bytes)
 
     # Inputs
 
@@ -303,7 +304,7 @@ class RaftReplica:
             theirs = prev_chain
         else:
             theirs = chain_crc_at(entries.data, int(entries.starts[index - entries.first_index]))
-        with self._fencing("the log could not be read"):
+        with reading():
             return theirs == self.log.chain_at(index)
 
     def _truncate(self, index: int) -> None:
@@ -367,7 +368,7 @@ class RaftReplica:
 
     def _post(self, message: Message) -> None:
         if isinstance(message, Append):
-            with self._fencing("the log could not be read"):
+            with reading():
                 prev_chain = self.log.chain_at(message.prev_index)
             self._packets.append((message.to, encode_append(message, prev_chain, None)))
         else:
@@ -387,7 +388,7 @@ class RaftReplica:
     def _range_at(self, first_index: int, max_bytes: int) -> Range:
         recent = self._recent.get(first_index)
         if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
-            with self._fencing("the log could not be read"):
+            with reading():
                 recent = self._recent[first_index] = self.log.read(first_index, max_bytes)
         return recent
 

@@ -10,7 +10,7 @@ import pytest
 from ledgermq.node import engine, server
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.errors import FatalError
-from ledgermq.node.hosting import open_groups
+from ledgermq.node.groups import open_groups
 from ledgermq.storage import identity
 from ledgermq.storage.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.real_disk import RealDisk

@@ -28,6 +28,7 @@ class Output:
     wake_at_ns: int = FAR_NS
     view: GroupView | None = None
     hold_calls: bool = True
+    hides_view: bool = False
 
 
 @dataclass(slots=True)
@@ -62,6 +63,10 @@ class FakeGroup:
         return output
 
     admitted_before_turn: int | None = None
+
+    @property
+    def running(self) -> FakeGroup:
+        return self
 
     def admit(self) -> None:
         self.admitted_before_turn = self.turns + 1

@@ -17,7 +17,7 @@ from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Peek, Peeked, Produce, Produced
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.errors import ConfigError
-from ledgermq.node.hosting import open_groups
+from ledgermq.node.groups import open_groups
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
@@ -47,7 +47,8 @@ class Driver:
     def __init__(self, settings: NodeConfig) -> None:
         hosted = open_groups(settings, RealDisk())["g1"]
         self.identity = hosted.identity
-        self.group: RunningGroup = hosted.group
+        self.hosted = hosted.group
+        self.group: RunningGroup = hosted.group.running
         self.now_ns = time.monotonic_ns()
         self.tokens = 0
         self.view: GroupView | None = None
@@ -118,7 +119,7 @@ def test_clean_stop_leaves_snapshot_and_checkpoint_and_no_abort_file(tmp_path: P
     assert (tmp_path / "g1" / "abort").exists()
     driver.group.close()
     assert not (tmp_path / "g1" / "abort").exists()
-    again = open_groups(single(tmp_path), RealDisk())["g1"].group
+    again = open_groups(single(tmp_path), RealDisk())["g1"].group.running
     assert again.store.was_clean
     assert again.machine.applied_index == index == again.replicator.commit_index
     assert again.machine.topics == {"t": TOPIC} and again.machine.end("t", 0) == 50
@@ -150,7 +151,7 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
     driver.crash()
     path = next((tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir())
     assert any(path.read_bytes()[20 * 20 : 25 * 20])
-    again = open_groups(single(tmp_path), RealDisk())["g1"].group
+    again = open_groups(single(tmp_path), RealDisk())["g1"].group.running
     assert again.machine.end("t", 0) == 20
     content = path.read_bytes()
     assert any(content[: 20 * 20]) and not any(content[20 * 20 :])
@@ -421,7 +422,7 @@ def test_a_crash_while_the_queues_are_made_again_loses_no_unit(tmp_path: Path, l
     disk = FaultyDisk(RealDisk())
     disk.fail_writes_after(left, errno_of="EIO")
     with contextlib.suppress(StorageError):
-        open_groups(single(tmp_path), disk)["g1"].group.store.abandon()
+        open_groups(single(tmp_path), disk)["g1"].group.running.store.abandon()
     again = Driver(single(tmp_path))
     assert again.count() == 50
     again.group.close()

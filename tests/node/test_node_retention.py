@@ -99,7 +99,7 @@ class Stage:
         self.later_ms = 0
         engine: Any = DirectEngine(self.driver)
         self.retainer = Retainer(
-            config, self.disk, {"g1": self.driver.group}, engine, self.peers, lambda: time.time_ns() // 1_000_000 + self.later_ms
+            config, self.disk, {"g1": self.driver.hosted}, engine, self.peers, lambda: time.time_ns() // 1_000_000 + self.later_ms
         )
         self.grow(files)
 
@@ -115,7 +115,7 @@ class Stage:
     def check(self, times: int = 1) -> None:
         for _ in range(times):
             asyncio.run(self.retainer.check("g1"))
-            running = self.retainer._digests["g1"]._running
+            running = self.retainer._digests["g1"][1]._running
             if running is not None:
                 running[1].exception()
 

@@ -1,0 +1,76 @@
+"""The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
+
+A workshop is used on the thread of its group's life (`hosting.py`), but for the first opening.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.core.shipping import Shipper
+from ledgermq.node.hosting import Broken, HostedGroup
+from ledgermq.node.opening import NeedsRepair, open_group, root_of
+from ledgermq.node.running import RunningGroup
+from ledgermq.node.shipping_thread import ShippingThread
+from ledgermq.proto.types import Identity
+from ledgermq.storage import identity as identity_files
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged
+
+
+class DirectoryWorkshop:
+    """The `Workshop` of a group over its real directory."""
+
+    def __init__(self, config: NodeConfig, group: BrokerGroup, disk: Disk) -> None:
+        self._config = config
+        self._group = group
+        self._disk = disk
+        self._root = root_of(config, group.name)
+
+    def open(self) -> RunningGroup | Broken:
+        try:
+            return open_group(self._config, self._group, self._disk)
+        except NeedsRepair as needs:
+            raise needs.failure from needs
+
+    def repair(self, damage: Exception) -> Broken:
+        raise damage.failure if isinstance(damage, Unreadable) else damage
+
+    def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
+        raise Damaged(f"broker group {self._group.name}: {reason}; restore this replica from its peers")
+
+    @property
+    def root(self) -> str:
+        """The group's directory."""
+        return self._root
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """One broker group of this node, and what the node has to know of it besides its turns."""
+
+    group: HostedGroup
+    identity: Identity
+    state_directory: str
+    others: frozenset[str]
+    """The group's other voters: only when each of them has met this directory does the replica take part."""
+
+
+def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
+    """Open every broker group this node keeps a replica of; a group that was never here is created, one that peers can mend comes back
+    `repairing`. Raises FatalError, StorageError."""
+    return {group.name: _hosted(config, group, disk) for group in config.hosted_groups}
+
+
+def _hosted(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+    workshop = DirectoryWorkshop(config, group, disk)
+    desk = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, workshop.root))
+    hosted = HostedGroup(group.name, config.node, workshop, desk)
+    hosted.open_first(time.monotonic_ns())
+    identity = identity_files.read_identity(disk, workshop.root)
+    assert identity is not None, "a directory that was opened or is being repaired has an identity"
+    return Hosted(hosted, identity, f"{workshop.root}/state", frozenset(group.replicas) - {config.node})
