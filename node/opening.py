@@ -29,7 +29,7 @@ from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity
-from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.storage import store as stores
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, explain
@@ -124,7 +124,13 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     admitted = others <= store.read_met_by()
     replica = RaftReplica(
         group.name,
-        RaftConfig(config.node, tuple(group.replicas), random.SystemRandom().getrandbits(62) + 1, timing=_timing(config)),
+        RaftConfig(
+            config.node,
+            tuple(group.replicas),
+            random.SystemRandom().getrandbits(62) + 1,
+            timing=_timing(config),
+            incarnation=store.identity.incarnation,
+        ),
         store.log,
         store.hard_state,
         random.Random(),
@@ -133,6 +139,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
         commit_index=_known_commit(store, machine),
         admitted=admitted,
         lazy=_lazy(config),
+        members=_known_members(machine),
     )
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
     opened = RunningGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
@@ -194,6 +201,14 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
     executor.submit(work)
+
+
+def _known_members(machine: Machine) -> tuple[int, Members] | None:
+    """Who they were at the applied index: what the replicator need not read from the log again."""
+    members = machine.members
+    if members is None:
+        return None
+    return machine.applied_index, Members(members.voters, members.learners, members.incarnations, members.returning)
 
 
 def _known_commit(store: GroupStore, machine: Machine) -> int:

@@ -7,8 +7,8 @@ does to the state is decided where it is applied. Groups and topics inside are s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ledgermq.proto.layout import java_hash
@@ -16,6 +16,8 @@ from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORA
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 VERSION = 1
+MEMBERSHIP_VERSION = 2
+"""Of a membership record that says more than names."""
 MEMBERSHIP_CHANNEL = 1
 
 
@@ -34,20 +36,47 @@ def _body(fields: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who replicates the group. The first entry of every group."""
+    """Who replicates the group. The first entry of every group, which says no more than names, and one entry per change (version 2).
+
+    `incarnations`: the directory a member is known by, where another than that of the group's beginning. `returning`: learners that are to
+    vote again. `reason` is for people. Reading raises ValueError for members that no group can have."""
 
     TAG: ClassVar[str] = "membership"
     TOPIC: ClassVar[str] = RAFT_TOPIC
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    returning: tuple[str, ...] = ()
+    reason: str = ""
 
     def encode(self) -> bytes:
-        return _body({"voters": {node: {} for node in sorted(self.voters)}, "learners": {node: {} for node in sorted(self.learners)}})
+        fields = self.fields()
+        if self.reason or self.incarnations or self.returning:
+            return _to_json({"v": MEMBERSHIP_VERSION, **fields, "reason": self.reason}).encode()
+        return _body(fields)
+
+    def fields(self) -> dict[str, Any]:
+        """The members as in the body, and in the snapshot."""
+        return {"voters": self._told(self.voters), "learners": self._told(self.learners)}
+
+    def _told(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
+        told: dict[str, dict[str, Any]] = {}
+        for node in sorted(nodes):
+            told[node] = {"incarnation": self.incarnations[node]} if node in self.incarnations else {}
+            if node in self.returning:
+                told[node]["returning"] = True
+        return told
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> Membership:
-        return cls(tuple(sorted(fields["voters"])), tuple(sorted(fields["learners"])))
+        voters, learners = fields["voters"], fields["learners"]
+        facts: dict[str, dict[str, Any]] = {**voters, **learners}
+        incarnations = {node: str(known["incarnation"]) for node, known in facts.items() if "incarnation" in known}
+        returning = tuple(sorted(node for node, known in learners.items() if known.get("returning") is True))
+        if not voters or len(facts) != len(voters) + len(learners) or not all(facts):
+            raise ValueError("a group needs a voter, and nobody is voter and learner at once")
+        return cls(tuple(sorted(voters)), tuple(sorted(learners)), incarnations, returning, str(fields.get("reason", "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +349,10 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
         raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
     try:
         fields = json.loads(bytes(body))
-        if fields["v"] == VERSION:
+        if fields["v"] == VERSION or (kind is Membership and fields["v"] == MEMBERSHIP_VERSION):
             return kind.read(fields)
         version = fields["v"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownControlRecord(f"control record {tag!r} cannot be read ({error}); start the version that wrote it") from error
     raise UnknownControlRecord(f"control record {tag!r} has version {version}; this log was written by a newer version, start that one")
 

@@ -18,7 +18,7 @@ class RaftPacket(_message.Message):
     def __init__(self, message: _Optional[bytes] = ..., checksum: _Optional[int] = ..., shipping: _Optional[bytes] = ...) -> None: ...
 
 class RaftMessage(_message.Message):
-    __slots__ = ("sender", "to", "term", "vote_request", "vote_reply", "append", "append_reply", "timeout_now")
+    __slots__ = ("sender", "to", "term", "vote_request", "vote_reply", "append", "append_reply", "timeout_now", "left_behind")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class RaftMessage(_message.Message):
     APPEND_FIELD_NUMBER: _ClassVar[int]
     APPEND_REPLY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NOW_FIELD_NUMBER: _ClassVar[int]
+    LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
     sender: str
     to: str
     term: int
@@ -35,7 +36,8 @@ class RaftMessage(_message.Message):
     append: RaftAppend
     append_reply: RaftAppendReply
     timeout_now: RaftTimeoutNow
-    def __init__(self, sender: _Optional[str] = ..., to: _Optional[str] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_reply: _Optional[_Union[RaftVoteReply, _Mapping]] = ..., append: _Optional[_Union[RaftAppend, _Mapping]] = ..., append_reply: _Optional[_Union[RaftAppendReply, _Mapping]] = ..., timeout_now: _Optional[_Union[RaftTimeoutNow, _Mapping]] = ...) -> None: ...
+    left_behind: RaftLeftBehind
+    def __init__(self, sender: _Optional[str] = ..., to: _Optional[str] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_reply: _Optional[_Union[RaftVoteReply, _Mapping]] = ..., append: _Optional[_Union[RaftAppend, _Mapping]] = ..., append_reply: _Optional[_Union[RaftAppendReply, _Mapping]] = ..., timeout_now: _Optional[_Union[RaftTimeoutNow, _Mapping]] = ..., left_behind: _Optional[_Union[RaftLeftBehind, _Mapping]] = ...) -> None: ...
 
 class RaftVoteRequest(_message.Message):
     __slots__ = ("pre", "last_index", "last_term", "transfer")
@@ -88,7 +90,7 @@ class RaftRange(_message.Message):
     def __init__(self, last_index: _Optional[int] = ..., term: _Optional[int] = ..., pos: _Optional[int] = ...) -> None: ...
 
 class RaftAppendReply(_message.Message):
-    __slots__ = ("round", "boot_id", "rejected", "received", "durable", "hint_term", "leaving")
+    __slots__ = ("round", "boot_id", "rejected", "received", "durable", "hint_term", "leaving", "provisional")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +98,7 @@ class RaftAppendReply(_message.Message):
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     HINT_TERM_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     round: int
     boot_id: int
     rejected: bool
@@ -103,7 +106,14 @@ class RaftAppendReply(_message.Message):
     durable: int
     hint_term: int
     leaving: bool
-    def __init__(self, round: _Optional[int] = ..., boot_id: _Optional[int] = ..., rejected: _Optional[bool] = ..., received: _Optional[int] = ..., durable: _Optional[int] = ..., hint_term: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    provisional: bool
+    def __init__(self, round: _Optional[int] = ..., boot_id: _Optional[int] = ..., rejected: _Optional[bool] = ..., received: _Optional[int] = ..., durable: _Optional[int] = ..., hint_term: _Optional[int] = ..., leaving: _Optional[bool] = ..., provisional: _Optional[bool] = ...) -> None: ...
+
+class RaftLeftBehind(_message.Message):
+    __slots__ = ("begin_index",)
+    BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    begin_index: int
+    def __init__(self, begin_index: _Optional[int] = ...) -> None: ...
 
 class RaftTimeoutNow(_message.Message):
     __slots__ = ("last_index", "last_term", "cause")

@@ -1,8 +1,9 @@
-"""What a core is told once: who it is, who votes, and its periods. Values only; nothing here decides."""
+"""What a core is told once: who it is, its periods, and what a set of members is. Values only; nothing here decides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 MS = 1_000_000
@@ -25,20 +26,54 @@ class Timing:
     window_bytes: int = 4 * MIB
     window_ranges: int = 256
     range_bytes_max: int = MIB
+    stall_ns: int = 10_000 * MS
+    """A peer that answers for so long without receiving what it lacks is compared with from the beginning."""
 
     def __post_init__(self) -> None:
         if not 0 < 2 * self.heartbeat_ns <= self.election_min_ns <= self.election_max_ns:
             raise ValueError("raft timing: need 0 < 2 x heartbeat <= election minimum <= election maximum")
         if not 0 < self.range_bytes_max <= self.window_bytes or self.window_ranges < 1:
             raise ValueError("raft timing: need 0 < range bytes <= window bytes and a window of at least one range")
+        if self.stall_ns < self.election_max_ns:
+            raise ValueError("raft timing: a peer cannot be called stalled before the longest election timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who replicates a group, as one membership record says (docs/format.md §11).
+
+    `voters` make the quorums, `learners` only receive. `incarnations` names the directory a member is known by; a member without one is
+    known by the directory it had when the group was made. `returning`: learners that voted until their directory was lost; the leader
+    makes them voters again as soon as they have caught up. No voters at all: nobody knows yet (`NOBODY`).
+    """
+
+    voters: tuple[str, ...]
+    learners: frozenset[str] = frozenset()
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    returning: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if len(set(self.voters)) != len(self.voters) or self.learners & set(self.voters) or (self.learners and not self.voters):
+            raise ValueError("raft members: voters must be present, distinct, and not learners")
+        if not self.returning <= self.learners or not set(self.incarnations) <= {*self.voters, *self.learners}:
+            raise ValueError("raft members: only learners return, and only members have an incarnation")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Everyone, voters first."""
+        return (*self.voters, *sorted(self.learners))
+
+
+NOBODY = Members(())
 
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """One member's view of its group.
+    """One replica's view of itself.
 
-    `voters` and `learners` repeat the group's first entry (docs/format.md §11), which never changes in this version. `boot_id` is unique to
-    this start of the replica: to a leader a new one is the news that what it knows of this peer may have become too high.
+    `voters` and `learners` are the members as long as the log names none (docs/format.md §11): those the group was made with, or nobody,
+    for a replica that joins with an empty log. `boot_id` is unique to this start of the replica: to a leader a new one is the news that
+    what it knows of this peer may have become too high. `incarnation` is that of the replica's directory, empty where nobody compares it.
     """
 
     node: str
@@ -46,14 +81,11 @@ class RaftConfig:
     boot_id: int
     learners: frozenset[str] = frozenset()
     timing: Timing = Timing()
+    incarnation: str = ""
 
     def __post_init__(self) -> None:
-        if not self.voters or len(set(self.voters)) != len(self.voters) or self.learners & set(self.voters):
-            raise ValueError("raft members: voters must be present, distinct, and not learners")
-        if self.node not in self.voters and self.node not in self.learners:
-            raise ValueError(f"raft members: {self.node} is not a member of {', '.join(self.voters)}")
+        Members(self.voters, self.learners)
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        """Everyone else, voters first."""
-        return tuple(n for n in (*self.voters, *sorted(self.learners)) if n != self.node)
+    def members(self) -> Members:
+        return Members(self.voters, self.learners)

@@ -6,7 +6,7 @@ order `Effects` fixes. Rules that safety hangs on have a method of their own, na
 Roles: a follower whose election timeout passes asks for pre-votes (still in its term), then for votes in the next term; a majority makes
 it leader. A leader that a majority has not answered for one maximum election timeout steps down. A voter that hears its leader refuses
 everyone else. A leader never leads the same term twice: each campaign takes a new term, durable before the first request leaves.
-A replica that is not admitted is as good as absent: it says nothing and hears nothing.
+A replica whose loss nobody would notice yet, because it is not admitted or no member, follows, and says that its copy does not count.
 
 A leader hands over on request (Raft dissertation §3.10, `transfer.py`): it stops accepting entries once the target is near, lets everything
 become committed and durable there, and tells it to campaign. Whoever is asked for a vote then does not insist on the leader it hears.
@@ -14,15 +14,29 @@ become committed and durable there, and tells it to campaign. Whoever is asked f
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 
 from ledgermq.proto.types import HardState, PeerProgress, Role
-from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.config import Chance, Members, RaftConfig
 from ledgermq.raft.effects import Effects, Push, Writes
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.membership import Change, Configurations, MemberChange, changed
+from ledgermq.raft.messages import (
+    NO_INDEX,
+    NO_TERM,
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.progress import Peer, Stage
-from ledgermq.raft.quorum import Ballot, ballot, reached_by_majority
+from ledgermq.raft.quorum import Ballot, ballot, majority, reached_by_majority
+from ledgermq.raft.reads import Reads, lease_ns
 from ledgermq.raft.transfer import HANDOVERS, Cause, Handover, LeaderChange, Reason
 
 NEVER_NS = 1 << 62
@@ -54,15 +68,17 @@ class Core:
         commit_index: int = NO_INDEX,
         *,
         admitted: bool = True,
+        configurations: Iterable[tuple[int, Members]] = (),
     ) -> None:
         """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
-        `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed."""
+        `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed. `configurations`: what
+        is known of the log's begin, and every membership entry after it; without any the members are those of `config`."""
         self.config = config
-        self.admitted = admitted
+        self.met_by_all = admitted
         self.log = log
+        self.configurations = Configurations(tuple(configurations) or ((NO_INDEX, config.members),))
         self.term = hard_state.term
         self.voted_for = hard_state.vote
-        self.role = Role.FOLLOWER if config.node in config.voters else Role.LEARNER
         self.leader: str | None = None
         self.durable_index = log.end_index
         self.verified_index = NO_INDEX
@@ -71,11 +87,13 @@ class Core:
         self.urgent_index = NO_INDEX
         self.early_index = NO_INDEX
         self._held_by_majority = NO_INDEX
+        self.role = self._resting_role()
         self.peers: dict[str, Peer] = {}
         self.handover: Handover | None = None
         self.handover_failure = ""
         """Why the last handover came to nothing, for people; empty while one is under way."""
         self.leaving = False
+        """See `leave`."""
         self._last_leader: str | None = None
         self._led_term = -1
         """The last leader that was known, and its term."""
@@ -101,19 +119,31 @@ class Core:
         self._messages: list[Message] = []
         self._fence: str | None = None
         self._role_changed = False
+        self._now_ns = now_ns
+        # A directory that never saw a term promised nothing to any leader.
+        self._promised_until_ns = now_ns + config.timing.election_min_ns if hard_state.term > 0 else now_ns
+        self._reads = Reads()
+        self._lease_given_up = False
+        self._retiring = False
+        self._left_behind: tuple[str, int] | None = None
+        self.restarts: Counter[str] = Counter()
+        """How often a peer without progress was compared with from the beginning."""
+        self.refused: Counter[str] = Counter()
+        """Messages that were not heard, by reason."""
         self.check_invariants()
 
     # Inputs
 
     def tick(self, now_ns: int) -> None:
         """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
+        self._now_ns = now_ns
         if self.role is Role.LEADER:
             silent_ns = now_ns - self._quorum_contact_ns(now_ns)
             if silent_ns >= self.config.timing.election_max_ns:
                 self._become_follower(self.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
             elif self.handover is not None and now_ns >= self.handover.until_ns:
                 self._give_up_handover(self._why_late(self.handover))
-        elif self.admitted and self.role is not Role.LEARNER and now_ns >= self._election_due_ns:
+        elif self._may_campaign() and now_ns >= self._election_due_ns:
             silent_ms = (now_ns - self._leader_heard_ns) // MS
             known = self._last_leader is not None
             self._candidacy = Reason(Cause.ELECTION_TIMEOUT, self._last_leader or "", silent_ms) if known else Reason(Cause.STARTED)
@@ -121,12 +151,13 @@ class Core:
 
     def admit(self) -> None:
         """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
-        self.admitted = True
+        self.met_by_all = True
 
     def trimmed(self, begin_index: int) -> None:
         """The log begins with `begin_index` now: what is gone was committed, and a peer that lacks it needs another way to get it."""
         assert begin_index <= self.commit_index + 1, (begin_index, self)
         self.log.trim(begin_index)
+        self.configurations.trim(begin_index)
         for peer in self.peers.values():
             peer.keep_from(begin_index, self._round)
 
@@ -143,32 +174,49 @@ class Core:
         return None
 
     def concerns(self, message: Message) -> bool:
-        """Whether another member of the group says it to this one; anything else is not heard."""
-        return message.to == self.config.node and message.sender in self.config.peers
+        """Whether it is to be heard: from a member; or from somebody who may well be one, although the entry that says so is not here yet
+        (dissertation §4.1): the leader of this or a later term, and a candidate whose log goes beyond ours. Answers of strangers never
+        count."""
+        if message.to != self.config.node or message.sender == self.config.node:
+            return False
+        if message.sender in self.members.voters or message.sender in self.members.learners or message.sender in self.peers:
+            return True
+        if isinstance(message, VoteRequest):
+            return (message.last_term, message.last_index) > (self.log.end_term, self.log.end_index)
+        if isinstance(message, (Append, TimeoutNow, LeftBehind)):
+            return message.term > self.term or (message.term == self.term and self.leader in (None, message.sender))
+        return False
 
-    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True) -> None:
-        """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before."""
-        if self._fence is not None or not self.concerns(message):
+    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
+        """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before, and
+        `members` is what its membership entry says, if it pushes one."""
+        if self._fence is not None:
             return
-        if self._could_be_forgotten():
+        if not self.concerns(message):
+            self.refused["stranger"] += 1
             return
+        self._now_ns = now_ns
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ns)
         elif isinstance(message, VoteReply):
             self._on_vote_reply(message, now_ns)
         elif isinstance(message, Append):
-            self._on_append(message, now_ns, chains_agree)
+            self._on_append(message, now_ns, chains_agree, members)
         elif isinstance(message, TimeoutNow):
             self._on_timeout_now(message, now_ns)
+        elif isinstance(message, LeftBehind):
+            self._on_left_behind(message)
         else:
             self._on_append_reply(message, now_ns)
 
-    def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False) -> None:
+    def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False, members: Members | None = None) -> None:
         """Leader only: the driver appended this range of the leader's own term. `urgent`: it is to become durable at once; `early`: its
-        `replicated_index` is waited for."""
+        `replicated_index` is waited for; `members`: what `propose_members` returned, for a membership entry alone."""
         assert self.accepting and extent.term == self.term, (extent, self)
-        assert not extent.membership, "membership is fixed by the group's first entry"
+        assert extent.membership == (members is not None), "a membership entry begins with propose_members"
         self.log.append(extent.first_index, extent.last_index, extent.term)
+        if members is not None:
+            self._change_members(extent, members)
         if urgent:
             self.urgent_index = extent.last_index
         if early:
@@ -193,6 +241,7 @@ class Core:
         """That range could not be written (disk full): the log still ends before it, and the leader will push it again."""
         assert self._appending is not None
         self.log.truncate_from(self._appending[0])
+        self._revert_members(self._appending[0])
         self.urgent_index = min(self.urgent_index, self.log.end_index)
         self._appending = None
 
@@ -231,27 +280,60 @@ class Core:
 
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
-        writes = self.take_writes()
+        self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
         if self.role is Role.LEADER and self._fence is None:
+            self._retire(now_ns)
+        writes = self.take_writes()
+        if self.role is Role.LEADER and self._fence is None:
             self._advance_handover(now_ns)
+            self._watch_peers(now_ns)
             pushes = self._replicate(now_ns)
+            self._reads.answered(self._answered_round())
+        left_behind, self._left_behind = self._left_behind, None
         messages, self._messages = (tuple(self._messages) if self._fence is None else ()), []
         changed, self._role_changed = self._role_changed, False
-        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed)
+        reads = self._reads.take()
+        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed, reads, left_behind)
 
     def wake_at_ns(self, now_ns: int) -> int:
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
             limit = NEVER_NS if self.handover is None else self.handover.until_ns
             return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns, limit)
-        return NEVER_NS if self.role is Role.LEARNER or not self.admitted else self._election_due_ns
+        return self._election_due_ns if self._may_campaign() else NEVER_NS
 
     # Rules that safety hangs on, one method each
 
-    def _could_be_forgotten(self) -> bool:
-        """A vote or a copy counts only if its loss would be noticed: before all voters know this directory, it gives neither."""
-        return not self.admitted
+    @property
+    def members(self) -> Members:
+        """In effect as soon as appended (dissertation §4.1)."""
+        return self.configurations.latest
+
+    @property
+    def admitted(self) -> bool:
+        """A vote or a copy counts only if its loss would be noticed: the members name this very directory, or, where they name none, all
+        other voters have met it."""
+        named = self.members.incarnations.get(self.config.node)
+        return self.met_by_all if named is None or not self.config.incarnation else named == self.config.incarnation
+
+    def _may_vote(self) -> bool:
+        """A voter; or one that is being removed, until that is committed; or a learner for certain: it may have been made a voter since,
+        and then only candidates that know it ask. An uncommitted learner may be a voter whose old promises are forgotten."""
+        node, pending = self.config.node, self.configurations.latest_index > self.commit_index
+        if not self.admitted:
+            return False
+        return node in (*self.members.voters, *(self.configurations.before.voters if pending else self.members.learners))
+
+    def _may_campaign(self) -> bool:
+        """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
+        return self.admitted and self._resting_role() is Role.FOLLOWER
+
+    def _resting_role(self) -> Role:
+        """What this replica is when it neither leads nor campaigns."""
+        node, pending = self.config.node, self.configurations.latest_index > self.commit_index
+        votes = node in self.members.voters or (pending and node in self.configurations.before.voters)
+        return Role.FOLLOWER if votes else Role.LEARNER
 
     def _may_commit(self, index: int) -> bool:
         """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
@@ -269,8 +351,19 @@ class Core:
 
     def _early_claim(self) -> int:
         """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that."""
-        received = (self.log.end_index if v == self.config.node else self.peers[v].received for v in self.config.voters)
-        return reached_by_majority(tuple(received))
+        return self._reached(self.log.end_index, lambda peer: peer.received)
+
+    def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
+        """What a majority of the voters has reached. A leader that is no voter any more does not count itself, and nobody counts a
+        provisional copy."""
+        reached = []
+        for voter in self.members.voters:
+            if voter == self.config.node:
+                reached.append(own)
+            else:
+                peer = self.peers[voter]
+                reached.append(NO_INDEX if peer.provisional else value(peer))
+        return reached_by_majority(reached)
 
     def _was_trimmed(self, index: int) -> bool:
         """An entry that this log began to do without was committed: by leader completeness every later leader has the very same."""
@@ -282,7 +375,8 @@ class Core:
 
     def _hears_leader(self, now_ns: int) -> bool:
         """Stickiness: a voter that lately heard a living leader helps nobody to depose it."""
-        if self.role is Role.LEADER:
+        if self.role is Role.LEADER or now_ns < self._promised_until_ns:
+            # Before it stopped this replica may have heard a leader whose lease rests on that.
             return True
         return self.leader is not None and now_ns - self._leader_heard_ns < self.config.timing.election_min_ns
 
@@ -297,13 +391,13 @@ class Core:
         self._votes = {self.config.node: True}
         self._restart_election_timer(now_ns)
         asked = self.term + int(pre)
-        for voter in self.config.voters:
+        for voter in self.members.voters:
             if voter != self.config.node:
                 self._messages.append(VoteRequest(self.config.node, voter, asked, pre, self.log.end_index, self.log.end_term, transfer))
         self._count_votes(now_ns)
 
     def _count_votes(self, now_ns: int) -> None:
-        result = ballot(self.config.voters, self._votes)
+        result = ballot(self.members.voters, self._votes)
         if result is Ballot.WON and self._pre:
             self._campaign(now_ns, pre=False)
         elif result is Ballot.WON:
@@ -312,6 +406,9 @@ class Core:
             self._become_follower(self.term, None, now_ns)
 
     def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
+        if not self._may_vote():
+            self.refused["no-voter"] += 1
+            return None
         if request.term > self.term and self._hears_leader(now_ns) and not request.transfer:
             return self._answer_vote(request, granted=False)
         if request.term > self.term and not request.pre:
@@ -324,7 +421,7 @@ class Core:
         if granted and not request.pre:
             self._become_follower(self.term, None, now_ns)
             self.voted_for = request.sender
-        self._answer_vote(request, granted=granted)
+        return self._answer_vote(request, granted=granted)
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         term = request.term if granted else self.term
@@ -350,7 +447,8 @@ class Core:
         # Of which class entries of earlier terms are, nobody knows any more.
         self.urge()
         self.early_index = self._held_by_majority = NO_INDEX
-        self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.config.peers}
+        self._lease_given_up = False
+        self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.members.nodes if node != self.config.node}
         self._advance_commit()
 
     def _become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
@@ -365,7 +463,7 @@ class Core:
         if term > self.term:
             self.term = term
             self.voted_for = None
-        self._enter(Role.FOLLOWER if self.config.node in self.config.voters else Role.LEARNER, leader, reason)
+        self._enter(self._resting_role(), leader, reason)
         self._restart_election_timer(now_ns)
 
     def _enter(self, role: Role, leader: str | None, reason: Reason | None = None) -> None:
@@ -373,11 +471,13 @@ class Core:
         self._role_changed |= (role, leader) != (self.role, self.leader)
         self._note_change(role, leader, reason or Reason(Cause.FOLLOWED, leader or ""))
         self.handover = None
+        self._retiring = False
         self.role = role
         self.leader = leader
         self._votes = {}
         if role is not Role.LEADER:
             self.peers = {}
+            self._reads.lose()
 
     def _restart_election_timer(self, now_ns: int) -> None:
         timing = self.config.timing
@@ -385,11 +485,15 @@ class Core:
 
     # Following
 
-    def _on_append(self, message: Append, now_ns: int, chains_agree: bool) -> None:
+    def _on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None) -> None:
         if message.term < self.term:
             # A deposed leader learns of the newer term from this. Round 0: should it lead that term by now, this answers nothing it asked.
             return self._answer_append(message.sender, 0, True, NO_INDEX, NO_INDEX)
         assert self._append is None and self._appending is None, "carry out and report the last range before the next"
+        extent = message.extent
+        if extent is not None and (extent.membership != (members is not None) or (members and extent.first_index != extent.last_index)):
+            self.refused["membership"] += 1
+            return None
         if message.term == self.term and self.leader not in (None, message.sender):
             return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")
         if (message.term, message.sender) != (self.term, self.leader):
@@ -405,7 +509,7 @@ class Core:
             self.verified_index = max(self.verified_index, self.log.begin_index - 1)
         elif message.prev_index >= 0 and self.log.term_at(message.prev_index) != message.prev_term:
             return self._reject(message)
-        self._merge(message)
+        self._merge(message, members)
         if not message.lazy:
             self.urgent_index = max(self.urgent_index, min(message.last_index, self.log.end_index))
         self._early = message.early
@@ -419,8 +523,9 @@ class Core:
     def _follow_commit(self) -> None:
         """What the leader committed, as far as our log is known to be the leader's."""
         self.commit_index = max(self.commit_index, min(self._leader_commit, self.verified_index))
+        self._rest()
 
-    def _merge(self, message: Append) -> None:
+    def _merge(self, message: Append, members: Members | None) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
         extent = message.extent
         if extent is None:
@@ -440,10 +545,14 @@ class Core:
             self._cut_from(first)
         self.log.append(first, extent.last_index, extent.term)
         self._append = (first, extent.last_index)
+        if members is not None:
+            self.configurations.append(first, members)
+            self._rest()
 
     def _cut_from(self, index: int) -> None:
         self._truncate_from = index
         self.log.truncate_from(index)
+        self._revert_members(index)
         self.durable_index = min(self.durable_index, index - 1)
         self.urgent_index, self.early_index = min(self.urgent_index, index - 1), min(self.early_index, index - 1)
         self._cut_since_sync = index if self._cut_since_sync is None else min(index, self._cut_since_sync)
@@ -460,7 +569,7 @@ class Core:
 
     def _answer_append(self, to: str, round_: int, rejected: bool, received: int, durable: int, hint_term: int = NO_TERM) -> None:
         me = self.config
-        said = (rejected, received, durable, hint_term, self.leaving)
+        said = (rejected, received, durable, hint_term, self.leaving, not self._may_vote())
         self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, *said))
 
     # Leading
@@ -472,9 +581,9 @@ class Core:
             return None
         peer = self.peers[reply.sender]
         if not peer.admit(reply, self._round):
+            self.refused["former-life"] += 1
             return None
-        peer.contact_ns = now_ns
-        peer.leaving = reply.leaving
+        peer.heard(reply, now_ns, self.config.timing.election_max_ns)
         if reply.rejected:
             peer.rejected(reply, self.log, self._round)
         else:
@@ -482,6 +591,8 @@ class Core:
             self._advance_commit()
             self._advance_replicated()
         peer.keep_from(self.log.begin_index, self._round)
+        if self._reads.underway is not None:
+            self._reads.answered(self._answered_round())
         return None
 
     @property
@@ -495,19 +606,23 @@ class Core:
             self._held_by_majority = candidate
 
     def _advance_commit(self) -> None:
-        voters = (self._durable_claim() if v == self.config.node else self.peers[v].durable for v in self.config.voters)
-        candidate = reached_by_majority(tuple(voters))
+        candidate = self._reached(self._durable_claim(), lambda peer: peer.durable)
         if candidate > self.commit_index and self._may_commit(candidate):
             self.commit_index = candidate
 
     def _quorum_contact_ns(self, now_ns: int) -> int:
         """When a majority had last been heard of, ourselves included."""
-        return reached_by_majority(tuple(now_ns if v == self.config.node else self.peers[v].contact_ns for v in self.config.voters))
+        return self._reached(now_ns, lambda peer: peer.contact_ns)
+
+    def _answered_round(self) -> int:
+        """The last round of which every member of a majority answered this one or a later one."""
+        return self._reached(NEVER_NS, lambda peer: peer.answered_round)
 
     def _replicate(self, now_ns: int) -> tuple[Push, ...]:
         """Push what the windows allow; say something short to peers that get no push but are owed a heartbeat, a probe or commit news."""
         timing = self.config.timing
-        beat = now_ns >= self._heartbeat_due_ns
+        asks = self._may_commit(self.commit_index) and self._reads.begin(self.commit_index, self._round + 1)
+        beat = asks or now_ns >= self._heartbeat_due_ns
         if beat:
             self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
         pushes = []
@@ -518,6 +633,8 @@ class Core:
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
                 self._messages.append(self._append_to(peer, peer.anchor(), None))
+            if beat and peer.needs_snapshot:
+                self._messages.append(LeftBehind(self.config.node, peer.node, self.term, self.log.begin_index))
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
         return tuple(pushes)
@@ -529,7 +646,7 @@ class Core:
         lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= self.early_index
         me = self.config.node
         message = Append(me, peer.node, self.term, self._round, prev_index, prev_term, self.commit_index, extent, lazy, early)
-        peer.probe_due = False
+        peer.asked(self._round, self._now_ns)
         peer.told_commit = max(peer.told_commit, min(self.commit_index, message.last_index))
         if not lazy:
             peer.told_urgent = max(peer.told_urgent, message.last_index)
@@ -561,15 +678,15 @@ class Core:
 
     def best_successor(self, now_ns: int) -> str | None:
         """Leader only: the voter that could take over soonest, if any is there."""
-        peers = [self.peers[voter] for voter in self.config.voters if voter in self.peers]
+        peers = [self.peers[voter] for voter in self.members.voters if voter in self.peers]
         able = [(peer.durable, peer.received, peer.node) for peer in peers if self._objection(peer, now_ns) is None]
         return max(able)[2] if able else None
 
     def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
         """Leader only: hand over to this voter. None: it is under way, and asking again makes it more patient. Else why not."""
         assert self.role is Role.LEADER and to != self.config.node and cause in HANDOVERS, (to, self)
-        if to not in self.config.voters:
-            return f"{to} is no voter of this group; its voters are {', '.join(self.config.voters)}"
+        if to not in self.members.voters:
+            return f"{to} is no voter of this group; its voters are {', '.join(self.members.voters)}"
         if objection := self._objection(self.peers[to], now_ns):
             return objection
         if self.handover is not None and self.handover.to != to:
@@ -580,9 +697,11 @@ class Core:
         return None
 
     def _objection(self, peer: Peer, now_ns: int) -> str | None:
-        """Why this peer could not take over. One that is not admitted says nothing, so it is not heard either."""
+        """Why this peer could not take over."""
         if peer.boot_id is None:
-            return f"{peer.node} has not answered this leader yet; it may be down, or its directory may not be known to all voters"
+            return f"{peer.node} has not answered this leader yet; it may be down"
+        if peer.provisional:
+            return f"the directory of {peer.node} is not known to all voters yet"
         if now_ns - peer.contact_ns >= self.config.timing.election_min_ns:
             return f"{peer.node} has not been heard for {(now_ns - peer.contact_ns) // MS} ms"
         if peer.needs_snapshot:
@@ -601,7 +720,7 @@ class Core:
             handover.close(now_ns + self.config.timing.election_max_ns)
             self.urge()
         if handover.closed and self._holds_everything(peer) and now_ns >= handover.again_ns:
-            handover.told = True
+            handover.told = self._lease_given_up = True
             handover.again_ns = now_ns + self.config.timing.heartbeat_ns
             me, end = self.config.node, self.log
             self._messages.append(TimeoutNow(me, peer.node, self.term, end.end_index, end.end_term, handover.cause))
@@ -613,7 +732,8 @@ class Core:
 
     def _on_timeout_now(self, message: TimeoutNow, now_ns: int) -> None:
         """Campaign in a term of our own at once, without a pre-vote; unless the word is old, or this replica is about to stop."""
-        if (message.term, message.sender) != (self.term, self.leader) or self.role is not Role.FOLLOWER:
+        if (message.term, message.sender) != (self.term, self.leader) or self.role is not Role.FOLLOWER or not self._may_campaign():
+            self.refused["stale-handover"] += 1
             return
         if self.leaving:
             return self._accept(message.sender)
@@ -633,6 +753,129 @@ class Core:
     def _give_up_handover(self, why: str) -> None:
         """The leader goes on. Should the target campaign after all, its term deposes this leader as any other would."""
         self.handover, self.handover_failure = None, why
+
+    # Members (dissertation ch. 4)
+
+    def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
+        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so now, for
+        people."""
+        assert self.role is Role.LEADER, self
+        self._now_ns = now_ns
+        if self.handover is not None or not self.accepting:
+            return "leadership is being handed over; ask the next leader"
+        if not self._may_commit(self.commit_index):
+            return f"this leader has not committed an entry of its term {self.term} yet; ask again"
+        if self.configurations.latest_index > self.commit_index:
+            return f"the change before, entry {self.configurations.latest_index}, is not committed yet; ask again"
+        members = changed(self.members, change)
+        if isinstance(members, str):
+            return members
+        if change.kind is Change.PROMOTE and (lag := self._lag(change.node, now_ns)):
+            return lag
+        return self._would_stall(members, now_ns) or members
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        """Leader only: a learner that voted before it lost its directory, and has caught up: it is to be a voter again."""
+        if self.role is not Role.LEADER:
+            return None
+        for node in sorted(self.members.returning):
+            change = MemberChange(Change.PROMOTE, node, reason=f"{node} has caught up with a new directory")
+            if isinstance(self.propose_members(change, now_ns), Members):
+                return change
+        return None
+
+    def _lag(self, node: str, now_ns: int) -> str | None:
+        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it."""
+        peer = self.peers[node]
+        if objection := self._objection(peer, now_ns):
+            return objection
+        if peer.stage is Stage.FLOWING and peer.next_index > self.log.end_index:
+            return None
+        lag = self.log.end_index - peer.received
+        return f"{node} is {lag} entries behind entry {self.log.end_index}, the end of the log; promote it once it has caught up"
+
+    def _would_stall(self, members: Members, now_ns: int) -> str | None:
+        """Whether the new voters could not even commit the change: a majority of them must be there."""
+        there = [voter for voter in members.voters if voter == self.config.node or self._is_there(self.peers[voter], now_ns)]
+        needed = majority(len(members.voters))
+        if len(there) >= needed:
+            return None
+        silent = ", ".join(voter for voter in members.voters if voter not in there)
+        return (
+            f"this would lose the quorum: {needed} of the voters {', '.join(members.voters)} are needed, and {silent} cannot be heard; "
+            "nothing could be committed any more, not even this change"
+        )
+
+    def _is_there(self, peer: Peer, now_ns: int) -> bool:
+        return peer.boot_id is not None and not peer.provisional and now_ns - peer.contact_ns < self.config.timing.election_max_ns
+
+    def _change_members(self, extent: Extent, members: Members) -> None:
+        """A leader's own change is in effect at once. Who is removed hears of it for a little while longer, so that it rests in peace."""
+        assert extent.first_index == extent.last_index, extent
+        self.configurations.append(extent.first_index, members)
+        for node, peer in self.peers.items():
+            peer.removed_by = None if node in members.nodes else peer.removed_by or extent.first_index
+        for node in members.nodes:
+            if node != self.config.node and node not in self.peers:
+                self.peers[node] = Peer(node, self.log.end_index + 1, self._now_ns)
+
+    def _revert_members(self, index: int) -> None:
+        """An entry that is cut off takes its members with it (dissertation §4.1)."""
+        if self.configurations.truncate_from(index):
+            self._rest()
+
+    def _rest(self) -> None:
+        """Members or the commit index moved: a follower may have become a learner, or a learner a follower."""
+        role = self._resting_role()
+        if self.role in (Role.FOLLOWER, Role.LEARNER) and self.role is not role:
+            self.role, self._role_changed = role, True
+
+    def _retire(self, now_ns: int) -> None:
+        """A leader that is no voter any more leads until that is committed (dissertation §4.2.2); then it hands over, or just stops."""
+        if self.config.node in self.members.voters or self.configurations.latest_index > self.commit_index or self.handover is not None:
+            return
+        successor = None if self._retiring else self.best_successor(now_ns)
+        if successor is None:
+            self._become_follower(self.term, None, now_ns, Reason(Cause.REMOVED))
+        else:
+            self.transfer(successor, Cause.REMOVED, now_ns, self.config.timing.election_max_ns)
+            self._retiring = True
+
+    def _watch_peers(self, now_ns: int) -> None:
+        """Compare anew with a peer that answers and gets nowhere; forget who was removed and had time to hear of it."""
+        timing = self.config.timing
+        for peer in tuple(self.peers.values()):
+            if peer.stalled(self.log.end_index, now_ns, timing.stall_ns, timing.election_max_ns):
+                peer.restart(self._round, now_ns)
+                self.restarts[peer.node] += 1
+            if peer.removed_by is not None and peer.removed_by <= self.commit_index:
+                peer.forget_at_ns = peer.forget_at_ns or now_ns + timing.election_max_ns
+                if now_ns >= peer.forget_at_ns:
+                    del self.peers[peer.node]
+
+    def _on_left_behind(self, message: LeftBehind) -> None:
+        if (message.term, message.sender) == (self.term, self.leader):
+            self._left_behind = (message.sender, message.begin_index)
+
+    # Reads (dissertation §6.4)
+
+    def read(self, token: int, now_ns: int) -> None:
+        """ReadIndex (§6.4): `Effects.reads` will name the entry that must be applied before the read is answered, once a round of messages
+        that begins after this was answered by a majority; or None, as soon as this replica does not lead."""
+        self._now_ns = now_ns
+        if self.role is Role.LEADER:
+            self._reads.asked.append(token)
+        else:
+            self._reads.done.append((token, None))
+
+    def lease_index(self, now_ns: int) -> int | None:
+        """Leader only (§6.4.1): the entry that must be applied before a read is answered now, or None when nothing proves that nobody else
+        leads. To be asked again after the data was read. Never again in a term in which a target was told to campaign: its requests for
+        votes override what the voters promised, and may come late."""
+        if self.role is not Role.LEADER or self._lease_given_up or self._fence is not None or not self._may_commit(self.commit_index):
+            return None
+        sent_ns = self._reached(now_ns, lambda peer: peer.confirmed_ns)
+        return self.commit_index if now_ns - sent_ns < lease_ns(self.config.timing.election_min_ns) else None
 
     # Why leadership moved
 
@@ -667,7 +910,7 @@ class Core:
         return tuple(
             PeerProgress(
                 peer.node,
-                Role.FOLLOWER if peer.node in self.config.voters else Role.LEARNER,
+                Role.FOLLOWER if peer.node in self.members.voters else Role.LEARNER,
                 peer.received if peer.stage is Stage.FLOWING else None,
                 peer.durable if peer.stage is Stage.FLOWING else None,
             )
@@ -687,7 +930,8 @@ class Core:
         assert self.role is not Role.LEADER or self.voted_for == self.config.node, self
         assert self.role is Role.LEADER or not self.peers, self
         assert self.handover is None or (self.role is Role.LEADER and self.handover.to in self.peers), self
-        assert self.admitted or (self.leader is None and self.role is not Role.CANDIDATE), self
+        assert self.configurations.latest_index <= end, (self.configurations, self)
+        assert self.role is not Role.LEADER or set(self.peers) >= set(self.members.nodes) - {self.config.node}, self
         for peer in self.peers.values():
             peer.check(end)
             assert peer.next_index >= self.log.begin_index and peer.anchor() >= self.log.begin_index - 1, (peer, self)

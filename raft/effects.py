@@ -45,7 +45,10 @@ class Effects:
     3. `messages` and `pushes`: only now may they leave. A vote or a reply promises what step 2 made true. Durability of log entries is
        never promised by their being written: replies name the durable index that `Core.synced` reported.
     4. `commit_index`: entries up to here may be applied and acknowledged. It never falls.
+    5. `reads`: (token, index) of every `Core.read` that is decided: the entry that must be applied before the read is answered, or None
+       when leadership was lost first.
 
+    `left_behind`: (leader, its begin index) when the leader said that its log cannot help this replica; the core does nothing about it.
     After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; both need no hurry for safety.
     """
 
@@ -55,3 +58,5 @@ class Effects:
     pushes: tuple[Push, ...]
     commit_index: int
     role_changed: bool
+    reads: tuple[tuple[int, int | None], ...] = ()
+    left_behind: tuple[str, int] | None = None

@@ -84,7 +84,7 @@ class LogView:
 
     def truncate_from(self, index: int) -> None:
         """Forget `index` and everything behind it. Before: ends at `end_index`; after: ends at `index` − 1."""
-        assert self.begin_index < index <= self.end_index, (index, self)
+        assert (self.begin_index < index or index == 0) and index <= self.end_index, (index, self)
         keep = bisect_right(self._firsts, index - 1)
         del self._firsts[keep:], self._terms[keep:]
         self.end_index = index - 1

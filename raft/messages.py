@@ -87,7 +87,7 @@ class AppendReply:
     `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the
     highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
     term there; then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and would not
-    take leadership over.
+    take leadership over. `provisional`: the sender's copy does not count, because nobody would notice its loss yet (raft/membership.py).
     """
 
     sender: str
@@ -100,6 +100,18 @@ class AppendReply:
     durable: int
     hint_term: int = NO_TERM
     leaving: bool = False
+    provisional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """The leader's log begins with `begin_index`, and the receiver shares no entry with it: the log alone cannot help (docs/format.md §9).
+    Said with every heartbeat while it is so."""
+
+    sender: str
+    to: str
+    term: int
+    begin_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +127,4 @@ class TimeoutNow:
     cause: Cause
 
 
-Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow
+Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehind

@@ -10,6 +10,7 @@ from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import AppendReply, Extent
 
 RETIRED_BOOTS = 8
+LONG_AGO_NS = -(1 << 62)
 
 
 class Stage(Enum):
@@ -41,6 +42,10 @@ class Peer:
     told_commit     the commit index it has been told, as far as it can follow it
     told_urgent     up to here a message asked it to sync at once; a hint for promptness, every heartbeat says it again
     probe_due       an answer moved the question: ask at once instead of with the next heartbeat
+    provisional     its copies, answers and votes count for nothing, by its own word
+    answered_round  the last round it is known to have heard
+    confirmed_ns    the moment the last round it is known to have heard was sent, or an earlier one
+    removed_by      the entry that removed it from the group; it still hears of that
     leaving         it is about to stop, by its own word, and takes no leadership over
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
@@ -60,7 +65,15 @@ class Peer:
         self.leaving = False
         self.told_commit = -1
         self.told_urgent = -1
+        self.provisional = False
+        self.answered_round = 0
+        self.confirmed_ns = LONG_AGO_NS
+        self.removed_by: int | None = None
+        self.forget_at_ns = 0
         self.contact_ns = now_ns
+        self._asked: tuple[int, int] | None = None
+        """A round sent to it and not yet answered, and when."""
+        self._progress_ns = now_ns
         self.boot_id: int | None = None
         self._retired_boots: deque[int] = deque(maxlen=RETIRED_BOOTS)
 
@@ -92,11 +105,39 @@ class Peer:
         self.boot_id = reply.boot_id
         return True
 
+    def asked(self, round_: int, now_ns: int) -> None:
+        """A message of this round leaves for it, not before `now_ns`."""
+        self.probe_due = False
+        if self._asked is None:
+            self._asked = (round_, now_ns)
+
+    def heard(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
+        """It answered; after a longer silence than `silence_ns` its progress is measured from here."""
+        if now_ns - self.contact_ns >= silence_ns:
+            self._progress_ns = now_ns
+        self.contact_ns = now_ns
+        self.leaving, self.provisional = reply.leaving, reply.provisional
+        self.answered_round = max(self.answered_round, reply.round)
+        if self._asked is not None and self._asked[0] <= reply.round:
+            self.confirmed_ns, self._asked = self._asked[1], None
+
+    def stalled(self, end_index: int, now_ns: int, stall_ns: int, silence_ns: int) -> bool:
+        """Whether it answered for `stall_ns`, without a silence as long as `silence_ns`, and received nothing of what it lacks."""
+        if self.received >= end_index or self.needs_snapshot:
+            self._progress_ns = now_ns
+        return now_ns - self._progress_ns >= stall_ns and now_ns - self.contact_ns < silence_ns
+
+    def restart(self, round_: int, now_ns: int) -> None:
+        """Compare with it as if it had never answered."""
+        self._progress_ns = now_ns
+        self._forget(round_)
+
     def accepted(self, reply: AppendReply, end_index: int, round_: int) -> None:
         """The peer agrees up to `reply.received`. A range pushed in an earlier round than the one answered and not covered was lost."""
         if min(reply.received, end_index) > self.received:
             self.received = min(reply.received, end_index)
             self.suspect = False
+            self._progress_ns = self.contact_ns
         self.durable = max(self.durable, min(reply.durable, self.received))
         self.next_index = max(self.next_index, self.received + 1)
         while self.underway and self.underway[0].last_index <= self.received:

@@ -23,9 +23,10 @@ class Cause(IntEnum):
     NO_MAJORITY = 6
     HIGHER_TERM = 7
     FOLLOWED = 8
+    REMOVED = 9
 
 
-HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED})
+HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Cause.REMOVED})
 
 
 @dataclass(frozen=True, slots=True)

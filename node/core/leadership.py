@@ -79,6 +79,7 @@ def words(reason: Reason) -> str:
         Cause.PREFERRED: "preferred leader",
         Cause.NO_MAJORITY: f"check-quorum: heard from no majority for {reason.silent_ms} ms",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
+        Cause.REMOVED: "the leader was removed from the voters",
         Cause.FOLLOWED: f"{reason.peer} was followed as leader; its own reason is not known",
     }[reason.cause]
 

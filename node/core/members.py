@@ -13,7 +13,7 @@ from ledgermq.proto.control import Membership
 
 def members_of(index: int, record: Membership) -> GroupMembers:
     """The members of the record at `index`."""
-    return GroupMembers(index, record.voters, frozenset(record.learners))
+    return GroupMembers(index, record.voters, frozenset(record.learners), dict(record.incarnations), frozenset(record.returning))
 
 
 def export_members(members: GroupMembers) -> dict[str, Any]:

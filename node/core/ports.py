@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.config import Members
+from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.errors import EXIT_FAILED, Damaged, is_exhausted
 
@@ -52,8 +54,10 @@ class ReplicaOutput:
     commit_index: int
     role_changed: bool
     wake_at_ns: int
+    reads: tuple[tuple[int, int | None], ...] = ()
+    """(token, index) of `read_index` calls that are decided: the entry to apply before answering, None when leadership was lost."""
     left_behind: tuple[str, int] | None = None
-    """(leader, first entry it keeps) when the leader said that its log cannot help this replica any more."""
+    """(leader, begin index): the leader says that its log, which begins there, cannot help this replica any more."""
 
 
 class NotLeader(Exception):
@@ -150,6 +154,36 @@ class Replicator(Protocol):
 
     def leave(self) -> None:
         """This node is about to stop: it takes no leadership over any more. Everything else goes on."""
+        ...
+
+    @property
+    def members(self) -> Members:
+        """In effect as of the log's end; nobody's on a replica that joins and has heard nothing yet."""
+        ...
+
+    @property
+    def members_index(self) -> int:
+        """The entry that made them; they are certain once it is committed. −1 for what was true before the log."""
+        ...
+
+    def propose_members(
+        self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
+    ) -> Sequence[Range] | str:
+        """Leader only: append the membership record after `change`, alone (int64 (1,): its offset in the queue of its system topic), and
+        replicate it; or why the members cannot be changed so now, for people, with nothing appended. Raises NotLeader, LogFull, Fenced."""
+        ...
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        """Leader only: the change it owes a returning learner that has caught up; for `propose_members` in the same turn."""
+        ...
+
+    def lease_index(self, now_ns: int) -> int | None:
+        """The entry that must be applied before a read is answered now from this leader alone; None: it has no lease. To be asked again
+        after the data was read."""
+        ...
+
+    def read_index(self, token: int, now_ns: int) -> None:
+        """Ask a majority whether this replica leads; the answer comes in `ReplicaOutput.reads` under this token, on whatever role."""
         ...
 
     def take_changes(self) -> Sequence[LeaderChange]:

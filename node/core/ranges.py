@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ledgermq.proto.layout import chain_crc_at
 from ledgermq.proto.types import Range
 
 _CHAIN_CRC = slice(36, 40)
@@ -25,4 +26,23 @@ def cut(entries: Range, last_index: int) -> Range:
         starts=entries.starts[:count],
         sizes=entries.sizes[:count],
         last_chain=chain,
+    )
+
+
+def tail_of(entries: Range, first_index: int) -> Range:
+    """The part of a range from `first_index` on, without copying."""
+    skip = first_index - entries.first_index
+    if skip == 0:
+        return entries
+    at = int(entries.starts[skip])
+    return Range(
+        first_index,
+        entries.last_index,
+        entries.term,
+        entries.pos + at,
+        entries.data[at:],
+        entries.starts[skip:] - at,
+        entries.sizes[skip:],
+        chain_crc_at(entries.data, int(entries.starts[skip - 1])),
+        entries.last_chain,
     )

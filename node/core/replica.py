@@ -14,17 +14,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ledgermq.node.core.flush import LazySync, Unsynced
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
-from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX
+from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX, alone, configurations, members_of, membership_entries, record_in, record_of
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
-from ledgermq.proto.layout import BadEntry, chain_crc_at, verify_range
+from ledgermq.proto.control import UnknownControlRecord, draft
+from ledgermq.proto.layout import BadEntry, chain_crc_at, encode_entries, verify_range
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.config import MS, Chance, RaftConfig
+from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.entry_log import EntryLog, SyncJob
@@ -53,21 +57,26 @@ class RaftReplica:
         commit_index: int = MEMBERSHIP_INDEX,
         admitted: bool = True,
         lazy: LazySync | None = None,
+        members: tuple[int, Members] | None = None,
     ) -> None:
-        """`log` is recovered and bootstrapped; everything in it is durable. `commit_index` was committed and durable here when it was
-        noted (a snapshot that agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this
-        directory it is not `admitted`. Raises Fenced when recovery found damage, ValueError when the group was never bootstrapped."""
+        """`log` is recovered; everything in it is durable. `commit_index` was committed and durable here when it was noted (a snapshot that
+        agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this directory it is not
+        `admitted`. `members`: who they were at an applied index, as the snapshot says; later records, and without it all, are read from the
+        log. The log of a replica that joins is empty, and `config` names nobody. Raises Fenced when recovery found damage, ValueError when
+        the log of a member is empty or a membership entry cannot be read."""
         if log.fenced is not None:
             raise Fenced(str(log.fenced)) from log.fenced
-        if log.end_index < MEMBERSHIP_INDEX:
+        if log.end_index < MEMBERSHIP_INDEX and config.voters:
             raise ValueError(f"group {group} has an empty log: bootstrap it first")
         self.group = group
         self.config = config
         self.log = log
         self.fenced: str | None = None
         view = LogView(log.term_runs(), log.end_index, log.begin_term)
-        known_commit = max(commit_index, MEMBERSHIP_INDEX)
-        self.core = self.core_type(config, view, hard_state.value, chance, now_ns, known_commit, admitted=admitted)
+        known_commit = min(max(commit_index, MEMBERSHIP_INDEX), log.end_index)
+        known = tuple(configurations(log, members or (NO_INDEX, config.members)))
+        start = (config, view, hard_state.value, chance, now_ns, known_commit)
+        self.core = self.core_type(*start, admitted=admitted, configurations=known)
         self._hard_state = hard_state
         self._store_host = store_host
         self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
@@ -147,12 +156,17 @@ class RaftReplica:
             applied_index=NO_INDEX,
             peers=self.core.peer_progress(),
             fenced=self.fenced,
-            extra={**self._counts, "admitted": int(self.core.admitted), **self._left_behind()},
+            extra={**self._counts, "admitted": int(self.core.admitted), **self._refusals(), **self._peer_facts()},
         )
 
-    def _left_behind(self) -> dict[str, int]:
-        """Peers that lack entries which this leader trimmed: only a snapshot and files can bring them back."""
-        return {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
+    def _refusals(self) -> dict[str, int]:
+        return {f"refused-{reason}": count for reason, count in self.core.refused.items()}
+
+    def _peer_facts(self) -> dict[str, int]:
+        """Peers that lack entries which this leader trimmed (only a snapshot and files can bring them back), and how often a peer without
+        progress was compared with from the beginning."""
+        restarted = {f"restarted-from-compare:{node}": count for node, count in self.core.restarts.items()}
+        return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         with reading():
@@ -188,11 +202,15 @@ class RaftReplica:
     def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
         """Verify a pushed range once, compare chains where both logs meet, let the core decide, and write what it keeps."""
         question = self.core.chain_question(message)
-        entries = None
+        entries, members = None, None
+        if message.prev_index == NO_INDEX and not self._same_begin(arrived):
+            raise BadPacket("foreign", f"{message.sender} sent the begin of another log")
         if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
             entries = self._verified(arrived, message.extent)
+            members = self._pushed_members(entries)
+            message = replace(message, extent=_extent(entries))
         agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
-        self.core.step(message, now_ns, chains_agree=agree)
+        self.core.step(message, now_ns, chains_agree=agree, members=members)
         writes = self.core.take_writes()
         if writes.append is not None:
             self._last_write_ns = now_ns
@@ -224,6 +242,20 @@ class RaftReplica:
         self._refuse_when_fenced()
         if not self.accepting:
             raise NotLeader(self.leader if self.handover is None else self.handover.to)
+        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early)
+
+    def _append_own(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool,
+        urgent: bool = True,
+        early: bool = False,
+        members: Members | None = None,
+    ) -> Sequence[Range]:
         self._carry_out(self.core.take_writes(), None)
         try:
             with self._fencing("the log could not be written"):
@@ -232,10 +264,39 @@ class RaftReplica:
             raise LogFull(str(error)) from error
         self._last_write_ns = now_ns
         for entries in ranges:
-            self.core.appended(_extent(entries), urgent=urgent, early=early)
+            self.core.appended(_extent(entries), urgent=urgent, early=early, members=members)
             self._unsynced.wrote(now_ns, len(entries), len(entries.data))
             self._recent[entries.first_index] = entries
         return ranges
+
+    @property
+    def members(self) -> Members:
+        return self.core.members
+
+    @property
+    def members_index(self) -> int:
+        return self.core.configurations.latest_index
+
+    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
+        self._refuse_when_fenced()
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader)
+        members = self.core.propose_members(change, now_ns)
+        if isinstance(members, str):
+            return members
+        record = record_of(members, change.reason or f"{change.kind.value} {change.node}")
+        batch = encode_entries([draft(record, store_ms)])
+        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=True, members=members)
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        return self.core.due_change(now_ns)
+
+    def lease_index(self, now_ns: int) -> int | None:
+        return None if self.fenced is not None else self.core.lease_index(now_ns)
+
+    def read_index(self, token: int, now_ns: int) -> None:
+        self._refuse_when_fenced()
+        self.core.read(token, now_ns)
 
     def hurry(self) -> None:
         self.core.urge()
@@ -270,7 +331,8 @@ class RaftReplica:
         ticket = self._begin_sync(now_ns)
         self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        return ReplicaOutput(packets, ticket, effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns))
+        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind
+        return ReplicaOutput(packets, ticket, *told)
 
     def check_invariants(self) -> None:
         """I4, and the core's picture of the log agrees with the log itself."""
@@ -297,6 +359,23 @@ class RaftReplica:
         if entries.last_index != extent.last_index:
             raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")
         return entries
+
+    def _same_begin(self, arrived: Arrived) -> bool:
+        """What is said about the very beginning fits this log: an empty log has nothing else to compare."""
+        if self.log.begin_index > 0:
+            return True
+        return arrived.prev_chain == self.log.begin_chain and arrived.pos <= 0
+
+    def _pushed_members(self, entries: Range) -> Members | None:
+        """What a pushed membership entry says; None for other entries. Raises BadPacket unless it travels alone and can be read."""
+        if not membership_entries(entries):
+            return None
+        if len(entries) > 1:
+            raise BadPacket("membership", f"range {entries.first_index} holds a membership entry and others")
+        try:
+            return members_of(record_in(entries))
+        except (ValueError, UnknownControlRecord) as error:
+            raise BadPacket("membership", str(error)) from error
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
         """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""
@@ -389,7 +468,7 @@ class RaftReplica:
         recent = self._recent.get(first_index)
         if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
             with reading():
-                recent = self._recent[first_index] = self.log.read(first_index, max_bytes)
+                recent = self._recent[first_index] = alone(self.log.read(first_index, max_bytes))
         return recent
 
     # Fencing
@@ -415,23 +494,5 @@ class RaftReplica:
 
 
 def _extent(entries: Range) -> Extent:
-    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), entries.first_index == MEMBERSHIP_INDEX)
-
-
-def tail_of(entries: Range, first_index: int) -> Range:
-    """The part of a range from `first_index` on, without copying."""
-    skip = first_index - entries.first_index
-    if skip == 0:
-        return entries
-    at = int(entries.starts[skip])
-    return Range(
-        first_index,
-        entries.last_index,
-        entries.term,
-        entries.pos + at,
-        entries.data[at:],
-        entries.starts[skip:] - at,
-        entries.sizes[skip:],
-        chain_crc_at(entries.data, int(entries.starts[skip - 1])),
-        entries.last_chain,
-    )
+    marked = entries.first_index == entries.last_index and bool(membership_entries(entries))
+    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), marked)

@@ -1,22 +1,30 @@
-"""The group's first entry: who replicates it (docs/format.md §11, kind `membership`).
+"""Membership records: who replicates the group, in entries of the log (docs/format.md §11, kind `membership`).
 
-Every replica writes the same bytes at bootstrap, before it hears of any other: index 0, term 0, store time = the cluster's creation. So it
-is committed by definition, and chain CRCs that start with it prove that replicas belong to one group with the same members.
+The first entry of every log is one. Every replica of a new group writes the same bytes at bootstrap, before it hears of any other: index 0,
+term 0, store time = the cluster's creation. So it is committed by definition, and chain CRCs that start with it prove that replicas belong
+to one group. Every change is an entry of its own, marked by channel 1 in its header. Here live the ways between records and the core's
+`Members`, and how entries that hold one are found; what members may do is decided in `raft`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.layout import HEADER_BYTES, decode_record, encode_entries
+from ledgermq.proto.types import Range
+from ledgermq.raft.config import Members
 from ledgermq.storage.entry_log import EntryLog
 
 MEMBERSHIP_INDEX = 0
 MEMBERSHIP_TERM = 0
 NO_STORE_HOST = bytes(8)
+SCAN_BYTES = 1 << 20
+_CHANNEL_AT = 35
+"""The low byte of the channel in an entry's header (docs/format.md §2); `verify_range` admits no other bit."""
 
 
 def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int) -> None:
@@ -31,10 +39,51 @@ def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int) -> None:
 
 def membership(log: EntryLog) -> control.Membership:
     """Who the log itself says replicates it. Raises ValueError when the first entry is no membership record, OSError."""
-    entries = log.read(MEMBERSHIP_INDEX, 1)
+    return record_in(log.read(MEMBERSHIP_INDEX, 1))
+
+
+def record_in(entries: Range) -> control.Membership:
+    """The membership record that is the first of these entries. Raises ValueError when it is something else, UnknownControlRecord."""
     record = decode_record(entries.data[HEADER_BYTES : int(entries.sizes[0])])
     if record.topic != control.Membership.TOPIC or f"TAGS\x01{control.Membership.TAG}\x02".encode() != record.properties:
-        raise ValueError(f"the first entry of the log is a message on {record.topic}, not a membership record")
+        raise ValueError(f"entry {entries.first_index} of the log is a message on {record.topic}, not a membership record")
     members = control.decode(control.Membership.TAG, record.body)
     assert isinstance(members, control.Membership)
     return members
+
+
+def members_of(record: control.Membership) -> Members:
+    """What a record says, as the core takes it."""
+    return Members(tuple(record.voters), frozenset(record.learners), dict(record.incarnations), frozenset(record.returning))
+
+
+def record_of(members: Members, reason: str) -> control.Membership:
+    """The record that says it."""
+    told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning))
+    return control.Membership(members.voters, *told, reason)
+
+
+def membership_entries(entries: Range) -> list[int]:
+    """The indexes of the entries that are membership records."""
+    marks = np.frombuffer(entries.data, np.uint8)[entries.starts + _CHANNEL_AT]
+    return [entries.first_index + at for at in np.flatnonzero(marks).tolist()]
+
+
+def alone(entries: Range) -> Range:
+    """The longest beginning of a range that may travel: a membership entry travels alone."""
+    found = membership_entries(entries)
+    if not found:
+        return entries
+    return cut(entries, found[0] if found[0] == entries.first_index else found[0] - 1)
+
+
+def configurations(log: EntryLog, known: tuple[int, Members]) -> Iterator[tuple[int, Members]]:
+    """Every configuration of a recovered log from (index, members) `known` on, which was committed by then, or true before the log. Reads
+    the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, Damaged."""
+    yield known
+    first = max(log.begin_index, known[0] + 1)
+    while first <= log.end_index:
+        entries = log.read(first, SCAN_BYTES)
+        for index in membership_entries(entries):
+            yield index, members_of(record_in(tail_of(entries, index)))
+        first = entries.last_index + 1

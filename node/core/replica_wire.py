@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause
 
 TERM_MAX = 1 << 62
@@ -52,7 +52,7 @@ def encode_append(message: Append, prev_chain: int, entries: Range | None) -> Pe
     return _seal(header, entries.data)
 
 
-def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow) -> PeerPacket:
+def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind) -> PeerPacket:
     """A message that needs nothing from the log."""
     header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
     if isinstance(message, VoteRequest):
@@ -64,11 +64,13 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow) -> PeerP
     elif isinstance(message, TimeoutNow):
         now = header.timeout_now
         now.last_index, now.last_term, now.cause = message.last_index, message.last_term, message.cause
+    elif isinstance(message, LeftBehind):
+        header.left_behind.begin_index = message.begin_index
     else:
         reply = header.append_reply
         reply.round, reply.boot_id, reply.rejected = message.round, message.boot_id, message.rejected
         reply.received, reply.durable, reply.hint_term = message.received, message.durable, message.hint_term
-        reply.leaving = message.leaving
+        reply.leaving, reply.provisional = message.leaving, message.provisional
     return _seal(header, b"")
 
 
@@ -82,6 +84,7 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
     header = _open(packet)
     if header.sender != sender:
         raise BadPacket("stranger", f"{sender} sent a packet in the name of {header.sender!r}")
+    _demand(bool(header.sender and header.to), "sender or receiver without a name")
     _demand(0 <= header.term <= TERM_MAX, f"term {header.term} is out of bounds")
     kind = header.WhichOneof("content")
     if kind == "append":
@@ -111,11 +114,14 @@ def _plain(header: RaftMessage, kind: str | None) -> Message:
         return VoteReply(header.sender, header.to, header.term, header.vote_reply.pre, header.vote_reply.granted)
     if kind == "timeout_now":
         return _timeout_now(header)
+    if kind == "left_behind":
+        _demand(header.left_behind.begin_index > 0, "a log that begins with its first entry leaves nobody behind")
+        return LeftBehind(header.sender, header.to, header.term, header.left_behind.begin_index)
     if kind != "append_reply":
         raise BadPacket("shape", f"unknown content {kind}")
     reply = header.append_reply
     _demand(NO_INDEX <= reply.durable <= reply.received, "durable above received")
-    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving)
+    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving, reply.provisional)
     return AppendReply(header.sender, header.to, header.term, reply.round, reply.boot_id, *said)
 
 

@@ -14,7 +14,7 @@ from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.core.replica import tail_of
+from ledgermq.node.core.ranges import tail_of
 from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range, seal
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ledgermq.node.core.delivery import Delivery, Row
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.overlay import Overlay
-from ledgermq.node.core.ranges import cut
-from ledgermq.node.core.replica import tail_of
+from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, make_range, seal, verify_range
 from ledgermq.proto.types import Draft, Range, UnsealedBatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,21 @@ NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
 TOPIC_CONFIG = st.builds(
     TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER, st.sampled_from(TopicDurability)
 )
-NODES = st.sets(TEXT, max_size=4).map(lambda nodes: tuple(sorted(nodes)))
+NODES = st.sets(TEXT.filter(bool), max_size=4).map(lambda nodes: tuple(sorted(nodes)))
+
+
+def memberships(nodes: tuple[str, ...]) -> st.SearchStrategy[control.Membership]:
+    """Any split of these nodes into voters and learners, with any facts about them."""
+
+    def made(voters: int, named: dict[str, str], returning: int, reason: str) -> control.Membership:
+        learners = nodes[voters:]
+        return control.Membership(nodes[:voters], learners, named, learners[:returning], reason)
+
+    return st.builds(made, st.integers(1, len(nodes)), st.dictionaries(st.sampled_from(nodes), TEXT), st.integers(0, 3), TEXT)
+
+
 RECORDS = st.one_of(
-    st.builds(control.Membership, NODES, NODES),
+    NODES.filter(bool).flatmap(memberships),
     st.builds(control.TermStart, NUMBER, TEXT),
     st.builds(control.TopicRecord, TOPIC_CONFIG, NUMBER, st.booleans()),
     st.builds(control.GroupRecord, st.builds(GroupConfig, TEXT, TEXT, NUMBER, st.booleans()), st.booleans()),
@@ -89,6 +102,22 @@ def test_exact_bytes(record: control.ControlRecord, text: str) -> None:
 def test_round_trip(record: control.ControlRecord) -> None:
     """Every record comes back equal, tuples included."""
     assert control.decode(record.TAG, record.encode()) == record
+
+
+def test_membership_says_more_than_names_in_its_second_version() -> None:
+    """Directories, who returns, and why; the first entry of a group stays as it always was."""
+    record = control.Membership(("b", "a"), ("c",), {"b": "i2", "c": "i3"}, ("c",), "c lost its directory")
+    learner = '{"c":{"incarnation":"i3","returning":true}}'
+    told = f'{{"v":2,"voters":{{"a":{{}},"b":{{"incarnation":"i2"}}}},"learners":{learner},"reason":"c lost its directory"}}'
+    assert record.encode() == told.encode()
+    assert control.decode("membership", told.encode()) == replace(record, voters=("a", "b"))
+
+
+@pytest.mark.parametrize("members", ['{}, "learners":{}', '{"a":{}}, "learners":{"a":{}}', '{"":{}}, "learners":{}', '[1], "learners":{}'])
+def test_members_no_group_can_have_are_refused(members: str) -> None:
+    """Nobody votes, one is both, one has no name, or there are no names at all."""
+    with pytest.raises(control.UnknownControlRecord, match="cannot be read"):
+        control.decode("membership", f'{{"v":2,"voters":{members},"reason":""}}'.encode())
 
 
 def test_membership_is_sorted() -> None:

@@ -38,7 +38,7 @@ from random import Random
 
 from ledgermq.proto.types import HardState
 from ledgermq.raft.config import MS, Timing
-from ledgermq.raft.messages import Append, AppendReply, Extent, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Member, Packet, chain
 
@@ -65,11 +65,14 @@ def describe(message: Message) -> str:
         return f"{way} {asks} last {message.last_index}/t{message.last_term}"
     if isinstance(message, TimeoutNow):
         return f"{way} campaign now, last {message.last_index}/t{message.last_term}"
+    if isinstance(message, LeftBehind):
+        return f"{way} left behind, the log begins with {message.begin_index}"
     if isinstance(message, VoteReply):
         return f"{way} {'pre-' if message.pre else ''}vote {'granted' if message.granted else 'refused'}"
     if isinstance(message, AppendReply):
         verdict = f"rejected, try {message.received}/t{message.hint_term}" if message.rejected else f"received {message.received}"
-        return f"{way} {verdict}" + ("" if message.rejected else f" durable {message.durable}")
+        claim = "" if message.rejected else f" durable {message.durable}"
+        return f"{way} {verdict}{claim}{' provisional' if message.provisional else ''}"
     assert isinstance(message, Append)
     push = f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}" if message.extent else ""
     push += "".join(f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word))

@@ -85,7 +85,7 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (f"{HERE}.test_5_5_a_whole_conversation_again_changes_nothing", f"{PAPER}.test_5_5_repeated_messages_change_nothing"),
     ),
     ("§5.6", "timing", (f"{HERE}.test_5_6_late_heartbeats_keep_a_leader", f"{PAPER}.test_impossible_periods_are_refused")),
-    ("§6", "membership is fixed", (f"{HERE}.test_6_membership_entries_are_not_appended",)),
+    ("§6", "membership entries", (f"{HERE}.test_6_membership_entries_begin_with_a_proposal",)),
     ("§7", "a trimmed log", (f"{TRIMMED}.test_a_follower_agrees_with_what_it_trimmed", "trimmed.txt", "left_behind.txt")),
     ("§8", "a new leader learns what is committed", (f"{HERE}.test_8_a_new_leader_knows_what_is_committed_with_its_first_entry",)),
     ("D §4.2.3", "disruptive servers", (f"{PAPER}.test_6_4_1_a_voter_that_hears_a_leader_refuses", "stickiness.txt", "one_way.txt")),
@@ -158,7 +158,7 @@ def test_the_five_properties_of_figure_3_hold(size: int, seeds: int) -> None:
             cluster.step()
         cluster.heal()
         applied += len(cluster.applied)
-    assert applied > 8 * seeds
+    assert applied > 6 * seeds
 
 
 class VotesTwice(Core):
@@ -413,10 +413,10 @@ def test_5_6_late_heartbeats_keep_a_leader() -> None:
     assert raft.role is Role.CANDIDATE
 
 
-def test_6_membership_entries_are_not_appended() -> None:
-    """§6, the departure: membership is the group's first entry and fixed; a leader's driver cannot slip another one in."""
+def test_6_membership_entries_begin_with_a_proposal() -> None:
+    """§6: a leader's driver cannot slip a membership entry in that nobody checked."""
     raft = leader()
-    with pytest.raises(AssertionError, match="membership is fixed"):
+    with pytest.raises(AssertionError, match="propose_members"):
         raft.appended(Extent(1, 1, 2, 100, membership=True))
 
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
 from ledgermq.raft.log_view import LogView
@@ -345,9 +345,11 @@ def test_the_same_entry_written_again_is_not_made_durable_by_an_older_sync() -> 
 
 
 def test_strangers_are_not_heard() -> None:
-    """Only members of the group, and only messages addressed to us."""
+    """Only members of the group, or who may be one by an entry that we lack (dissertation §4.1), and only messages addressed to us."""
     raft = core([1])
-    raft.step(VoteRequest("x", "a", 9, False, 9, 9), LATER)
+    raft.step(VoteRequest("x", "a", 9, False, 1, 1), LATER)
+    raft.step(VoteReply("x", "a", 9, False, False), LATER)
+    raft.step(AppendReply("x", "a", 9, 1, 1, True, -1, -1), LATER)
     raft.step(VoteRequest("b", "c", 9, False, 9, 9), LATER)
     assert said(raft) == []
     assert raft.term == 1
@@ -370,8 +372,8 @@ def test_a_learner_never_campaigns_and_never_counts() -> None:
     assert [p.to for p in boss.take(LATER).pushes] == ["l"]
 
 
-def test_a_replica_that_could_be_forgotten_is_as_good_as_absent_until_it_is_admitted() -> None:
-    """No campaign, no vote, no copy, nothing to persist; from its admission on it elects, votes and follows like any other."""
+def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -> None:
+    """No campaign, no vote, and its copy is called provisional; from its admission on it elects, votes and counts like any other."""
 
     def fresh() -> Core:
         return Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(), Random(1), 0, 0, admitted=False)
@@ -379,11 +381,15 @@ def test_a_replica_that_could_be_forgotten_is_as_good_as_absent_until_it_is_admi
     asked = [VoteRequest("b", "a", 1, pre, 5, 1) for pre in (True, False)]
     raft = fresh()
     raft.tick(10 * LATER)
-    for message in (*asked, append(0, 0, 1, term=1)):
+    for message in asked:
         raft.step(message, LATER)
     effects = raft.take(10 * LATER)
-    assert (effects.messages, effects.writes.hard_state, effects.writes.append) == ((), None, None)
-    assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (Role.FOLLOWER, 0, None, None, 0)
+    assert (effects.messages, effects.writes.hard_state) == ((), None)
+    follow(raft, append(0, 0, 1, term=1), LATER)
+    raft.synced(*raft.sync_begins())
+    effects = raft.take(LATER)
+    assert effects.messages == (AppendReply("a", "b", 1, 1, 1, False, 1, 1, provisional=True),)
+    assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (Role.FOLLOWER, 1, None, "b", 1)
     assert raft.wake_at_ns(LATER) > 1 << 60
     raft.admit()
     raft.tick(10 * LATER)
@@ -416,10 +422,14 @@ def test_impossible_periods_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_impossible_memberships_are_refused() -> None:
-    """Nobody, twice the same, a learner who votes, and a node that is no member."""
-    for node, voters, learners in (("a", (), ()), ("a", ("a", "a"), ()), ("a", ("a",), ("a",)), ("x", ("a",), ())):
+    """Learners without a voter, twice the same, a learner who votes, a voter who returns, and a stranger's incarnation."""
+    for voters, learners in (((), ("b",)), (("a", "a"), ()), (("a",), ("a",))):
         with pytest.raises(ValueError, match="raft members"):
-            RaftConfig(node, voters, 1, learners=frozenset(learners))
+            RaftConfig("a", voters, 1, learners=frozenset(learners))
+    with pytest.raises(ValueError, match="raft members"):
+        Members(("a", "b"), returning=frozenset({"b"}))
+    with pytest.raises(ValueError, match="raft members"):
+        Members(("a", "b"), incarnations={"c": "1"})
 
 
 def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:

@@ -18,7 +18,7 @@ from ledgermq.node.core.replica_wire import TERM_MAX, Arrived, BadPacket, decode
 from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause
 from ledgermq.sim.disk import ForgetfulDisk
 from tests.replica.replica_cluster import Node, Trio, messages
@@ -28,7 +28,7 @@ TOP = (1 << 63) - 1
 NUMBERS = ["term", *(f"append.{name}" for name in ("prev_index", "prev_term", "range.last_index", "range.term", "range.pos"))]
 RANGE_BYTES = b"the bytes of a range are not looked at here"
 
-PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow] = {
+PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind] = {
     "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
     "vote_request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
     "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
@@ -37,6 +37,8 @@ PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow] = {
     "append_reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
     "append_reply, rejected": AppendReply("n1", "n2", 7, 41, 5, True, 300, -1, 6),
     "append_reply of one that leaves": AppendReply("n1", "n2", 7, 41, 5, False, 300, 299, leaving=True),
+    "append_reply of one that does not count": AppendReply("n1", "n2", 7, 41, 5, False, 300, 299, provisional=True),
+    "left_behind": LeftBehind("n1", "n2", 7, 5000),
     "timeout_now": TimeoutNow("n1", "n2", 7, 300, 6, Cause.PLANNED_STOP),
 }
 ENTRIES = Range(300, 302, 6, 70_000, memoryview(RANGE_BYTES), np.zeros(3, np.int64), np.zeros(3, np.int32), 0xFEDCBA98, 0)
@@ -246,12 +248,16 @@ def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
     trio.elect("n1")
     replica = trio["n2"].replica
     before = (replica.term, replica.role, replica.leader, replica.end_index)
-    for sender, to in (("x9", "n2"), ("n1", "n3"), ("n2", "n2"), ("n1", ""), ("", "n2")):
+    for sender, to in (("n1", "n3"), ("n2", "n2"), ("n1", ""), ("", "n2")):
         replica.step(trio.now_ns, sender, encode(VoteRequest(sender, to, 99, False, 999, 98)))
         replica.step(trio.now_ns, sender, encode_append(Append(sender, to, 99, 1, 0, 0, 0), 0, None))
+    # Who is no member is heard only as the leader of a later term, or as a candidate with a longer log (dissertation §4.1).
+    replica.step(trio.now_ns, "x9", encode(VoteRequest("x9", "n2", 99, False, 0, 0)))
+    replica.step(trio.now_ns, "x9", encode_append(Append("x9", "n2", replica.term, 1, 0, 0, 0), 0, None))
     replica.take(trio.now_ns)
     assert (replica.term, replica.role, replica.leader, replica.end_index) == before
-    assert replica.status().extra["dropped-stranger"] == 10
+    extra = replica.status().extra
+    assert (extra["dropped-stranger"], extra["dropped-shape"]) == (6, 4)
 
 
 def test_messages_of_older_terms_are_counted(trio: Trio) -> None:

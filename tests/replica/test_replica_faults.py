@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ledgermq.node.core.ports import Fenced, LogFull, PeerPacket
-from ledgermq.node.core.replica import RaftReplica, tail_of
+from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.replica_wire import decode, encode, encode_append
 from ledgermq.proto.layout import verify_range

@@ -1,0 +1,137 @@
+"""Membership: the configurations of a log, and what one change makes of one (Raft dissertation ch. 4, one server at a time).
+
+A configuration is in effect as soon as its entry is appended, and gone when that entry is cut off again. Any two majorities of neighbouring
+configurations share a voter, because they differ in one voter at most; so a change begins only when the one before is committed. Here live
+these values and this arithmetic; whether a leader may change anything now is `core.py`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from ledgermq.raft.config import Members
+from ledgermq.raft.messages import NO_INDEX
+
+
+class Change(Enum):
+    """What happens to one node.
+
+    ADD      a stranger becomes a learner
+    PROMOTE  a learner becomes a voter
+    DEMOTE   a voter becomes a learner
+    REMOVE   a member becomes a stranger
+    RETURN   a member lost its directory: it goes on as a learner with a new one, and if it voted, it will again once it has caught up
+    """
+
+    ADD = "add"
+    PROMOTE = "promote"
+    DEMOTE = "demote"
+    REMOVE = "remove"
+    RETURN = "return"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A wish. `incarnation` is that of the node's directory (ADD, RETURN); `reason` is for people and stands in the log."""
+
+    kind: Change
+    node: str
+    incarnation: str = ""
+    reason: str = ""
+
+
+def changed(members: Members, change: MemberChange) -> Members | str:
+    """The members after `change`, or why there is no such change of these members, for people."""
+    node, kind = change.node, change.kind
+    voters, learners, returning = set(members.voters), set(members.learners), set(members.returning)
+    incarnations = dict(members.incarnations)
+    known = node in voters or node in learners
+    if kind is Change.ADD and known:
+        return f"{node} is a {'voter' if node in voters else 'learner'} of this group already"
+    if kind is not Change.ADD and not known:
+        return f"{node} is no member of this group; its members are {', '.join(members.nodes)}"
+    if kind is Change.PROMOTE and node in voters:
+        return f"{node} is a voter already"
+    if kind is Change.DEMOTE and node in learners:
+        return f"{node} is a learner already"
+    if kind is Change.RETURN and (not change.incarnation or incarnations.get(node) == change.incarnation):
+        return f"{node} is known by this very directory; only a node with a new one can return"
+    if kind is Change.PROMOTE and change.incarnation and incarnations.get(node, change.incarnation) != change.incarnation:
+        return f"{node} is known by another directory than the one to be promoted"
+    if kind in (Change.DEMOTE, Change.REMOVE, Change.RETURN) and voters == {node}:
+        return f"{node} is the last voter of this group: without it nothing could ever be committed again"
+    if kind is Change.RETURN and node in voters:
+        returning.add(node)
+    if kind in (Change.ADD, Change.DEMOTE, Change.RETURN):
+        learners.add(node)
+        voters.discard(node)
+    elif kind is Change.PROMOTE:
+        voters.add(node)
+        learners.discard(node)
+        returning.discard(node)
+    else:
+        for part in (voters, learners, returning):
+            part.discard(node)
+        incarnations.pop(node, None)
+    if change.incarnation and kind in (Change.ADD, Change.RETURN):
+        incarnations[node] = change.incarnation
+    return Members(tuple(sorted(voters)), frozenset(learners), incarnations, frozenset(returning))
+
+
+class Configurations:
+    """The configurations of a log as runs (index, members): members from that entry on, up to the next run. Never empty.
+
+    The first run is committed for certain, or is what was true before the log; it is never cut off. Its index may be that of any entry that
+    knew these members: it is only compared with the commit index. Memory is O(configurations of the retained log).
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, Members]]) -> None:
+        self._runs = list(runs)
+        self.check()
+
+    @property
+    def latest(self) -> Members:
+        return self._runs[-1][1]
+
+    @property
+    def latest_index(self) -> int:
+        """The entry that made the latest configuration; −1 for one that was true before the log."""
+        return self._runs[-1][0]
+
+    @property
+    def before(self) -> Members:
+        """The configuration before the latest one, which is in force again if that one is cut off."""
+        return self._runs[max(len(self._runs) - 2, 0)][1]
+
+    @property
+    def runs(self) -> tuple[tuple[int, Members], ...]:
+        return tuple(self._runs)
+
+    def at(self, index: int) -> Members:
+        """In force at an entry of the log; what is known of the log's begin for earlier ones."""
+        return next((members for first, members in reversed(self._runs) if first <= index), self._runs[0][1])
+
+    def append(self, index: int, members: Members) -> None:
+        assert index > self.latest_index, (index, self)
+        self._runs.append((index, members))
+
+    def truncate_from(self, index: int) -> bool:
+        """The entries from `index` on are gone. Returns whether that changed the members."""
+        length = len(self._runs)
+        while len(self._runs) > 1 and self._runs[-1][0] >= index:
+            del self._runs[-1]
+        return len(self._runs) < length
+
+    def trim(self, begin_index: int) -> None:
+        """Of the entries before `begin_index` only the last configuration matters."""
+        gone = sum(1 for index, _ in self._runs[1:] if index < begin_index)
+        del self._runs[:gone]
+
+    def check(self) -> None:
+        indexes = [index for index, _ in self._runs]
+        assert indexes and indexes[0] >= NO_INDEX and indexes == sorted(set(indexes)), self
+
+    def __repr__(self) -> str:
+        return f"Configurations({' '.join(f'{index}:{members.nodes}' for index, members in self._runs)})"

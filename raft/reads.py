@@ -1,0 +1,61 @@
+"""Linearizable reads without an entry (Raft dissertation §6.4): which reads wait for which round, and how long a lease lasts.
+
+A read may be answered from the state at the commit index of a moment after it was asked, if no other leader could have committed anything
+by then. ReadIndex proves that with a round of messages that a majority answered, begun after the read was asked; a lease with the promise
+of a majority to elect nobody for a while. Here live the two bookkeepers; they decide nothing about roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DRIFT_DIVISOR = 10
+"""Clocks of two nodes may run apart by a tenth over one lease."""
+
+
+def lease_ns(election_min_ns: int) -> int:
+    """How long after the sending of a round that a majority answered nobody else can be elected. Every voter that answered refuses all
+    candidates for the shortest election timeout after it heard the round, which was later than its sending."""
+    return election_min_ns - election_min_ns // DRIFT_DIVISOR
+
+
+@dataclass(slots=True)
+class Batch:
+    """Reads that are decided together once a majority answered a message of round `round` or later."""
+
+    round: int
+    index: int
+    tokens: list[int]
+
+
+@dataclass(slots=True)
+class Reads:
+    """ReadIndex requests of a leader (§6.4): those asked since the last round began, and those whose round is under way. One round at a
+    time, so that their number never exceeds what the links can answer."""
+
+    asked: list[int] = field(default_factory=list)
+    underway: Batch | None = None
+    done: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def begin(self, commit_index: int, round_: int) -> bool:
+        """Let everything asked wait for round `round_`, the next one. False: nothing is asked, or a round is under way."""
+        if self.underway is not None or not self.asked:
+            return False
+        self.underway, self.asked = Batch(round_, commit_index, self.asked), []
+        return True
+
+    def answered(self, round_: int) -> None:
+        """A majority answered this round or a later one."""
+        if self.underway is not None and round_ >= self.underway.round:
+            self.done += [(token, self.underway.index) for token in self.underway.tokens]
+            self.underway = None
+
+    def lose(self) -> None:
+        """Leadership is lost: nothing asked of it can be answered any more."""
+        batch, self.underway = self.underway, None
+        self.done += [(token, None) for token in (*(batch.tokens if batch else ()), *self.asked)]
+        self.asked = []
+
+    def take(self) -> tuple[tuple[int, int | None], ...]:
+        done, self.done = tuple(self.done), []
+        return done
