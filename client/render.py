@@ -74,6 +74,12 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
     return {**topic_json(topic), "permission": topic.permission, "durability": durability, "queue_list": queues}
 
 
+def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
+    """Why a replica does not run, and how far it is."""
+    numbers = {name: known(rebuild, name) for name in ("source", "done_bytes", "total_bytes", "remaining_ms")}
+    return {"reason": rebuild.reason, **numbers}
+
+
 def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
     """The object of `status --json` (command line, section Cluster)."""
     groups = [
@@ -85,7 +91,8 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
             "replicas": [
                 {
                     "node": r.node,
-                    **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries")},
+                    **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state")},
+                    "rebuild": rebuild_json(r.rebuild) if r.HasField("rebuild") else None,
                 }
                 for r in group.replicas
             ],
@@ -111,6 +118,15 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
     }
 
 
+def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
+    """The rest of a sentence."""
+    if not rebuild.total_bytes:
+        return ""
+    source = f" from {rebuild.source}" if rebuild.source else ""
+    left = f", about {rebuild.remaining_ms / 1000:.0f} s left" if rebuild.HasField("remaining_ms") else ""
+    return f" ({rebuild.done_bytes} of {rebuild.total_bytes} bytes{source}{left})"
+
+
 def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
     print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
     node_rows = [
@@ -134,6 +150,9 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         disk_rows = [[g.group, r.node, *(r.disk_bytes.get(kind) for kind in kinds)] for g in status.groups for r in g.replicas]
         print_table("disk, bytes by kind", ["group", "node", *kinds], disk_rows)
     for g in status.groups:
+        for r in g.replicas:
+            if r.HasField("rebuild"):
+                print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild)}")
         if g.files_kept:
             kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")

@@ -1,25 +1,31 @@
 """The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
 
-A workshop is used on the thread of its group's life (`hosting.py`), but for the first opening.
+Decides nothing about bytes: whether a repair helps says `core/repair.py`. A workshop is used on the thread of its group's life
+(`hosting.py`), but for the first opening.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.config import BrokerGroup, NodeConfig
 from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper
-from ledgermq.node.hosting import Broken, HostedGroup
-from ledgermq.node.opening import NeedsRepair, open_group, root_of
+from ledgermq.node.digests import DIGESTS_FILE
+from ledgermq.node.hosting import Broken, HostedGroup, State
+from ledgermq.node.opening import NeedsRepair, open_group, root_of, wanted_identity
 from ledgermq.node.running import RunningGroup
 from ledgermq.node.shipping_thread import ShippingThread
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged
+
+SESSION_BITS = 62
 
 
 class DirectoryWorkshop:
@@ -35,10 +41,32 @@ class DirectoryWorkshop:
         try:
             return open_group(self._config, self._group, self._disk)
         except NeedsRepair as needs:
-            raise needs.failure from needs
+            return self._mend(needs.failure)
 
     def repair(self, damage: Exception) -> Broken:
-        raise damage.failure if isinstance(damage, Unreadable) else damage
+        return self._mend(damage.failure if isinstance(damage, Unreadable) else damage)
+
+    def _mend(self, failure: Exception) -> Broken:
+        """Raises the failure when no repair can help, or nobody."""
+        others = [node for node in self._group.replicas if node != self._config.node]
+        if not others:
+            raise failure
+        repair = repair_needed(
+            self._disk,
+            self._root,
+            wanted_identity(self._config, self._group),
+            failure,
+            others=others,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+        )
+        if repair is None:
+            raise failure
+        # What was computed from damaged files is computed again.
+        note = f"{self._root}/state/{DIGESTS_FILE}"
+        if self._disk.exists(note):
+            self._disk.unlink(note)
+        return Broken(State.REPAIRING, str(failure), repair, lambda: repair.floor_pos)
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
         raise Damaged(f"broker group {self._group.name}: {reason}; restore this replica from its peers")
@@ -74,3 +102,8 @@ def _hosted(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     identity = identity_files.read_identity(disk, workshop.root)
     assert identity is not None, "a directory that was opened or is being repaired has an identity"
     return Hosted(hosted, identity, f"{workshop.root}/state", frozenset(group.replicas) - {config.node})
+
+
+def _session() -> int:
+    """A random number of this life, so that answers to an earlier one are told apart."""
+    return random.SystemRandom().getrandbits(SESSION_BITS)

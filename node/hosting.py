@@ -68,8 +68,8 @@ class Broken:
     state: State
     reason: str
     rebuild: Rebuild | None
-    floor_pos: int = 0
-    """Up to here this replica may have acknowledged entries: nothing shorter may be installed."""
+    floor_pos: Callable[[], int] = int
+    """Up to where this replica may have acknowledged entries, as far as the rebuild found out: nothing shorter may be installed."""
 
 
 class Workshop(Protocol):
@@ -121,7 +121,7 @@ class HostedGroup:
         self._ticket: SyncTicket | None = None
         """The sync that is under way on another thread: it may not lose its files."""
         self._rebuild: Rebuild | None = None
-        self._floor_pos = 0
+        self._floor_pos: Callable[[], int] = int
         self._now_ns = 0
         self._began_ns = 0
         self._step_at_ns = 0
@@ -325,14 +325,16 @@ class HostedGroup:
         assert rebuild is not None
         if output.finished:
             metrics.REBUILDS.labels(self.name, self._kind).inc()
-            log.info("rebuilt", group=self.name, kind=self._kind, bytes=output.progress.done_bytes, source=output.progress.source)
+            done = output.progress
+            log.info("rebuilt", group=self.name, kind=self._kind, bytes=done.done_bytes, source=done.source, what=done.what)
             self._rebuild = None
             self._begin(_after(rebuild.close, self._workshop.open), self._opened)
         elif output.install_wanted is not None:
             source, begin_index = output.install_wanted
             reason = f"its peers have trimmed what is damaged here: the log of {source} begins with entry {begin_index}"
             self._rebuild = None
-            self._begin(_after(rebuild.close, lambda: self._workshop.install(source, self._floor_pos, reason)), self._break)
+            floor_pos = self._floor_pos()
+            self._begin(_after(rebuild.close, lambda: self._workshop.install(source, floor_pos, reason)), self._break)
         elif output.refused is not None:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:

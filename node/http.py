@@ -68,7 +68,9 @@ class Health:
 
     def _group_reasons(self, group: str, status: ReplicaStatus) -> Iterator[str]:
         view = self._engine.views.get(group)
-        if view is None or status.leader is None:
+        if status.rebuild is not None:
+            yield f"broker group {group} is {status.state}: {status.rebuild.reason}"
+        elif view is None or status.leader is None:
             yield f"broker group {group} has no known leader"
             yield from self._obstacles(group)
         elif status.role is Role.LEADER and not view.serving:

@@ -46,6 +46,9 @@ GROUP_STATE = Gauge(
 DAMAGED_RANGES = Counter(
     "ledgermq_damaged_ranges_total", "Committed ranges found damaged on this disk, at a start or by a read.", ["group"], registry=REGISTRY
 )
+SCRUBBED_BYTES = Counter(
+    "ledgermq_scrubbed_bytes_total", "Bytes of the log read again and verified, at rest.", ["group"], registry=REGISTRY
+)
 REBUILT_BYTES = Counter(
     "ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", ["group", "kind"], registry=REGISTRY
 )

@@ -162,7 +162,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
 def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
     def record(offset: int, size: int) -> bytes:
         with reading():
-            return bytes(store.log.record_at(offset, size))
+            return bytes(store.log.whole_record_at(offset, size))
 
     return record
 

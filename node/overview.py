@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,7 +90,7 @@ class Overview:
         return reply
 
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
-        info = _group_of(status)
+        info = _resting(status) if status.rebuild is not None else _group_of(status)
         if self.storage is not None:
             info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
@@ -170,7 +171,18 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         commit_index=status.commit_index,
         fenced=status.fenced,
         begin_index=status.begin_index,
+        state=status.state,
     )
+    return info
+
+
+def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
+    """A replica that does not run: it has no role, and what it last knew of others counts for nothing."""
+    info = admin_pb2.BrokerGroupInfo(group=status.group)
+    replica = info.replicas.add(node=status.node, state=status.state)
+    if status.rebuild is not None:
+        known = {name: value for name, value in asdict(status.rebuild).items() if value is not None}
+        replica.rebuild.CopyFrom(admin_pb2.RebuildInfo(**known))
     return info
 
 
@@ -196,7 +208,7 @@ def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer
         replica = merged.replicas.add(node=node)
         if node in reports:
             replica.CopyFrom(reports[node].replicas[0])
-            if leading is not None:
+            if leading is not None and replica.HasField("end_index"):
                 replica.lag_entries = max(0, leading.replicas[0].end_index - replica.end_index)
     return merged
 

@@ -21,11 +21,12 @@ from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.errors import EXIT_LIMIT, EXIT_SYNC
 from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.logs import get_logger
+from ledgermq.node.scrubbing import Scrub
 from ledgermq.node.trimming import Trimming
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
@@ -65,6 +66,8 @@ class RunningGroup:
         """For questions on any thread but the loop's and the engine's."""
         self.indexer = Indexer(group.group, key_index, reader)
         self.indexer.start()
+        self._scrub = Scrub(group.group, store.disk, store.root, self.fail)
+        self._scrub.start()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
@@ -81,7 +84,7 @@ class RunningGroup:
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
-        self._failure: Fenced | None = None
+        self._failure: Fenced | Unreadable | None = None
         self._leaders = _read_leaders(store)
         self._leaders_noted = False
         """The ring holds what its file does not."""
@@ -170,8 +173,9 @@ class RunningGroup:
         """Whether clients' messages are refused because a disk is too full."""
         self.group.writes_refused = refused
 
-    def fail(self, failure: Fenced) -> None:
-        """From any thread: a failure of the disk beside the turns is final (invariant I9); the next turn raises it."""
+    def fail(self, failure: Fenced | Unreadable) -> None:
+        """From any thread: a failure of the disk beside the turns is final (invariant I9), what proved to be damaged needs a repair. The
+        next turn raises it."""
         self._failure = failure
 
     def snapshot_soon(self) -> None:
@@ -189,6 +193,7 @@ class RunningGroup:
     def abandon(self) -> None:
         """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
         opening recovers. Raises Fenced when what was being kept failed (invariant I9)."""
+        self._scrub.stop()
         self._keeper.shutdown()
         self.indexer.abandon()
         if self._keeping is not None:
@@ -198,6 +203,7 @@ class RunningGroup:
 
     def close(self) -> None:
         """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop."""
+        self._scrub.stop()
         self._keeper.shutdown()
         if self._keeping is not None:
             self._keeping.result()

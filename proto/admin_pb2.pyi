@@ -82,7 +82,7 @@ class BrokerGroupInfo(_message.Message):
     def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes")
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild")
     class DiskBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,8 @@ class ReplicaInfo(_message.Message):
     FENCED_FIELD_NUMBER: _ClassVar[int]
     BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     end_index: int
@@ -108,7 +110,23 @@ class ReplicaInfo(_message.Message):
     fenced: str
     begin_index: int
     disk_bytes: _containers.ScalarMap[str, int]
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    state: str
+    rebuild: RebuildInfo
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ...) -> None: ...
+
+class RebuildInfo(_message.Message):
+    __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    source: str
+    done_bytes: int
+    total_bytes: int
+    remaining_ms: int
+    def __init__(self, reason: _Optional[str] = ..., source: _Optional[str] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., remaining_ms: _Optional[int] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability")

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+import crc32c
 import numpy as np
 
-from ledgermq.proto.layout import chain_crc_at, chain_seed, make_range, record_columns, seal
+from ledgermq.proto.layout import HEADER_BYTES, chain_crc_at, chain_seed, make_range, record_columns, seal
 from ledgermq.proto.layout_columns import CRC_WORDS_AT, ENTRY_MIN_BYTES
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
@@ -56,6 +57,8 @@ RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
 CONTROL_TOPICS = "rmq_sys_"
 UNITS_A_READ = 4096
+BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
+"""An entry's header ends with the CRC of its body and the body's size."""
 
 
 @dataclass(slots=True)
@@ -261,8 +264,22 @@ class EntryLog:
         )
 
     def record_at(self, physical_offset: int, size: int) -> memoryview:
-        """The message record at the place a consume queue names. Raises OSError."""
+        """Bytes at the place a consume queue names. Raises OSError."""
         return self._bytes(physical_offset, size)
+
+    def whole_record_at(self, physical_offset: int, size: int) -> memoryview:
+        """The message record at the place a consume queue names. One that this process neither wrote nor verified is held against the CRC
+        in front of it. Raises OSError, LogDamaged."""
+        if self.is_verified(physical_offset):
+            return self._bytes(physical_offset, size)
+        data = self._bytes(physical_offset - BEFORE_BODY_BYTES, size + BEFORE_BODY_BYTES)
+        if int.from_bytes(data[:4], "big") != crc32c.crc32c(data[BEFORE_BODY_BYTES:]):
+            raise LogDamaged(f"the message at {physical_offset} is not what was stored there")
+        return data[BEFORE_BODY_BYTES:]
+
+    def is_verified(self, pos: int) -> bool:
+        """Whether what lies at `pos` was written or verified by this process."""
+        return pos >= self._known_from
 
     # Appending
 

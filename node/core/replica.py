@@ -32,7 +32,7 @@ from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.entry_log import EntryLog, SyncJob
-from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
+from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogDamaged, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 
 IDLE_NS = 100 * MS
@@ -170,7 +170,13 @@ class RaftReplica:
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         with reading():
-            return self.log.read(first_index, max_bytes)
+            entries = self.log.read(first_index, max_bytes)
+            if self.log.is_verified(entries.pos):
+                return entries
+            try:
+                return verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+            except BadEntry as bad:
+                raise LogDamaged(f"entries {entries.first_index} to {entries.last_index} are not what was stored there ({bad})") from bad
 
     # Inputs
 

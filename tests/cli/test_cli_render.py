@@ -36,8 +36,9 @@ def test_status_knows_and_does_not_know() -> None:
     status.groups.add(group="g2")
     status.topics.add(topic=admin_pb2.Name(namespace="ns", name="t"), kind="fifo", queues=8, messages=0)
     status.topics.add(topic=admin_pb2.Name(name="u"), kind="normal", queues=1)
-    nothing = {"role": None, "end_index": None, "durable_index": None, "commit_index": None, "lag_entries": None}
-    first = {"node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
+    nothing = dict.fromkeys(("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild"))
+    first: dict[str, object] = {"node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
+    first.update(state=None, rebuild=None)
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",
@@ -56,6 +57,19 @@ def test_status_knows_and_does_not_know() -> None:
         ],
     }
     assert list(found) == ["cluster_id", "health", "nodes", "groups", "topics"]
+
+
+def test_status_tells_of_a_replica_that_is_being_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
+    """State, what is damaged, where the bytes come from, how far it is and how long it will take; and a sentence for people."""
+    status = admin_pb2.ClusterStatusResponse(health="degraded")
+    replica = status.groups.add(group="g1").replicas.add(node="n2", state="repairing")
+    told = admin_pb2.RebuildInfo(reason="entry 7 is damaged", source="n1", done_bytes=5, total_bytes=20, remaining_ms=3000)
+    replica.rebuild.CopyFrom(told)
+    (found,) = render.status_json(status)["groups"][0]["replicas"]
+    rebuild = {"reason": "entry 7 is damaged", "source": "n1", "done_bytes": 5, "total_bytes": 20, "remaining_ms": 3000}
+    assert (found["role"], found["state"], found["rebuild"]) == (None, "repairing", rebuild)
+    render.status_text(status)
+    assert "g1 on n2 is repairing: entry 7 is damaged (5 of 20 bytes from n1, about 3 s left)" in capsys.readouterr().out
 
 
 def test_a_line_is_one_versioned_object() -> None:

@@ -88,7 +88,6 @@ class FakeRebuild:
     given: list[list[tuple[str, PeerPacket]]] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     closed: bool = False
-    floor_pos: int = 0
 
     def turn(self, now_ns: int, packets: Any) -> RebuildOutput:
         self.given.append(list(packets))
@@ -116,11 +115,11 @@ class FakeWorkshop:
 
     def repair(self, damage: Exception) -> Broken:
         self.asked.append(damage)
-        return Broken(State.REPAIRING, str(damage), self.rebuild, floor_pos=700)
+        return Broken(State.REPAIRING, str(damage), self.rebuild, floor_pos=lambda: 700)
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
         self.asked.append((source, floor_pos))
-        return Broken(State.INSTALLING, reason, self.rebuild, floor_pos)
+        return Broken(State.INSTALLING, reason, self.rebuild)
 
 
 class FakeDesk:
@@ -286,7 +285,7 @@ def test_a_leader_that_says_left_behind_of_what_is_here_is_not_believed() -> Non
 def test_a_repair_of_what_all_peers_trimmed_becomes_an_installation() -> None:
     """repairing → installing, with the floor that the repair knew."""
     rebuild = FakeRebuild([step(install_wanted=("n3", 80)), step(finished=True)])
-    life = Life(Broken(State.REPAIRING, "rotten", rebuild, floor_pos=640), FakeRunning(), rebuild=rebuild)
+    life = Life(Broken(State.REPAIRING, "rotten", rebuild, floor_pos=lambda: 640), FakeRunning(), rebuild=rebuild)
     life.turn()
     life.until(State.INSTALLING)
     assert life.workshop.asked == [("n3", 640)]

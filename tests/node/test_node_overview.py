@@ -16,7 +16,7 @@ from ledgermq.node.core.calls import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.types import Permission, ReplicaStatus, Role, TopicDurability, TopicKind
+from ledgermq.proto.types import Permission, RebuildStatus, ReplicaStatus, Role, TopicDurability, TopicKind
 
 Reply = peer_pb2.NodeStatusReply
 
@@ -61,6 +61,22 @@ def test_replicas_show_their_lag_and_unknown_stays_absent() -> None:
     assert not third.HasField("role") and not third.HasField("end_index") and not third.HasField("lag_entries")
     assert [(node.node, node.up) for node in merged.nodes] == [("n1", True), ("n2", True), ("n3", False)]
     assert merged.nodes[2].endpoint == "127.0.0.1:8083"
+
+
+def test_a_replica_that_does_not_run_is_no_part_of_a_quorum() -> None:
+    """It has no role and no indexes that count, and says what it does instead."""
+    one = overview()
+    rebuild = RebuildStatus("entry 7", "n2", 3, 4, 5)
+    status = ReplicaStatus("g1", "n3", Role.LEARNER, 7, None, 0, 99, 99, 99, 99, state="refused", rebuild=rebuild)
+    own = Reply(groups=[one._own_group(status)])
+    own.node.node, own.node.up = "n3", True
+    merged = one.merge({**FULL, "n3": own})
+    third = merged.groups[0].replicas[2]
+    assert merged.health == "degraded" and merged.groups[0].term == 1
+    assert not third.HasField("role") and not third.HasField("end_index") and not third.HasField("lag_entries")
+    told = third.rebuild
+    assert (third.state, told.reason, told.source, told.done_bytes, told.remaining_ms) == ("refused", "entry 7", "n2", 3, 5)
+    assert one.merge({**FULL, "n3": own, "n2": None}).health == "down"
 
 
 def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> None:
@@ -126,6 +142,7 @@ class FakeEngine:
         (FakeEngine(replace(STATUS, commit_index=-1, applied_index=-1)), [], "commit index is not known"),
         (FakeEngine(replace(STATUS, role=Role.LEADER, leader="n1")), [], "does not serve yet"),
         (FakeEngine(STATUS), ["g1"], "not known to the controller"),
+        (FakeEngine(replace(STATUS, leader=None, state="repairing", rebuild=RebuildStatus("entry 7 is lost"))), [], "entry 7 is lost"),
     ],
 )
 def test_readiness_says_what_is_missing(engine: FakeEngine, unknown: list[str], said: str) -> None:

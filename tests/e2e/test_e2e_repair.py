@@ -1,0 +1,180 @@
+"""Damaged replicas of a real cluster: repaired from their peers while the others go on, or refused by name; nothing is ever renumbered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from tests.cluster import create_topic, http, leader, log_events, running, wait_for
+from tests.e2e.command_line import CommandLine
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "t"
+COUNT = 1500
+FILE_BYTES = 256 << 10
+
+
+def bodies(count: int = COUNT) -> list[str]:
+    return [f"body-{k:05d}-{'x' * 300}" for k in range(count)]
+
+
+def filled(cluster: LocalCluster, cli: CommandLine) -> list[str]:
+    """A topic with messages over a few log files, all of them durable on every node."""
+    create_topic(cluster, TOPIC)
+    sent = bodies()
+    assert cli.send_lines(TOPIC, sent)["acknowledged"] == COUNT
+    assert cli.ok("status", "--wait", "30s", "--strict")
+    return sent
+
+
+def stop(cluster: LocalCluster, *nodes: str) -> None:
+    """A stop in good order."""
+    for node in nodes:
+        assert cluster.terminate(node) == 0
+
+
+def log_files(cluster: LocalCluster, node: str) -> list[Path]:
+    return sorted((cluster.data(node) / "g1" / f"dledger-{node}" / "data").iterdir())
+
+
+def flip(cluster: LocalCluster, node: str, body: str) -> None:
+    """Flip bits inside a stored message."""
+    wanted = body.encode()
+    for path in log_files(cluster, node):
+        data = path.read_bytes()
+        at = data.find(wanted)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + 20)
+                file.write(bytes(byte ^ 0x55 for byte in data[at + 20 : at + 28]))
+            return
+    raise AssertionError(f"{node} does not hold {body[:10]}")
+
+
+def states(cluster: LocalCluster, node: str) -> list[str]:
+    """The states of the group since the node's log began, in order."""
+    return [event["state"] for event in log_events(cluster, node) if event.get("event") == "broker group changed state"]
+
+
+def metric(cluster: LocalCluster, node: str, name: str) -> float:
+    """The sum over all labels."""
+    lines = http(cluster, node, "/metrics")[1].splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + "{", name + " ")))
+
+
+def stored(cli: CommandLine) -> list[str]:
+    """Every body that can be read, sorted."""
+    return sorted(message["body"] for message in cli.ok("peek", "--topic", TOPIC, "--max", "100000", "--json").lines)
+
+
+def passes(cli: CommandLine, cluster: LocalCluster) -> None:
+    """The audit of the stopped cluster's directories says that the replicas are equal and whole."""
+    verdict = cli.run("audit", "--engine", "local", "--json", *(cluster.data(node) for node in cluster.nodes), timeout_s=120)
+    assert verdict.status == 0, verdict.out + verdict.err
+
+
+def replica(cli: CommandLine, node: str) -> dict[str, Any]:
+    """What `ledgermq status` says of one replica."""
+    answer = cli.run("status", "--json")
+    (group,) = json.loads(answer.out)["groups"]
+    return next(found for found in group["replicas"] if found["node"] == node)
+
+
+def test_flipped_bits_of_one_node_are_repaired_from_its_peers(tmp_path: Path) -> None:
+    """The others go on meanwhile; the node never leads before it is whole; event, metric and status tell of it; the audit passes."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        node = next(name for name in cluster.nodes if name != leader(cluster))
+        stop(cluster, node)
+        flip(cluster, node, sent[100])
+        flip(cluster, node, sent[101])
+        before = len(states(cluster, node))
+        cluster.start(node)
+        wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
+        assert cli.ok("status", "--wait", "30s", "--strict")
+        assert metric(cluster, node, "ledgermq_damaged_ranges_total") >= 1
+        assert metric(cluster, node, "ledgermq_rebuilds_total") >= 1
+        assert replica(cli, node)["state"] == "running" and replica(cli, node)["rebuild"] is None
+        changes = [event for event in log_events(cluster, node) if event.get("event") == "leadership changed"]
+        assert node not in {change["leader"] for change in changes}
+        assert stored(cli) == sent
+    passes(cli, cluster)
+
+
+def test_different_damage_on_every_node_is_repaired_by_each_from_the_others(tmp_path: Path) -> None:
+    """No replica is whole, and together they are: nothing is lost, and the groups need not be open for it."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        stop(cluster, *cluster.nodes)
+        for k, node in enumerate(cluster.nodes):
+            flip(cluster, node, sent[200 + 300 * k])
+        cluster.start_all()
+        for node in cluster.nodes:
+            wait_for(lambda node=node: states(cluster, node)[-2:] == ["repairing", "running"], 40, f"the repair of {node}")  # type: ignore[misc]
+        assert cli.ok("status", "--wait", "40s", "--strict")
+        assert stored(cli) == sent
+    passes(cli, cluster)
+
+
+def test_the_same_damage_on_every_node_is_refused_by_name(tmp_path: Path) -> None:
+    """Nobody has the bytes any more: the group says which entry is lost, and neither serves, renumbers nor forgets the others."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        stop(cluster, *cluster.nodes)
+        whole = {node: [path.read_bytes() for path in log_files(cluster, node)] for node in cluster.nodes}
+        for node in cluster.nodes:
+            flip(cluster, node, sent[300])
+        cluster.start_all()
+        for node in cluster.nodes:
+            wait_for(lambda node=node: states(cluster, node)[-1] == "refused", 40, f"the refusal of {node}")  # type: ignore[misc]
+        answer = cli.run("status", "--json")
+        assert answer.status == 1 and json.loads(answer.out)["health"] == "down"
+        for node in cluster.nodes:
+            found = replica(cli, node)
+            assert found["state"] == "refused" and "entry" in found["rebuild"]["reason"], found
+            code, text = http(cluster, node, "/readyz")
+            assert code == 503 and "refused" in text
+        assert cli.run("send", "--topic", TOPIC, "--body", "one more", "--timeout", "2s").status != 0
+        stop(cluster, *cluster.nodes)
+        for node, files in whole.items():
+            for path, before in zip(log_files(cluster, node), files, strict=True):
+                assert sum(a != b for a, b in zip(before, path.read_bytes(), strict=True)) <= 8
+        # The operator finds an intact copy of one replica's files: it is enough for all three.
+        for path, before in zip(log_files(cluster, "n1"), whole["n1"], strict=True):
+            path.write_bytes(before)
+        cluster.start_all()
+        assert cli.ok("status", "--wait", "60s", "--strict")
+        assert stored(cli) == sent
+    passes(cli, cluster)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "empty", "missing", "first-missing"])
+def test_a_log_file_that_is_cut_or_gone_is_refilled(tmp_path: Path, kind: str) -> None:
+    """A hole in the log is no torn tail: it is fetched, and nothing behind it is given up."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        node = next(name for name in cluster.nodes if name != leader(cluster))
+        stop(cluster, node)
+        path = log_files(cluster, node)[0 if kind == "first-missing" else 1]
+        if kind == "truncated":
+            with path.open("r+b") as file:
+                file.truncate(FILE_BYTES // 2)
+        elif kind == "empty":
+            path.write_bytes(b"")
+        else:
+            path.unlink()
+        before = len(states(cluster, node))
+        cluster.start(node)
+        wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
+        assert cli.ok("status", "--wait", "30s", "--strict")
+        assert stored(cli) == sent
+    passes(cli, cluster)

@@ -1,0 +1,86 @@
+"""Rot is found by whoever reads it first: the scrub, a replay, a delivery; and never believed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node import scrubbing
+from ledgermq.node.core.calls import Peek
+from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.groups import open_groups
+from ledgermq.node.scrubbing import Scrub
+from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.real_disk import RealDisk
+from tests.node.test_node_hosting import Driver, filled, single
+
+
+def rot(directory: Path, body: bytes) -> None:
+    """Flip a bit of the stored bytes after `body`'s first place in the log."""
+    path = next((directory / "g1" / "dledger-n1" / "data").iterdir())
+    data = bytearray(path.read_bytes())
+    at = data.index(body)
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def scrubbed(directory: Path) -> Unreadable | None:
+    """One look at a directory that nobody has open."""
+    found: list[Unreadable] = []
+    scrub = Scrub("g1", RealDisk(), str(directory / "g1"), found.append)
+    assert scrub._look()
+    return found[0] if found else None
+
+
+def test_the_scrub_finds_a_flipped_bit_and_nothing_else(tmp_path: Path) -> None:
+    """Every byte of every committed entry is under a CRC; a log that is whole is called whole."""
+    filled(tmp_path).group.close()
+    assert scrubbed(tmp_path) is None
+    rot(tmp_path, b"m30")
+    damage = scrubbed(tmp_path)
+    assert damage is not None and isinstance(damage.failure, LogDamaged) and "is damaged" in str(damage)
+
+
+def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
+    """The group hears of it between two turns, and reads the log no more."""
+    driver = filled(tmp_path)
+    driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))
+    with pytest.raises(Unreadable, match="entry 30"):
+        driver.turn()
+    driver.group.abandon()
+
+
+def test_an_opened_group_is_scrubbed_once_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rot that a clean start does not look at is known soon after it, without anybody reading the entry."""
+    filled(tmp_path).group.close()
+    rot(tmp_path, b"m30")
+    told = threading.Event()
+    monkeypatch.setattr(scrubbing.Scrub, "_tell", lambda scrub, what: told.set())
+    opened = open_groups(single(tmp_path), RealDisk())["g1"].group
+    assert told.wait(20)
+    opened.close()
+
+
+def test_a_rotten_message_is_never_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of an earlier life is held against its CRC before anybody gets it."""
+    filled(tmp_path).group.close()
+    monkeypatch.setattr(scrubbing.Scrub, "start", lambda scrub: None)
+    rot(tmp_path, b"m30")
+    driver = Driver(single(tmp_path))
+    with pytest.raises(Unreadable, match="not what was stored"):
+        driver.call(lambda token: Peek(token, "t", 0, 0, 10_000))
+    driver.group.abandon()
+
+
+def test_a_rotten_entry_is_never_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay after a crash computes the CRCs of what it applies: bodies below the mark are verified by nobody else."""
+    driver = filled(tmp_path)
+    driver.group._scrub.stop()
+    driver.group.store.log.flush_mark()
+    driver.crash()
+    monkeypatch.setattr(scrubbing.Scrub, "start", lambda scrub: None)
+    rot(tmp_path, b"m30")
+    with pytest.raises(Unreadable, match="not what was stored"):
+        Driver(single(tmp_path))
