@@ -24,7 +24,7 @@ from ledgermq.proto.layout_columns import (
     ENTRY_MIN_BYTES,
     windows,
 )
-from ledgermq.proto.types import I32, I64
+from ledgermq.proto.types import I32, I64, Range
 from ledgermq.storage.index_files import UNIT_MAGIC, IndexFiles, Units
 from ledgermq.storage.mapped_files import MappedFiles
 
@@ -192,6 +192,16 @@ def _name_problem(data: bytes, at: int, magic: int) -> str:
 def next_chain(header: bytes, chain: int) -> int:
     """The chain CRC of the entry with this header (and the body CRC in it) behind one whose chain CRC is `chain`."""
     return int(crc32c.crc32c(header[:CHAINED_BYTES] + header[CRC_WORDS_AT + 4 : CRC_WORDS_AT + 8], chain))
+
+
+def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
+    """Whether a range that continues `point` lies where the rules of format §2 put it: directly behind, or at the beginning of the next
+    file because its first entry did not fit any more. Its term must not fall either."""
+    base = point.pos - point.pos % file_bytes
+    crosses = bool(point.pos % file_bytes) and point.pos + int(entries.sizes[0]) + BLANK_BYTES > base + file_bytes
+    if entries.term < point.term or not (entries.pos == base + file_bytes if crosses else entries.pos == point.pos):
+        return False
+    return entries.end_pos + BLANK_BYTES <= entries.pos - entries.pos % file_bytes + file_bytes
 
 
 def make_blank(length: int) -> bytes:

@@ -34,6 +34,8 @@ OPEN_FILES_MAX = 64
 HEADROOM_FRACTION = 8
 """Making a file leaves this part of its length free, for everything that is not allocated ahead."""
 UNFINISHED = (".alloc", ".tmp")
+STAGED = ".staged"
+"""Files of a log that is being installed: nothing reads them, nothing removes them but the installation (`installing.py`)."""
 MAPS_MAX = 4
 """So many maps of files before the one being written are kept, those used last …"""
 COLD_SWEEPS = 256
@@ -210,6 +212,8 @@ class MappedFiles:
             if name.endswith(UNFINISHED):
                 self._disk.unlink(path)
                 continue
+            if name.endswith(STAGED):
+                continue
             base = parse_name(name)
             if base is None or base % self.file_bytes:
                 raise Damaged(f"{path} is no file of this store (its files have {self.file_bytes} bytes): move it away")
@@ -233,6 +237,8 @@ class MappedFiles:
         self.names_changed = self._disk.exists(self.directory)
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
+            if name.endswith(STAGED):
+                continue
             base = parse_name(name)
             if base is not None and base % self.file_bytes == 0 and self._disk.file_size(path) == self.file_bytes:
                 found.append(base)

@@ -20,7 +20,7 @@ from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
-from ledgermq.storage.log_scan import BLANK_BYTES, ENTRY_HEAD, Point, Walker, make_blank, next_chain
+from ledgermq.storage.log_scan import BLANK_BYTES, ENTRY_HEAD, Point, Walker, is_place, make_blank, next_chain
 from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
 
 COPY_BYTES = 1 << 20
@@ -200,15 +200,8 @@ class Mending:
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
     def fits(self, point: Point, entries: Range) -> bool:
-        """Whether the place of entries that continue `point` is the one the rules of format §2 give them."""
-        size = self._files.file_bytes
-        end = entries.pos - entries.pos % size + size
-        if entries.end_pos + BLANK_BYTES > end or entries.term < point.term or not self._files.has(entries.pos):
-            return False
-        if entries.pos == point.pos:
-            return True
-        crosses = bool(point.pos % size) and point.pos + int(entries.sizes[0]) + BLANK_BYTES > end - size
-        return crosses and entries.pos == point.pos - point.pos % size + size
+        """Whether entries that continue `point` may be put where they say they lie."""
+        return self._files.has(entries.pos) and is_place(point, entries, self._files.file_bytes)
 
     def name(self, pos: int) -> str:
         """File and byte, for people."""

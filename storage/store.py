@@ -15,13 +15,12 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import DerivedLost, LogDamaged, NoSpace, PromisesLost, StorageError, Unusable, explain
 from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.installing import REBUILDING_FILE, carry_out
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.queue_buffer import BufferedQueues
 
-REBUILDING_FILE = "rebuilding"
-"""In `state/`: consume queues are being made again below the snapshot."""
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
 
@@ -96,10 +95,11 @@ class GroupStore:
                 identity.compare(root, found, wanted)
                 log_directory = f"{root}/dledger-{found.replica}"
                 _remove_unfinished(disk, (root, f"{root}/state", log_directory))
-                was_clean = checkpoints.is_clean(disk, root)
                 for name in ("hardstate", "syncedmark"):
                     if not disk.exists(f"{log_directory}/{name}"):
                         raise _incomplete(f"{log_directory}/{name}")
+                installed = carry_out(disk, root, found)
+                was_clean = checkpoints.is_clean(disk, root) and not installed
                 checkpoints.write_abort(disk, root, process)
                 hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
             log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)

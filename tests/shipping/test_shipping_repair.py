@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable
 
@@ -9,10 +10,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ledgermq.node.core.install import Install
 from ledgermq.node.core.repair import repair_needed
-from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile
+from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
-from tests.shipping.shipping_material import FILE_BYTES, NODES, ROOT, Replica, Wire, identity_of, log_of, replicas, run
+from tests.shipping.shipping_material import (
+    FILE_BYTES,
+    NODES,
+    ROOT,
+    Replica,
+    Wire,
+    identity_of,
+    log_of,
+    replicas,
+    run,
+    synced,
+    write_snapshot,
+)
+from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
 
 
 def data(node: str, number: int) -> str:
@@ -303,3 +318,95 @@ def test_lost_promises_and_other_faults_are_not_repaired() -> None:
     for failure in (PromisesLost("x"), LogFenced("a sync failed", 73), OSError(errno.ENOSPC, "full"), ValueError()):
         assert repair_needed(replica.disk, ROOT, identity_of("n1"), failure, others=NODES, session=1, now_ns=0) is None
     assert repair_needed(replica.disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0) is not None
+
+
+def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> None:
+    """A missing file, a damaged header and a damaged blank: killed before and half-way through every write, cache kept or power cut."""
+    base = replicas()
+    victim, whole = base["n1"], base["n2"].log_files()
+    victim.disk.any_names = True
+    unclean(victim)
+    for kind in ("a missing file", "a header", "a blank"):
+        KINDS[kind](victim)
+    hard = victim.disk.read_file(f"{log_of('n1')}/hardstate")
+
+    def attempt(at: int, half: bool) -> tuple[KillDisk, bool]:
+        medium = copy.deepcopy(victim.disk)
+        disk = KillDisk(medium, at, half=half)
+        repair = repair_needed(disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0)  # type: ignore[arg-type]
+        assert repair is not None
+        try:
+            run(Wire(), {"n2": base["n2"].shipper()}, {"n1": repair})
+        except Killed:
+            return disk, False
+        return disk, True
+
+    operations, done = attempt(-1, False)
+    assert done
+    for at, (name, _) in enumerate(operations.operations):
+        for half in (False, True) if name in DIVISIBLE else (False,):
+            killed, done = attempt(at, half)
+            assert not done
+            for cut in (None, at):
+                again = Replica("n1", copy.deepcopy(killed.disk) if cut is None else after_power_cut(killed.disk, cut))
+                try:
+                    again.open().abandon()
+                except (LogDamaged, LogFenced):
+                    run(Wire(), {"n2": base["n2"].shipper()}, {"n1": again.repair(session=99)})
+                again.open().close()
+                assert again.log_files() == whole, f"{at} {name} {half} {cut}"
+                assert again.disk.read_file(f"{log_of('n1')}/hardstate") == hard
+
+
+def trimmed_group() -> dict[str, Replica]:
+    """All three trimmed to the same file, each with its two snapshots."""
+    group = replicas()
+    for replica in group.values():
+        store = replica.open()
+        store.queues.start({}, 0)
+        begin = next(index for index in range(store.log.end_index + 1) if store.log.pos_of(index) == 2 * FILE_BYTES)
+        write_snapshot(store, store.log.end_index - 3)
+        store.log.trim(begin)
+        synced(store)
+        store.close()
+    return group
+
+
+def test_a_trimmed_log_is_repaired_from_its_begin_on_and_gets_its_snapshot_back() -> None:
+    """The first file that is left missing, and both snapshots gone: both come from a peer."""
+    group = trimmed_group()
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    victim.disk.unlink(data("n1", 2))
+    for name in ("snapshot", "snapshot.previous"):
+        victim.disk.unlink(f"{ROOT}/state/{name}")
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": victim.repair()})
+    assert victim.log_files() == whole
+    store = victim.open()
+    expected = group["n2"].open()
+    assert store.read_snapshot() == expected.read_snapshot() is not None
+
+
+def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
+    """The damage lies before the begin of every other log: the output says which peer's log to install."""
+    group = trimmed_group()
+    victim = replicas()["n1"]
+    unclean(victim)
+    KINDS["a header"](victim)
+    repair = victim.repair()
+    wire = Wire()
+    shippers = {node: group[node].shipper() for node in ("n2", "n3")}
+    outputs = run(wire, shippers, {"n1": repair}, until=lambda last: last["n1"].install_wanted is not None)
+    wanted = outputs["n1"].install_wanted
+    assert wanted is not None and wanted[0] in ("n2", "n3") and wanted[1] > 0
+    repair.close()
+    floor = repair.floor_pos
+    store = group["n2"].open()
+    assert floor == store.log.end_pos
+    store.close()
+    new = Install.begin(
+        victim.disk, ROOT, identity_of("n1"), others=NODES, source=wanted[0], floor_pos=floor, session=50, now_ns=wire.now_ns
+    )
+    run(wire, shippers, {"n1": new})
+    victim.open().close()
+    assert victim.log_files() == group["n2"].log_files()

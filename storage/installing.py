@@ -1,0 +1,278 @@
+"""Putting a log from peers in the place of the one that is here (format §16): new files are staged beside the old ones under names that
+nothing reads, a durable record says that they are complete, and then they take their names.
+
+Before the record is durable the old log counts, from then on the new one: `carry_out` finishes whatever a crash left of the exchange, and
+every open begins with it. Identity, incarnation, vote and the table of peers are not touched; the term of the hard state never stays below
+that of the log. What is fetched, from whom and what proves it is decided by `node/core/install.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ledgermq.proto.layout import chain_crc_at, chain_seed
+from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
+from ledgermq.storage import checkpoints, sealed_json
+from ledgermq.storage.begin import BEGIN_FILE, Begin, write_begin
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
+from ledgermq.storage.log_scan import Piece, Point, Walker, is_place, make_blank
+from ledgermq.storage.mapped_files import STAGED, file_name, parse_name
+from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snapshot
+from ledgermq.storage.synced_mark import SyncedMarkFile
+
+RECORD_FILE = "install"
+"""In the log's directory: the staged files are complete and durable, and are to take their names."""
+VERSION = 1
+REBUILDING_FILE = "rebuilding"
+"""In `state/`: consume queues are being made again below the snapshot."""
+ZERO_BYTES = 1 << 20
+SYNC_BYTES = 64 << 20
+OUTDATED = ("keyindex", "digests")
+"""Files of `state/` that speak of files which are other ones now."""
+
+
+class StagedFiles:
+    """The staged files of one kind, made as they are needed; sparse until they are written."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.bases: set[int] = set()
+        self._disk = disk
+        self._open: dict[int, DiskFile] = {}
+        self._dirty: dict[DiskFile, None] = {}
+        self._unsynced = 0
+
+    def load(self, origin: int) -> None:
+        """Find what an earlier attempt left from `origin` on; the rest goes."""
+        for name in self._disk.listdir(self.directory):
+            base = parse_name(name.removesuffix(STAGED)) if name.endswith(STAGED) else None
+            if name.endswith(STAGED):
+                path = f"{self.directory}/{name}"
+                if base is None or base % self.file_bytes or base < origin or self._disk.file_size(path) != self.file_bytes:
+                    self._disk.unlink(path)
+                else:
+                    self.bases.add(base)
+
+    def has(self, pos: int) -> bool:
+        return pos - pos % self.file_bytes in self.bases
+
+    def at(self, pos: int) -> DiskFile:
+        base = pos - pos % self.file_bytes
+        file = self._open.get(base)
+        if file is None:
+            for other in [other for other in self._open if other + self.file_bytes < base]:
+                # Written from the front to the back: what lies behind is done.
+                done = self._open.pop(other)
+                if done in self._dirty:
+                    del self._dirty[done]
+                    done.sync()
+                done.close()
+            path = f"{self.directory}/{file_name(base)}{STAGED}"
+            exists = base in self.bases
+            file = self._disk.open(path) if exists else self._disk.create(path, self.file_bytes, allocate=False)
+            self._open[base] = file
+            self.bases.add(base)
+        return file
+
+    def write(self, pos: int, data: bytes | memoryview) -> None:
+        """Bytes at a position, over as many files as they need."""
+        view = memoryview(data)
+        while view:
+            file, inside = self.at(pos), pos % self.file_bytes
+            length = min(len(view), self.file_bytes - inside)
+            file.pwrite(inside, view[:length])
+            self._dirty[file] = None
+            self._unsynced += length
+            if self._unsynced >= SYNC_BYTES:
+                # Little by little: one sync of a whole file in the end would take seconds.
+                self._unsynced = 0
+                file.sync()
+            pos, view = pos + length, view[length:]
+
+    def sync(self) -> None:
+        for file in self._dirty:
+            file.sync()
+        self._dirty.clear()
+        self._disk.sync_dir(self.directory)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+class Staging:
+    """The log that is being fetched, beside the one that is here."""
+
+    def __init__(self, disk: Disk, root: str, identity: Identity) -> None:
+        self.watched: tuple[int, int] | None = None
+        """Term and chain CRC of the entry `watch`, once it was seen."""
+        self._disk, self._root, self._identity = disk, root, identity
+        self._directory = f"{root}/dledger-{identity.replica}"
+        self._data = StagedFiles(disk, f"{self._directory}/data", identity.data_file_bytes)
+        self._units = StagedFiles(disk, f"{self._directory}/index", identity.index_file_bytes)
+        self._begin = Point(0, 0, -1, chain_seed(identity.log_id))
+        self._watch = -1
+
+    def begin(self, begin: Point, watch: int) -> Point:
+        """Stage a log that begins there; what an earlier attempt left of it is kept, to be verified by `resume`. `watch` is an index whose
+        entry's term and chain CRC are wanted."""
+        self._begin, self._watch = begin, watch
+        self.watched = (begin.term, begin.chain) if watch == begin.index - 1 else None
+        self._data.load(begin.pos)
+        at = begin.index * UNIT_BYTES
+        self._units.load(at - at % self._units.file_bytes)
+        return begin
+
+    def resume(self, point: Point, stop: int) -> Iterator[Point]:
+        """Verify what is staged already from `point` on: the point behind each piece."""
+        walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
+        for piece in walker.pieces(stop):
+            self._note(piece)
+            yield walker.point
+
+    def _note(self, piece: Piece) -> None:
+        units: Units = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
+        units["term"] = piece.terms
+        self._units.write(piece.first_index * UNIT_BYTES, units.tobytes())
+        at = self._watch - piece.first_index
+        if 0 <= at < len(piece.starts):
+            self.watched = int(piece.terms[at]), chain_crc_at(piece.data, int(piece.starts[at]))
+
+    def put(self, point: Point, entries: Range) -> Point:
+        """Write verified entries that continue `point`. Returns the point behind them."""
+        if entries.pos != point.pos:
+            self._data.write(point.pos, make_blank(entries.pos - point.pos))
+        self._data.write(entries.pos, entries.data)
+        units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
+        self._units.write(entries.first_index * UNIT_BYTES, units.tobytes())
+        at = self._watch - entries.first_index
+        if 0 <= at < len(entries.starts):
+            self.watched = entries.term, chain_crc_at(entries.data, int(entries.starts[at]))
+        return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+
+    def fits(self, point: Point, entries: Range) -> bool:
+        """Whether entries that continue `point` may be put where they say they lie."""
+        return is_place(point, entries, self._data.file_bytes)
+
+    def complete(self, end: Point, snapshot: bytes | None) -> None:
+        """Everything is staged, verified and committed up to `end`: make it durable, note it, and exchange the files. Raises OSError."""
+        size = self._data.file_bytes
+        last = max(self._begin.pos, end.pos - 1)
+        base = last - last % size
+        # What was staged for a longer log by an earlier attempt is not part of this one; blocks behind the end become real.
+        at = end.pos if end.pos > base else base
+        while at < base + size:
+            length = min(ZERO_BYTES, base + size - at)
+            self._data.write(at, bytes(length))
+            at += length
+        used = (end.index * UNIT_BYTES) % self._units.file_bytes
+        if used:
+            self._units.write(end.index * UNIT_BYTES, bytes(self._units.file_bytes - used))
+        self._data.sync()
+        self._units.sync()
+        if snapshot is not None:
+            path = f"{self._root}/state/{SNAPSHOT_FILE}{STAGED}"
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+            self._disk.replace_file(path, snapshot)
+        record = {
+            "v": VERSION,
+            "log_id": self._identity.log_id,
+            "begin": asdict(Begin(self._begin.index, self._begin.pos, self._begin.term, self._begin.chain)),
+            "mark": asdict(SyncedMark(end.term, end.index - 1, end.pos, end.chain)),
+            "data": sorted(base for base in self._data.bases if base < end.pos or base == self._begin.pos),
+            "index": sorted(base for base in self._units.bases if base < end.index * UNIT_BYTES),
+            "snapshot": snapshot is not None,
+        }
+        self.close()
+        sealed_json.write(self._disk, f"{self._directory}/{RECORD_FILE}", record)
+        carry_out(self._disk, self._root, self._identity)
+
+    def close(self) -> None:
+        self._data.close()
+        self._units.close()
+
+
+def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
+    """Exchange the files of an installation that is noted as complete; False when none is. May be repeated at any point of it. Raises
+    OSError, Damaged (the record itself)."""
+    directory = f"{root}/dledger-{identity.replica}"
+    path = f"{directory}/{RECORD_FILE}"
+    if not disk.exists(path):
+        return False
+    record = sealed_json.read(disk, path)
+    if record.get("v") != VERSION or record.get("log_id") != identity.log_id:
+        raise Damaged(f"{path} is of another version or another log: it was put there by hand")
+    for kind in ("data", "index"):
+        _exchange(disk, f"{directory}/{kind}", frozenset(record[kind]))
+    begin, mark = Begin(**record["begin"]), SyncedMark(**record["mark"])
+    _raise_term(disk, directory, mark.term)
+    if begin.index > 0 or begin.chain != chain_seed(identity.log_id):
+        write_begin(disk, directory, identity.log_id, begin)
+    elif disk.exists(f"{directory}/{BEGIN_FILE}"):
+        disk.unlink(f"{directory}/{BEGIN_FILE}")
+    _set_mark(disk, directory, identity.log_id, mark)
+    checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(mark.index, mark.index))
+    _exchange_state(disk, root, record)
+    disk.unlink(path)
+    disk.sync_dir(directory)
+    return True
+
+
+def _exchange(disk: Disk, directory: str, bases: frozenset[int]) -> None:
+    """Old files go, staged ones get their names; files that have them already stay."""
+    names = disk.listdir(directory)
+    for name in names:
+        if parse_name(name) is not None and int(name) not in bases:
+            disk.unlink(f"{directory}/{name}")
+        elif name.endswith(STAGED):
+            base = parse_name(name.removesuffix(STAGED))
+            if base in bases:
+                disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(STAGED)}")
+            else:
+                disk.unlink(f"{directory}/{name}")
+    disk.sync_dir(directory)
+
+
+def _raise_term(disk: Disk, directory: str, term: int) -> None:
+    """A replica's term is never below that of its log. No vote is taken back by that."""
+    file = HardStateFile.open(disk, f"{directory}/hardstate")
+    try:
+        if file.value.term < term:
+            file.save(HardState(term, None))
+    finally:
+        file.close()
+
+
+def _set_mark(disk: Disk, directory: str, log_id: str, mark: SyncedMark) -> None:
+    file = SyncedMarkFile.open(disk, f"{directory}/syncedmark", log_id)
+    try:
+        file.lower(mark)
+    finally:
+        file.close()
+
+
+def _exchange_state(disk: Disk, root: str, record: Mapping[str, Any]) -> None:
+    """The snapshot in both generations. Consume queues hold what the old log had: until they are made again, nobody believes them."""
+    state = f"{root}/state"
+    if record["snapshot"]:
+        disk.replace_file(f"{state}/{REBUILDING_FILE}", b"consumequeue\n")
+        staged = f"{state}/{SNAPSHOT_FILE}{STAGED}"
+        if disk.exists(staged):
+            data = disk.read_file(staged)
+            disk.replace_file(f"{state}/{PREVIOUS_FILE}", data)
+            disk.replace_file(f"{state}/{SNAPSHOT_FILE}", data)
+            disk.unlink(staged)
+    else:
+        discard_snapshot(disk, state)
+    for name in OUTDATED:
+        if disk.exists(f"{state}/{name}"):
+            disk.unlink(f"{state}/{name}")
+    disk.sync_dir(state)

@@ -1,0 +1,254 @@
+"""Installation of a log from peers: left behind a trim, or with nothing; over a bad wire; interrupted anywhere."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from ledgermq.node.core.install import Install
+from ledgermq.proto.types import HardState
+from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.storage import snapshot
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import DerivedLost, Unusable
+from ledgermq.storage.store import GroupStore
+from tests.shipping.shipping_material import (
+    FILE_BYTES,
+    MS,
+    NODES,
+    ROOT,
+    Replica,
+    Wire,
+    append,
+    copy_to,
+    identity_of,
+    log_of,
+    run,
+    synced,
+    write_snapshot,
+)
+from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
+
+BEHIND = 4
+"""The last entry of the replica that was left behind."""
+
+
+@cache
+def _group(behind: int, trimmed: bool) -> dict[str, Replica]:
+    made = {node: Replica(node) for node in NODES}
+    stores = {node: replica.create() for node, replica in made.items()}
+    for count, term, body_bytes in ((5, 1, 100), (30, 2, 300), (20, 4, 100)):
+        ranges = append(stores["n2"], count, term=term, body_bytes=body_bytes)
+        copy_to(stores["n3"], ranges)
+        if stores["n1"].log.end_index < behind:
+            copy_to(stores["n1"], ranges)
+    for node, store in stores.items():
+        synced(store)
+        if node != "n1":
+            store.hard_state.save(HardState(4, "n2"))
+            store.queues.start({}, 0)
+            if trimmed:
+                keep_from_second_file(store)
+            store.write_checkpoints(store.log.end_index, StoreCheckpoint())
+        store.close()
+    return made
+
+
+def keep_from_second_file(store: GroupStore) -> None:
+    log = store.log
+    begin = next(index for index in range(log.end_index + 1) if log.pos_of(index) == 2 * FILE_BYTES)
+    write_snapshot(store, 40)
+    pos = log.pos_of(begin)
+    store.queues.raise_minimums(pos)
+    value = store.read_snapshot()
+    assert value is not None
+    value["minimums"] = snapshot.export_minimums(store.queues.minimums())
+    store.write_snapshot(value)
+    store.write_snapshot(value)
+    log.trim(begin)
+    synced(store)
+    store.queues.trim(pos)
+
+
+def group(behind: int = BEHIND, *, trimmed: bool = True) -> dict[str, Replica]:
+    return copy.deepcopy(_group(behind, trimmed))
+
+
+def install(disk: Disk, *, source: str | None = "n2", floor_pos: int = 0, session: int = 7, now_ns: int = 0) -> Install:
+    return Install.begin(
+        disk, ROOT, identity_of("n1"), others=NODES, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns
+    )
+
+
+def check(replica: Replica, like: Replica) -> None:
+    """The log is that of its source; snapshot and hard state are right; the queues will be made again."""
+    store = replica.open()
+    other = like.open()
+    log, theirs = store.log, other.log
+    assert (log.begin_index, log.end_index, log.end_chain, log.begin_chain) == (
+        theirs.begin_index,
+        theirs.end_index,
+        theirs.end_chain,
+        theirs.begin_chain,
+    )
+    for index in range(log.begin_index, log.end_index + 1):
+        assert bytes(log.read(index, 1).data) == bytes(theirs.read(index, 1).data)
+    assert store.hard_state.value.term == 4
+    found, expected = store.read_snapshot(), other.read_snapshot()
+    assert found == expected
+    if found is not None:
+        assert store.durable_snapshot_index == found["applied_index"]
+        with pytest.raises(DerivedLost):
+            store.start_queues(found)
+    store.close()
+    other.close()
+    names = replica.disk.files()
+    assert not [name for name in names if name.endswith(".staged") or name.endswith("/install")]
+
+
+@pytest.mark.parametrize("trimmed", [True, False])
+@pytest.mark.parametrize("behind", [-1, BEHIND])
+@pytest.mark.parametrize("loss", [0.0, 0.25])
+def test_a_replica_gets_the_log_it_lacks(behind: int, trimmed: bool, loss: float) -> None:
+    """Left behind, or with nothing; of a whole and of a trimmed log; also over a wire that loses and reorders."""
+    replicas = group(behind, trimmed=trimmed)
+    new = install(replicas["n1"].disk)
+    outputs = run(Wire(1, loss=loss, delay_ms=(0, 30)), {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new})
+    progress = outputs["n1"].progress
+    assert progress.done_bytes == progress.total_bytes > 0
+    check(replicas["n1"], replicas["n2"])
+
+
+def test_its_vote_and_identity_stay() -> None:
+    """A vote in a term not below the log's is not forgotten, nor is the incarnation."""
+    replicas = group()
+    store = replicas["n1"].open()
+    store.hard_state.save(HardState(4, "n3"))
+    store.close()
+    before = replicas["n1"].disk.read_file(f"{ROOT}/identity.json")
+    run(Wire(), {"n2": replicas["n2"].shipper()}, {"n1": install(replicas["n1"].disk)})
+    store = replicas["n1"].open()
+    assert store.hard_state.value == HardState(4, "n3")
+    store.close()
+    assert replicas["n1"].disk.read_file(f"{ROOT}/identity.json") == before
+
+
+def test_nothing_shorter_than_what_was_acknowledged_is_installed() -> None:
+    """A source whose committed part ends before what this replica may have acknowledged is refused, in words, until it knows more."""
+    replicas = group()
+    store = replicas["n2"].open()
+    floor = store.log.end_pos + 1
+    store.close()
+    before = replicas["n1"].log_files()
+    wire = Wire()
+    new = install(replicas["n1"].disk, floor_pos=floor)
+    outputs = run(
+        wire, {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new}, until=lambda last: last["n1"].refused is not None
+    )
+    assert "may have acknowledged more" in str(outputs["n1"].refused)
+    assert replicas["n1"].log_files() == before
+    store = replicas["n2"].open()
+    append(store, 1, term=4)
+    synced(store)
+    store.write_checkpoints(store.log.end_index, StoreCheckpoint())
+    store.close()
+    run(wire, {"n2": replicas["n2"].shipper()}, {"n1": new})
+    check(replicas["n1"], replicas["n2"])
+
+
+def test_damage_at_the_source_is_fetched_from_another() -> None:
+    """Entries come from whoever has them whole."""
+    replicas = group()
+    path = f"{log_of('n2')}/data/{3 * FILE_BYTES:020d}"
+    replicas["n2"].disk.flip(path, 700)
+    new = install(replicas["n1"].disk)
+    run(Wire(), {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new})
+    check(replicas["n1"], replicas["n3"])
+
+
+def test_an_interrupted_installation_fetches_nothing_twice() -> None:
+    """What was verified stays staged over a restart; the old log counts until the exchange."""
+    replicas = group()
+    wire = Wire(2)
+    disk = replicas["n1"].disk
+    first = install(disk)
+    run(wire, {"n2": replicas["n2"].shipper()}, {"n1": first}, until=lambda last: first.received_bytes > 8_000)
+    first.close()
+    store = replicas["n1"].open()
+    assert store.log.end_index == BEHIND
+    store.close()
+    second = install(disk, session=1000, now_ns=wire.now_ns)
+    run(wire, {"n2": replicas["n2"].shipper()}, {"n1": second})
+    assert second.reused_bytes > 0
+    source = replicas["n2"].shipper()
+    source.close()
+    check(replicas["n1"], replicas["n2"])
+
+
+def kill_points(base: dict[str, Replica]) -> Iterator[tuple[str, ForgetfulDisk]]:
+    """The disk of n1 after a kill at every file operation of an installation, the last of the exchange included."""
+
+    def attempt(at: int, half: bool) -> tuple[KillDisk, bool]:
+        made = copy.deepcopy(base)
+        disk = KillDisk(made["n1"].disk, at, half=half)
+        try:
+            run(Wire(), {"n2": made["n2"].shipper()}, {"n1": install(disk)})
+        except Killed:
+            return disk, False
+        return disk, True
+
+    whole, done = attempt(-1, False)
+    assert done
+    for at, (name, path) in enumerate(whole.operations):
+        for half in (False, True) if name in DIVISIBLE else (False,):
+            disk, done = attempt(at, half)
+            assert not done
+            yield f"{at}{' half' if half else ''} {name} {path}", disk.disk
+
+
+def test_a_crash_at_any_point_leaves_the_old_log_or_the_new_one() -> None:
+    """With the page cache kept and after a power cut; and then the installation is begun again and ends."""
+    base = group()
+    for replica in base.values():
+        replica.disk.any_names = True
+    seen = set()
+    for number, (name, disk) in enumerate(kill_points(base)):
+        for cut in (None, number):
+            replica = Replica("n1", copy.deepcopy(disk) if cut is None else after_power_cut(disk, cut))
+            store = replica.open()
+            log = store.log
+            assert (log.begin_index, log.end_index) in {(0, BEHIND), (base_begin(), 54)}, f"{name}, {cut}: {log.report}"
+            seen.add(log.end_index)
+            store.close()
+        if number % 7 == 0:
+            run(Wire(), {"n2": copy.deepcopy(base["n2"]).shipper()}, {"n1": install(replica.disk)})
+            check(replica, copy.deepcopy(base["n2"]))
+    assert seen == {BEHIND, 54}
+
+
+@cache
+def base_begin() -> int:
+    store = group()["n2"].open()
+    return store.log.begin_index
+
+
+def test_a_directory_without_a_replica_or_of_another_is_refused() -> None:
+    """There must be an identity, and it must be the one that is wanted."""
+    with pytest.raises(Unusable, match="holds no replica"):
+        install(ForgetfulDisk())
+    with pytest.raises(Unusable, match="belongs to node n2"):
+        install(group()["n2"].disk)
+
+
+def test_the_clock_of_these_tests_is_virtual() -> None:
+    """A silent source is given up after about a second, and another one asked."""
+    replicas = group()
+    wire = Wire()
+    wire.cut.add("n2")
+    run(wire, {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": install(replicas["n1"].disk)})
+    assert 900 * MS < wire.now_ns < 10_000 * MS
+    check(replicas["n1"], replicas["n3"])

@@ -1,0 +1,197 @@
+"""Packets of shipping, and a shipper against whatever arrives: all survives the way, nothing misshapen does harm, work is bounded."""
+
+from __future__ import annotations
+
+import random
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.core import replica_wire
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.replica_wire import BadPacket
+from ledgermq.node.core.shipping import PACKET_BYTES, PEERS_MAX, TURN_BYTES, Shipper
+from ledgermq.node.core.shipping_wire import (
+    EntriesSent,
+    EntriesWanted,
+    FactsWanted,
+    Sent,
+    SnapshotSent,
+    SnapshotWanted,
+    Wanted,
+    decode,
+    encode,
+    is_shipping,
+)
+from ledgermq.proto.layout import chain_seed, verify_range
+from ledgermq.proto.raft_pb2 import RaftPacket, ShippingMessage
+from ledgermq.raft.messages import VoteReply
+from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log_source import Facts, Missing, Why
+from tests.shipping.shipping_material import Replica, identity_of, log_of, replicas
+
+N = st.integers(0, 1 << 62)
+INDEX = st.integers(-1, 1 << 62)
+CRC = st.integers(0, (1 << 32) - 1)
+POINTS = st.builds(Point, N, N, INDEX, CRC)
+SIZES = st.integers(1, 1 << 62)
+CONTENTS = (
+    st.builds(FactsWanted, st.lists(st.tuples(N, INDEX), max_size=5).map(tuple))
+    | st.builds(EntriesWanted, st.builds(Point, st.integers(0, 100), N, INDEX, CRC), st.integers(100, 1 << 62), N)
+    | st.builds(SnapshotWanted, st.integers(0, 100), st.integers(100, 1 << 62))
+    | st.builds(Facts, SIZES, SIZES, POINTS, POINTS, INDEX, INDEX, INDEX, N, st.lists(POINTS, max_size=4).map(tuple))
+    | st.builds(Missing, st.sampled_from(Why), N, N, st.text(max_size=20))
+)
+
+
+@given(CONTENTS, st.integers(0, (1 << 64) - 1))
+def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> None:
+    """Every field comes back; raft's decoder refuses the packet, and raft's packets are not taken for shipping."""
+    packet = encode("n1", "n2", "log", session, content)
+    parcel = decode(packet, "n1")
+    assert (parcel.content, parcel.session, parcel.log_id, parcel.sender) == (content, session, "log", "n1")
+    assert is_shipping(packet)
+    with pytest.raises(BadPacket):
+        replica_wire.decode(packet, "n1")
+    assert not is_shipping(replica_wire.encode(VoteReply("n1", "n2", 1, False, True)))
+
+
+@given(st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]), st.binary(min_size=1, max_size=7))
+def test_payloads_travel_beside(content: Sent, payload: bytes) -> None:
+    """As they are."""
+    parcel = decode(encode("n1", "n2", "log", 1, content, payload), "n1")
+    assert (parcel.content, bytes(parcel.payload)) == (content, payload)
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    """The header's checksum covers all of it: byte by byte, and cut anywhere."""
+    packet = encode("n1", "n2", "log", 7, EntriesWanted(Point(100, 5, 2, 77), 4096, 2048))
+    for at in range(len(packet.header)):
+        for mask in (1, 0x80):
+            changed = bytearray(packet.header)
+            changed[at] ^= mask
+            with pytest.raises(BadPacket):
+                decode(PeerPacket(bytes(changed)), "n1")
+        with pytest.raises(BadPacket):
+            decode(PeerPacket(packet.header[:at]), "n1")
+
+
+def sealed(**fields: object) -> PeerPacket:
+    message = ShippingMessage(sender="n1", to="n2", log_id="log", session=1)
+    for path, value in fields.items():
+        *parents, name = path.split("__")
+        target: object = message
+        for parent in parents:
+            target = getattr(target, parent)
+        setattr(target, name, value)
+    data = message.SerializeToString()
+    return PeerPacket(RaftPacket(shipping=data, checksum=crc32c.crc32c(data)).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"fetch__entries__index": -1},
+        {"fetch__entries__pos": -1},
+        {"fetch__entries__end_pos": -5},
+        {"fetch__entries__prev_term": -2},
+        {"fetch__snapshot__offset": 9},
+        {"fetched__entries__index": 3},
+        {"fetched__snapshot__total_bytes": 3},
+        {"fetched__facts__data_file_bytes": 0, "fetched__facts__committed_index": 3},
+        {"fetched__facts__committed_index": -2, "fetched__facts__data_file_bytes": 4096, "fetched__facts__index_file_bytes": 64},
+    ],
+)
+def test_what_no_correct_peer_says_is_refused(fields: dict[str, object]) -> None:
+    """Numbers out of bounds, contents without their payload, no content."""
+    with pytest.raises(BadPacket):
+        decode(sealed(**fields), "n1")
+
+
+def test_a_stranger_in_anothers_name_is_refused() -> None:
+    """Who sent it is what the transport says."""
+    with pytest.raises(BadPacket, match="stranger"):
+        decode(encode("n1", "n2", "log", 1, FactsWanted()), "n3")
+
+
+def ask(shipper: Shipper, content: Wanted, *, session: int = 1, sender: str = "n2", log_id: str | None = None) -> list[tuple[Sent, bytes]]:
+    """What the shipper answers to one request, over as many turns as it wants."""
+    log_id = identity_of("n1").log_id if log_id is None else log_id
+    packets, answers = [(sender, encode(sender, "n1", log_id, session, content))], []
+    while True:
+        output = shipper.turn(0, packets)
+        assert sum(len(packet.payload) for _, packet in output.packets) <= TURN_BYTES + PACKET_BYTES
+        for to, packet in output.packets:
+            assert to == sender
+            parcel = decode(packet, "n1")
+            answers.append((parcel.content, bytes(parcel.payload)))
+        if output.wake_at_ns < 0:
+            return answers  # type: ignore[return-value]
+        packets = []
+
+
+def start() -> Point:
+    return Point(0, 0, -1, chain_seed(identity_of("n1").log_id))
+
+
+def test_a_whole_log_is_shipped_in_verified_pieces_as_far_as_it_is_allowed() -> None:
+    """Every piece continues the one before; nothing behind what is allowed; more allowance continues the same stream."""
+    replica = replicas(nodes=("n1",))["n1"]
+    shipper, point = replica.shipper(), start()
+    for allowed in (2000, 6000, 1 << 40):
+        for sent, payload in ask(shipper, EntriesWanted(point, 1 << 40, allowed)):
+            if isinstance(sent, Missing):
+                assert sent.why is Why.BEYOND and allowed == 1 << 40
+                continue
+            assert isinstance(sent, EntriesSent) and sent.pos < allowed
+            found = verify_range(payload, point.index, sent.term, sent.pos, point.chain)
+            assert (found.first_index, found.last_index) == (sent.index, sent.last_index)
+            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+    store = replica.open()
+    assert (point.index, point.chain) == (store.log.end_index + 1, store.log.end_chain)
+
+
+def test_refusals_name_their_reason() -> None:
+    """Another log, another history, damage, nothing there."""
+    replica = replicas(nodes=("n1",))["n1"]
+    shipper = replica.shipper()
+    wanted = EntriesWanted(start(), 4096, 4096)
+    reasons = {
+        "another log": ask(shipper, wanted, log_id="x" * 36),
+        "another history": ask(shipper, EntriesWanted(Point(0, 0, -1, 1), 4096, 4096), session=2),
+        "no snapshot": ask(shipper, SnapshotWanted(0, 10), session=3),
+        "no such place": ask(shipper, EntriesWanted(Point(7, 3, 1, 1), 4096, 4096), session=4),
+    }
+    whys = {name: [sent.why for sent, _ in answers if isinstance(sent, Missing)] for name, answers in reasons.items()}
+    assert whys == {
+        "another log": [Why.OTHER_LOG],
+        "another history": [Why.DIFFERS],
+        "no snapshot": [Why.NO_SNAPSHOT],
+        "no such place": [Why.DAMAGED],
+    }
+    replica.disk.flip(f"{log_of('n1')}/data/{0:020d}", 60)
+    damaged = ask(shipper, wanted, session=5)
+    assert [sent.why for sent, _ in damaged if isinstance(sent, Missing)] == [Why.DAMAGED]
+
+
+def test_a_directory_without_a_replica_refuses() -> None:
+    """Nothing is there to be shipped, and nothing breaks."""
+    assert [sent.why for sent, _ in ask(Replica("n1").shipper(), FactsWanted()) if isinstance(sent, Missing)] == [Why.OTHER_LOG]
+
+
+def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
+    """Whatever arrives: no exception, bounded streams, an honest asker is served all the same."""
+    replica = replicas(nodes=("n1",))["n1"]
+    shipper, chance = replica.shipper(), random.Random(5)
+    good = encode("n2", "n1", identity_of("n1").log_id, 3, EntriesWanted(start(), 1 << 40, 1 << 40))
+    for number in range(300):
+        changed = bytearray(good.header)
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+        stranger = encode(f"x{number}", "n1", identity_of("n1").log_id, number, EntriesWanted(start(), 1 << 40, 0))
+        garbage = [("n2", PeerPacket(raw)) for raw in (bytes(changed), b"", b"\x15x")]
+        shipper.turn(0, [*garbage, (f"x{number}", stranger)])
+    assert len(shipper._streams) <= PEERS_MAX and sum(shipper.refused.values()) > 300
+    assert any(isinstance(sent, EntriesSent) for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99))
