@@ -129,9 +129,9 @@ class LogSource:
                 return index, data
         return None
 
-    def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing | None:
+    def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing:
         """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, every one verified as the continuation
-        of `point`; None when nothing of the log from there on begins before `end_pos`. Raises OSError, Damaged."""
+        of `point`. Raises OSError, Damaged."""
         if not self._begin.pos <= point.pos < self._synced.pos:
             self._look()
         if point.pos < self._begin.pos:
@@ -146,7 +146,7 @@ class LogSource:
             head = self._bytes("data", size, after, HEADER_BYTES) if after < self._synced.pos else None
             if head is not None and _begins_entry(head, point.index, after):
                 if after >= end_pos:
-                    return None
+                    return Missing(Why.DIFFERS, point.index, point.pos, f"entry {point.index} begins at {after} here")
                 pos, data = after, self._read(after, max_bytes)
         if data is None:
             return self._gone(point, pos)

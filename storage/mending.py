@@ -151,22 +151,18 @@ class Mending:
     def next_good(self, point: Point) -> Good | None:
         """The nearest entry behind `point` that is right in itself, by the index units or at the beginning of a later file; None: there is
         none before the mark."""
-        found = self._good(point.index, point.pos)
-        if found is not None:
-            # Right in itself, and yet the walk stopped at it: the one behind it is looked for.
-            point = Point(point.pos + 1, point.index, point.term, point.chain)
-        base = self._files.base_of(point.pos) + self._files.file_bytes
         units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
         right = (units["magic"] == UNIT_MAGIC) & (units["index"] == np.arange(point.index, point.index + len(units)))
         for at in np.flatnonzero(right).tolist():
             pos = int(units["pos"][at])
-            if point.pos < pos < min(base, self.mark.end_pos):
-                found = self._good(point.index + at, pos)
-                if found is not None:
-                    return found
+            found = self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
+            # The very next one is the damaged one, unless only the blank before it is.
+            if found is not None and (at > 0 or found.continues(point)):
+                return found
+        base = self._files.base_of(point.pos) + self._files.file_bytes
         while base < self.mark.end_pos:
             found = self._good(None, base)
-            if found is not None and point.index <= found.index <= self.mark.index:
+            if found is not None and found.index <= self.mark.index and (found.index > point.index or found.continues(point)):
                 return found
             base += self._files.file_bytes
         return None

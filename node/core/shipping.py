@@ -26,6 +26,7 @@ from ledgermq.node.core.shipping_wire import (
     encode,
     is_shipping,
 )
+from ledgermq.proto.types import Range
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.log_scan import Point
@@ -161,15 +162,12 @@ class Shipper:
             self.sent_bytes += len(piece)
             return max(1, len(piece))
         try:
-            found = self._source.entries(stream.point, stream.end, PACKET_BYTES)
+            found: Range | Missing = self._source.entries(stream.point, stream.end, PACKET_BYTES)
         except (OSError, StorageError) as error:
             found = Missing(Why.DAMAGED, stream.point.index, stream.point.pos, str(error))
         if isinstance(found, Missing):
             stream.stopped = True
             self._out.append((peer, encode(self.node, peer, log_id, stream.session, found)))
-            return 1
-        if found is None:
-            stream.stopped = True
             return 1
         header = EntriesSent(found.first_index, found.last_index, found.term, found.pos)
         self._out.append((peer, encode(self.node, peer, log_id, stream.session, header, found.data)))

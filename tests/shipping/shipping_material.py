@@ -60,16 +60,16 @@ class Replica:
     def shipper(self) -> Shipper:
         return Shipper("g1", self.node, self.disk, ROOT)
 
-    def repair(self, others: Iterable[str] = NODES, now_ns: int = 0, disk: Disk | None = None, session: int = 1) -> Repair:
-        """Open, find the damage, and begin."""
+    def repair(self, *, disk: Disk | None = None, session: int = 1, found: Exception | None = None) -> Repair:
+        """Open, find the damage (or `found`), and begin."""
         try:
             self.open(disk).abandon()
+            if found is not None:
+                raise found
         except (StorageError, OSError) as failure:
-            found = repair_needed(
-                disk or self.disk, ROOT, identity_of(self.node), failure, others=list(others), session=session, now_ns=now_ns
-            )
-            assert found is not None, f"nothing to be repaired: {failure!r}"
-            return found
+            repair = repair_needed(disk or self.disk, ROOT, identity_of(self.node), failure, others=NODES, session=session, now_ns=0)
+            assert repair is not None, f"nothing to be repaired: {failure!r}"
+            return repair
         raise AssertionError("the log opens: there is nothing to repair")
 
     def log_files(self) -> dict[str, bytes]:

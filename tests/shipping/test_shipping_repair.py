@@ -79,6 +79,9 @@ KINDS: dict[str, Damage] = {
     "a header": flips(0, 8),
     "the first header of a file": flips(1, 3),
     "a term": flips(1, 16),
+    "one byte of the term of a file's first entry": lambda r: overwrite(r.disk, data(r.node, 1), 16, b"\x01"),
+    "a body": flips(1, 200),
+    "one byte of a chain CRC": lambda r: overwrite(r.disk, data(r.node, 1), 37, b"\x01"),
     "a file of zeros": lambda r: overwrite(r.disk, data(r.node, 1), 0, bytes(FILE_BYTES)),
     "a missing file": files_away(1),
     "the first file missing": files_away(0),
@@ -92,6 +95,9 @@ KINDS: dict[str, Damage] = {
 }
 
 
+UNNOTICED = ("one byte of a chain CRC", "a body")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str) -> None:
     """The log is byte for byte what it was, opens, and nobody's hard state changed."""
@@ -101,7 +107,8 @@ def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str) -> None:
     hard = victim.disk.read_file(f"{log_of('n1')}/hardstate")
     unclean(victim)
     KINDS[kind](victim)
-    repair = victim.repair()
+    # Of a chain CRC alone, and of a body, an open takes no notice: a reader or the audit finds it.
+    repair = victim.repair(found=LogDamaged("found by the audit") if kind in UNNOTICED else None)
     outputs = run(Wire(), {"n2": peer.shipper()}, {"n1": repair})
     assert outputs["n1"].finished and outputs["n1"].refused is None
     store = victim.open()

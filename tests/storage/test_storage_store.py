@@ -15,7 +15,7 @@ from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import identity, snapshot, store
 from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint
-from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.store import GroupStore
 from tests.storage.faulty_disk import FaultyDisk
@@ -100,7 +100,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     root = created(tmp_path / "g1")
     other = replace(ME, replica="n2")
     assert "belongs to node n1, not to n2" in str(refused(root, other))
-    for name, kind, code in (("hardstate", Unusable, 71), ("syncedmark", Unusable, 71)):
+    for name, kind, code in (("hardstate", PromisesLost, 75), ("syncedmark", PromisesLost, 75)):
         path = tmp_path / "g1/dledger-n1" / name
         data = path.read_bytes()
         path.unlink()
@@ -109,7 +109,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         assert "missing" in str(error)
         path.write_bytes(bytes(len(data)))
         error = refused(root)
-        assert (type(error), error.exit_code) == (Damaged, 75)
+        assert (type(error), error.exit_code) == (PromisesLost, 75)
         path.write_bytes(data)
     identity_path = tmp_path / "g1/identity.json"
     text = identity_path.read_bytes()
