@@ -34,10 +34,11 @@ def prepare(
     log_file_bytes: int = SMALL_LOG_FILE_BYTES,
     extra: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
+    kind: type[LocalCluster] = LocalCluster,
 ) -> LocalCluster:
     """A cluster directory with free ports; nothing runs yet."""
     sections = {**FAST, **(extra or {})}
-    return LocalCluster.prepare(
+    return kind.prepare(
         directory / "cluster", nodes=nodes, groups=groups, log_file_bytes=log_file_bytes, extra=sections, settings=settings
     )
 

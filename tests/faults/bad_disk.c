@@ -1,0 +1,54 @@
+/* Preloaded into a node by tests/faults/test_faults_disk.py: calls on chosen files fail with EIO.
+ *
+ * FAULT_ORDERS names a directory. A file `sync` or `read` in it is an order; its text is a part of the paths it concerns. An order is
+ * taken by the first call that fits it (the file is removed, so that it happens once) and this call fails with EIO. A failed sync does
+ * nothing else; the next one succeeds and tells nothing of it, as Linux does after it has reported an error once.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int ordered(const char *what, int fd) {
+    const char *orders = getenv("FAULT_ORDERS");
+    char order[4096], part[512], link[64], path[4096];
+    if (orders == NULL) return 0;
+    snprintf(order, sizeof order, "%s/%s", orders, what);
+    int file = (int)syscall(SYS_openat, AT_FDCWD, order, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    long size = syscall(SYS_read, file, part, sizeof part - 1);
+    syscall(SYS_close, file);
+    if (size <= 0) return 0;
+    part[size] = 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    long length = readlink(link, path, sizeof path - 1);
+    if (length <= 0) return 0;
+    path[length] = 0;
+    return strstr(path, part) != NULL && unlink(order) == 0;
+}
+
+#define FAILS(what, fd) \
+    if (ordered(what, fd)) { errno = EIO; return -1; }
+
+int fdatasync(int fd) { FAILS("sync", fd); return (int)syscall(SYS_fdatasync, fd); }
+int fsync(int fd) { FAILS("sync", fd); return (int)syscall(SYS_fsync, fd); }
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t at) { FAILS("read", fd); return syscall(SYS_pread64, fd, data, size, at); }
+ssize_t pread(int fd, void *data, size_t size, off_t at) { return pread64(fd, data, size, at); }
+
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags) {
+    FAILS("read", fd);
+    return syscall(SYS_preadv2, fd, parts, count, at, 0L, flags);
+}
+ssize_t preadv2(int fd, const struct iovec *parts, int count, off_t at, int flags) { return preadv64v2(fd, parts, count, at, flags); }
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t at) {
+    FAILS("read", fd);
+    return syscall(SYS_preadv, fd, parts, count, at, 0L);
+}
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t at) { return preadv64(fd, parts, count, at); }

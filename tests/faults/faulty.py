@@ -1,0 +1,159 @@
+"""A cluster of real processes whose peers reach each other through the proxy, and the verdict over its directories at the end.
+
+`faulty(tmp_path)` yields it ready. Whatever a test did, it ends with `judge`: all nodes up and equal, the histories checked, at most one
+leader a term, every node stopped in good order, and the audit of the three directories by its local engine.
+
+Every node is known to the others, in every configuration and in what the controller quorum tells, by an address of its own on loopback that
+belongs to the proxy; it listens on 127.0.0.1, where the tests' clients reach it. So peer streams and the controller's connections are cut
+together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ledgermq.audit.jobs import Audit
+from ledgermq.audit.jobs import audit as run_audit
+from ledgermq.audit.report import as_text
+from ledgermq.node.local import Child, LocalCluster
+from ledgermq.proto import admin_pb2
+from tests.cluster import create_topic, http, log_lines, running, status, wait_for
+from tests.e2e.command_line import CommandLine
+from tests.faults.histories import History
+from tests.faults.proxy import Address, Network, holder
+
+TOPIC = "faults"
+GROUP = "g1"
+KNOWN_AS = "127.0.0.10"
+"""…1, …2, …3"""
+WAIT_S = 60.0
+
+
+class FaultyCluster(LocalCluster):
+    """Nodes of which each has a directory and an environment of its own, if a test wants it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own_environment: dict[str, Mapping[str, str]] = {}
+        self.own_data: dict[str, Path] = {}
+        known_as = {node: f"{KNOWN_AS}{number}" for number, node in enumerate(self.nodes, 1)}
+        self.settings = [*self.settings, *(f"nodes.{node}.host={host}" for node, host in known_as.items())]
+        doors = {
+            node: [((known_as[node], port), (address.host, port)) for port in (address.peer_port, address.controller_port)]
+            for node, address in self.nodes.items()
+        }
+        self.network = Network(doors, self._who)
+
+    def _who(self, address: Address) -> str | None:
+        return holder(address, {node: child.process.pid for node, child in self.children.items()})
+
+    def data(self, node: str) -> Path:
+        return self.own_data.get(node, self.directory / node)
+
+    def start(self, node: str) -> Child:
+        environment = self.environment
+        self.environment = {**environment, **self.own_environment.get(node, {})}
+        try:
+            return super().start(node)
+        finally:
+            self.environment = environment
+
+    def others(self, node: str) -> list[str]:
+        return [name for name in self.nodes if name != node]
+
+
+@contextmanager
+def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **options: Any) -> Iterator[FaultyCluster]:
+    """A ready cluster with one topic of one queue; its processes are gone afterwards."""
+    with running(directory, kind=kind, **options) as cluster:
+        assert isinstance(cluster, FaultyCluster)
+        try:
+            create_topic(cluster, TOPIC, queues=1)
+            yield cluster
+            stop_and_audit(cluster)
+        finally:
+            cluster.network.heal()
+            cluster.network.close()
+
+
+def whole(cluster: LocalCluster) -> None:
+    """Return when every node is up and every replica has all that is committed."""
+
+    def is_whole() -> bool:
+        node = next(node for node, child in cluster.children.items() if child.exit_code is None)
+        found = status(cluster, node)
+        replicas = found.groups[0].replicas
+        ends = {replica.durable_index for replica in replicas}
+        return found.health == "ok" and len(replicas) == len(cluster.nodes) and ends == {found.groups[0].commit_index}
+
+    wait_for(is_whole, WAIT_S, "a whole cluster")
+
+
+def judge(cluster: FaultyCluster, *histories: History) -> None:
+    """What must hold after every fault."""
+    cluster.wait_ready()
+    whole(cluster)
+    cli = CommandLine.of(cluster)
+    for number, history in enumerate(histories):
+        history.check(lambda number=number, history=history: cli.consume_all(history.topic, f"judge-{number}"))  # type: ignore[misc]
+    one_leader_a_term(cluster)
+
+
+def stop_and_audit(cluster: FaultyCluster) -> None:
+    """Every node ends in good order, and the files of all of them prove to be equal and intact."""
+    codes = cluster.stop()
+    assert set(codes.values()) <= {0}, f"exit statuses {codes}"
+    outcome = audited(cluster)
+    assert outcome.verdict == "PASS", as_text(outcome)
+
+
+def audited(cluster: LocalCluster) -> Audit:
+    return run_audit([str(cluster.data(node)) for node in cluster.nodes])
+
+
+def leaders(cluster: LocalCluster) -> dict[int, set[str]]:
+    """Term → every node that some node's log calls its leader."""
+    found: dict[int, set[str]] = {}
+    for node in cluster.nodes:
+        for event in events(cluster, node):
+            if event["event"] == "leadership changed" and event["leader"] is not None:
+                found.setdefault(event["term"], set()).add(event["leader"])
+    return found
+
+
+def events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
+    """The JSON lines of a node's log. A killed process may leave half a line, and the gRPC library writes lines of its own."""
+    found = []
+    for line in log_lines(cluster, node):
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [event for event in found if isinstance(event, dict)]
+
+
+def one_leader_a_term(cluster: LocalCluster) -> None:
+    """I1, as the logs of all nodes tell it."""
+    doubled = {term: names for term, names in leaders(cluster).items() if len(names) > 1}
+    assert not doubled, f"terms with two leaders: {doubled}"
+
+
+def terms(cluster: LocalCluster, without: str | None = None) -> dict[str, int]:
+    """The term of every node that runs."""
+    running_now = [node for node, child in cluster.children.items() if child.exit_code is None and node != without]
+    return {node: int(gauge(cluster, node, "ledgermq_term")) for node in running_now}
+
+
+def status_of(cluster: LocalCluster, node: str, group: str) -> admin_pb2.BrokerGroupInfo:
+    """What one node says about a broker group."""
+    return next(info for info in status(cluster, node).groups if info.group == group)
+
+
+def gauge(cluster: LocalCluster, node: str, name: str) -> float:
+    """One value of the node's metrics page; `name` may have labels."""
+    _, text = http(cluster, node, "/metrics")
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if re.match(re.escape(name) + r"[ {]", line))

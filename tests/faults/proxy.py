@@ -1,0 +1,227 @@
+"""A TCP proxy between peers: what a bad network does to the streams of a real cluster, per direction, changed while it runs.
+
+Every node is known to the others by an address of the proxy, and listens elsewhere itself. Who dials is found out from the kernel: the
+process that holds the other end. Rules belong to a direction of travel, not to a connection: what goes from n1 to n2 goes through the same
+rule on the stream n1 opened, on the stream n2 opened, and on those of the controller. A blocked direction behaves like a cable that was
+pulled: bytes are held, not lost, as TCP repeats them when the way is free again; ends of streams are held as well, and new connections are
+accepted and stay silent. What a reset loses is lost.
+
+One thread with an event loop of its own carries all connections; the public methods may be called from any other thread. Nothing here
+knows what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Address = tuple[str, int]
+
+PIECE_BYTES = 64 << 10
+HELD_BYTES = 256 << 10
+"""What a delayed direction holds of one connection; a wire has little room."""
+REPEAT_S = 0.2
+"""What a lost segment costs on a quiet connection: the least time after which Linux sends it again."""
+
+
+@dataclass(slots=True)
+class Way:
+    """The rules for what travels in one direction between two nodes."""
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    """The part of all pieces that is late by REPEAT_S, with everything behind them, as after a lost segment."""
+    bytes_per_s: float = 0.0
+    """0: no limit."""
+    carried_bytes: int = 0
+    free_at: float = 0.0
+    """When the way has carried what it took so far."""
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Network:
+    """Proxies in front of all nodes. `doors`: node → (where its peers think it listens, where it listens) of each of its ports; `who`: the
+    node that holds the other end of a connection from this address, None for a stranger, who is turned away."""
+
+    def __init__(
+        self, doors: Mapping[str, Sequence[tuple[Address, Address]]], who: Callable[[Address], str | None], seed: int = 0
+    ) -> None:
+        self._doors = {node: list(of_node) for node, of_node in doors.items()}
+        self._who = who
+        self._chance = random.Random(seed)
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._ways: dict[tuple[str, str], Way] = {}
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._run(self._listen())
+
+    def close(self) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    # -- faults
+
+    def block(self, ways: Iterable[tuple[str, str]]) -> None:
+        """Nothing travels from the first to the second node of each pair until `heal`."""
+        self._run(self._set_open(ways, False))
+
+    def isolate(self, node: str) -> None:
+        """No way leads to the node or from it."""
+        others = [other for other in self._doors if other != node]
+        self.block([(node, other) for other in others] + [(other, node) for other in others])
+
+    def shape(self, ways: Iterable[tuple[str, str]], **rules: float) -> None:
+        """Set `delay_s`, `jitter_s`, `loss` or `bytes_per_s` of each way."""
+        for way in ways:
+            for name, value in rules.items():
+                setattr(self._ways[way], name, value)
+
+    def reset(self) -> None:
+        """Abort every connection: both ends see a reset, and what was under way is lost."""
+        self._run(self._abort())
+
+    def heal(self) -> None:
+        """Every way is open and has no rules."""
+        self.shape(self.ways, delay_s=0.0, jitter_s=0.0, loss=0.0, bytes_per_s=0.0)
+        self._run(self._set_open(self.ways, True))
+
+    @property
+    def ways(self) -> list[tuple[str, str]]:
+        """All directions there are."""
+        return [(a, b) for a in self._doors for b in self._doors if a != b]
+
+    def carried_bytes(self, source: str, target: str) -> int:
+        """What has left the proxy in this direction so far."""
+        return self._ways[source, target].carried_bytes
+
+    # -- on the loop
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _listen(self) -> None:
+        for pair in self.ways:
+            self._ways[pair] = Way()
+            self._ways[pair].opened.set()
+        for node, doors in self._doors.items():
+            for (host, port), behind in doors:
+                self._servers.append(await asyncio.start_server(self._accepting(node, behind), host, port))
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        await self._abort()
+
+    async def _set_open(self, ways: Iterable[tuple[str, str]], is_open: bool) -> None:
+        for way in ways:
+            opened = self._ways[way].opened
+            opened.set() if is_open else opened.clear()
+
+    async def _abort(self) -> None:
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accepting(self, dialled: str, behind: Address) -> Any:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._connections.add(task)
+            try:
+                dialler = self._who(writer.get_extra_info("peername")[:2])
+                if dialler is not None and dialler != dialled:
+                    await self._carry(self._ways[dialler, dialled], self._ways[dialled, dialler], behind, reader, writer)
+            except (OSError, asyncio.CancelledError):
+                pass  # a side that is gone, or `reset`: the other side learns it the same way
+            finally:
+                self._connections.discard(task)
+                writer.transport.abort()
+
+        return accept
+
+    async def _carry(self, there: Way, back: Way, behind: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until both directions have ended or one fails."""
+        # A connection is made by segments in both directions.
+        await there.opened.wait()
+        await back.opened.wait()
+        far_reader, far_writer = await asyncio.open_connection(*behind)
+        try:
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(self._pump(reader, far_writer, there))
+                directions.create_task(self._pump(far_reader, writer, back))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            far_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+        """Carry one direction of one connection; the order of bytes never changes."""
+        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD_BYTES // PIECE_BYTES)
+        loop = asyncio.get_running_loop()
+
+        async def deliver() -> None:
+            due = 0.0
+            while True:
+                at, data = await held.get()
+                due = max(due, at)
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                await way.opened.wait()
+                if not data:
+                    writer.write_eof()
+                    return
+                writer.write(data)
+                way.carried_bytes += len(data)
+                await writer.drain()
+
+        delivering = asyncio.create_task(deliver())
+        try:
+            while True:
+                data = await reader.read(PIECE_BYTES)
+                await held.put((self._due(way, len(data), loop.time()), data))
+                if not data:
+                    await delivering
+                    return
+                if delivering.done():
+                    delivering.result()
+        finally:
+            delivering.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await delivering
+
+    def _due(self, way: Way, size: int, now: float) -> float:
+        """When a piece that comes now has arrived."""
+        late = way.delay_s + self._chance.uniform(0.0, way.jitter_s) + (REPEAT_S if self._chance.random() < way.loss else 0.0)
+        if way.bytes_per_s:
+            way.free_at = max(way.free_at, now) + size / way.bytes_per_s
+            now = way.free_at
+        return now + late
+
+
+def holder(address: Address, pids: Mapping[str, int]) -> str | None:
+    """Which of some processes has a TCP socket with this local address; read from /proc."""
+    port = f":{address[1]:04X}"
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(port):
+                inodes.add(f"socket:[{fields[9]}]")
+    for node, pid in pids.items():
+        with contextlib.suppress(OSError):  # the process may be ending
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor) in inodes:
+                        return node
+    return None

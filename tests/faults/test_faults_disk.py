@@ -1,0 +1,160 @@
+"""Disks that fail under a running node (a preloaded library: bad_disk.c), fill up (a small tmpfs), rot while it is down, or are gone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node.errors import EXIT_SYNC
+from ledgermq.node.local import Child
+from tests.cluster import leader, wait_for
+from tests.faults.faulty import TOPIC, FaultyCluster, faulty, judge, terms
+from tests.faults.histories import History
+
+pytestmark = pytest.mark.slow
+
+SOURCE = Path(__file__).parent / "bad_disk.c"
+SMALL_DISK_BYTES = 96 << 20
+
+
+@pytest.fixture(scope="session")
+def bad_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preloaded library, made here."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: calls of a running process cannot be made to fail")
+    library = tmp_path_factory.mktemp("bad-disk") / "bad_disk.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    return library
+
+
+class BadDisks(FaultyCluster):
+    """Every node runs with the library and a directory of orders of its own."""
+
+    library = Path()
+
+    def start(self, node: str) -> Child:
+        self.orders(node).mkdir(parents=True, exist_ok=True)
+        self.own_environment[node] = {"LD_PRELOAD": str(self.library), "FAULT_ORDERS": str(self.orders(node))}
+        return super().start(node)
+
+    def orders(self, node: str) -> Path:
+        return self.directory.parent / f"orders-{node}"
+
+    def order(self, node: str, what: str, part: str) -> Path:
+        """The next such call on a file whose path contains `part` fails; the order is there until then."""
+        waiting = self.orders(node) / f".{what}"
+        waiting.write_text(part)
+        return waiting.rename(self.orders(node) / what)
+
+
+@pytest.fixture
+def bad_disks(bad_disk: Path) -> type[BadDisks]:
+    return type("BadDisksHere", (BadDisks,), {"library": bad_disk})
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path: Path, bad_disks: type[BadDisks], role: str) -> None:
+    """The sync after it would have succeeded: it is never asked. The node ends with its own status, and comes back by log and peers."""
+    with faulty(tmp_path, kind=bad_disks) as cluster:
+        assert isinstance(cluster, BadDisks)
+        with History(cluster, TOPIC) as history:
+            leads = leader(cluster)
+            victim = leads if role == "leader" else cluster.others(leads)[0]
+            order = cluster.order(victim, "sync", f"/dledger-{victim}/data/")
+            child = cluster.children[victim]
+            wait_for(lambda: child.exit_code is not None, 30, "a node that ends after a failed sync")
+            assert child.exit_code == EXIT_SYNC and not order.exists()
+            assert cluster.last_error(victim)
+            history.progress()
+            cluster.start(victim)
+            cluster.wait_ready(nodes=[victim])
+            history.progress()
+        judge(cluster, history)
+
+
+def test_an_unreadable_entry_ends_in_no_wrong_answer(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
+    """EIO when the leader reads its log for a follower that was away: nobody gets wrong bytes, the leader does not go on as if nothing had
+    been, and with a disk that reads again everything is whole."""
+    with faulty(tmp_path, kind=bad_disks) as cluster:
+        assert isinstance(cluster, BadDisks)
+        with History(cluster, TOPIC) as history:
+            leads = leader(cluster)
+            away = cluster.others(leads)[0]
+            cluster.kill(away)
+            history.progress()
+            order = cluster.order(leads, "read", f"/dledger-{leads}/data/")
+            cluster.start(away)
+            wait_for(lambda: not order.exists(), 30, "a read of the leader's log")
+            child = cluster.children[leads]
+            wait_for(lambda: child.exit_code is not None or cluster.ready(leads), 30, "what the leader makes of it")
+            history.progress()
+            if child.exit_code is not None:
+                assert child.exit_code == EXIT_SYNC
+                cluster.start(leads)
+            cluster.wait_ready()
+            history.progress()
+        judge(cluster, history)
+
+
+class SmallDisks(FaultyCluster):
+    """Every node's directory is a small file system in memory."""
+
+    mounted: list[Path]
+
+    def start(self, node: str) -> Child:
+        data = self.data(node)
+        if not data.is_mount():
+            data.mkdir(parents=True, exist_ok=True)
+            done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(data)], capture_output=True)
+            if done.returncode:
+                pytest.skip(f"no file system of a given size can be mounted: {done.stderr.decode().strip()}")
+        return super().start(node)
+
+    def fill(self, node: str) -> Path:
+        """Write until the disk takes no more; the file that must go to make room."""
+        filler = self.data(node) / "controller" / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(64 << 10))
+            except OSError:
+                pass
+        return filler
+
+
+@pytest.fixture
+def unmounted(tmp_path: Path) -> Iterator[None]:
+    """After the test, whatever became of it, no file system is left mounted under its directory."""
+    yield
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if (mount := line.split(" ")[1]).startswith(str(tmp_path)):
+            subprocess.run(["umount", mount], check=True)
+
+
+@pytest.mark.usefixtures("unmounted")
+def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
+    """A follower's full disk costs nothing; a leader's, or everybody's, costs writes, not leadership or reads; with room all goes on by
+    itself."""
+    with faulty(tmp_path, kind=SmallDisks) as cluster:
+        assert isinstance(cluster, SmallDisks)
+        with History(cluster, TOPIC, body_bytes=2000) as history:
+            leads = leader(cluster)
+            follower = cluster.others(leads)[0]
+            filler = cluster.fill(follower)
+            history.progress(100)
+            filler.unlink()
+            fillers = [cluster.fill(node) for node in cluster.nodes]
+            refused = sum(send.offset is None for sender in history.senders for send in sender.sends)
+            wait_for(lambda: sum(s.offset is None for x in history.senders for s in x.sends) > refused + 5, 30, "refused writes")
+            before, reads = max(terms(cluster).values()), len(history.readers[0].reads)
+            wait_for(lambda: len(history.readers[0].reads) > reads + 5, 30, "reads while the disks are full")
+            for filler in fillers:
+                filler.unlink()
+            history.progress(100)
+            assert max(terms(cluster).values()) == before, "full disks cost an election"
+        judge(cluster, history)

@@ -1,0 +1,178 @@
+"""The proxy does what its rules say, and nothing else: a fault suite on a wire that loses bytes by itself would prove nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.proxy import Network, holder
+
+HOST = "127.0.0.99"
+"""Where b is known; it listens on another address."""
+
+
+class Echo:
+    """Sends everything back; stands for the node that is dialled."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(65536):
+                    connection.sendall(data)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    echo = Echo()
+    yield echo
+    echo.close()
+
+
+@pytest.fixture
+def network(echo: Echo) -> Iterator[Network]:
+    network = Network({"a": [], "b": [((HOST, echo.port), ("127.0.0.1", echo.port))]}, lambda _: "a", seed=1)
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def connection(network: Network, echo: Echo) -> Iterator[socket.socket]:
+    """From a to b, through the proxy."""
+    with dial(echo) as connection:
+        yield connection
+
+
+def dial(echo: Echo) -> socket.socket:
+    return socket.create_connection((HOST, echo.port), timeout=10)
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        data = connection.recv(size - len(got))
+        assert data, "the connection ended"
+        got += data
+    return got
+
+
+def silent(connection: socket.socket, for_s: float = 0.3) -> bool:
+    connection.settimeout(for_s)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        connection.settimeout(10)
+
+
+def test_bytes_come_through_whole_and_in_order(network: Network, connection: socket.socket) -> None:
+    """Also with delay, jitter, loss and a cap, which change when bytes come and nothing else."""
+    sent = bytes(range(256)) * 4096
+    network.shape(network.ways, delay_s=0.005, jitter_s=0.02, loss=0.05, bytes_per_s=20e6)
+    sender = threading.Thread(target=connection.sendall, args=(sent,), daemon=True)
+    sender.start()
+    assert receive(connection, len(sent)) == sent
+    sender.join(10)
+    assert network.carried_bytes("a", "b") == network.carried_bytes("b", "a") == len(sent)
+
+
+@pytest.mark.parametrize("way", [("a", "b"), ("b", "a")])
+def test_a_blocked_way_holds_what_travels_on_it_until_it_is_healed(
+    network: Network, connection: socket.socket, way: tuple[str, str]
+) -> None:
+    """The other way goes on: that is what makes a one-way partition."""
+    connection.sendall(b"before")
+    assert receive(connection, 6) == b"before"
+    network.block([way])
+    connection.sendall(b"during")
+    assert silent(connection)
+    assert network.carried_bytes("a", "b") == (12 if way == ("b", "a") else 6)
+    network.heal()
+    assert receive(connection, 6) == b"during"
+
+
+def test_a_connection_made_into_a_blocked_way_stays_silent(network: Network, echo: Echo) -> None:
+    """It is accepted, as by a kernel that is cut off afterwards, and comes to life with the way."""
+    network.isolate("b")
+    with dial(echo) as connection:
+        connection.sendall(b"x")
+        assert silent(connection)
+        network.heal()
+        assert receive(connection, 1) == b"x"
+
+
+def test_a_reset_ends_connections_and_later_ones_work(network: Network, connection: socket.socket, echo: Echo) -> None:
+    """Both ends learn it; nobody waits for a time-out."""
+    connection.sendall(b"x")
+    receive(connection, 1)
+    network.reset()
+    with pytest.raises(OSError):
+        for _ in range(100):
+            connection.sendall(b"x")
+            if connection.recv(1) == b"":
+                raise ConnectionResetError
+    with dial(echo) as another:
+        another.sendall(b"y")
+        assert receive(another, 1) == b"y"
+
+
+def test_delay_and_cap_take_their_time(network: Network, connection: socket.socket) -> None:
+    """A lower bound only: a machine may be slower than the wire."""
+    network.shape([("a", "b")], delay_s=0.1)
+    began = time.monotonic()
+    connection.sendall(b"x")
+    receive(connection, 1)
+    assert time.monotonic() - began >= 0.1
+    network.heal()
+    network.shape([("a", "b")], bytes_per_s=1e6)
+    began = time.monotonic()
+    connection.sendall(bytes(300_000))
+    receive(connection, 300_000)
+    assert time.monotonic() - began >= 0.25
+
+
+def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connection: socket.socket) -> None:
+    """Held on a blocked way, delivered after it."""
+    connection.sendall(b"x")
+    receive(connection, 1)
+    network.block([("b", "a")])
+    connection.shutdown(socket.SHUT_WR)
+    assert silent(connection)
+    network.heal()
+    assert connection.recv(1) == b""
+
+
+def test_the_holder_of_a_connection_is_found(echo: Echo) -> None:
+    """By the port of its end, among the processes asked about; nobody else is taken for it."""
+    with dial_directly(echo) as connection:
+        address = connection.getsockname()
+        assert holder(address, {"me": os.getpid()}) == "me"
+        assert holder(address, {"init": 1}) is None
+        assert holder(address, {"gone": 1 << 22}) is None
+
+
+def dial_directly(echo: Echo) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", echo.port), timeout=10)
