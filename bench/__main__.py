@@ -31,6 +31,8 @@ MODULES = (
     "official",
     "receive",
     "failover",
+    "transfer",
+    "catch_up",
     "memory",
     "idle",
     "audit_scan",
@@ -72,6 +74,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="how often each is repeated (default: its own)")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
     options = parser.parse_args()
+    options.names = [name.replace("-", "_") for name in options.names]
     unknown = set(options.names) - set(MODULES)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
@@ -90,6 +93,8 @@ def main() -> None:
     for module in chosen:
         result = measure(module, options.directory, options.runs or module.RUNS)
         print(json.dumps({key: result[key] for key in ("benchmark", "runs", "medians")}, indent=1), flush=True)
+        if hasattr(module, "table"):
+            print(module.table(result["medians"]), flush=True)
         report.save(module.NAME, result)
 
 

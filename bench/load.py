@@ -11,6 +11,8 @@ import asyncio
 import itertools
 import json
 import resource
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -52,14 +54,20 @@ def cpu_s() -> float:
 class Meter:
     """Latencies of the acknowledged calls between two moments; made when the requests are, so that processor time is that of the calls."""
 
-    def __init__(self, warm_up_s: float, seconds: float) -> None:
-        self.begin = time.monotonic() + warm_up_s
+    def __init__(self, warm_up_s: float, seconds: float, *, steered: bool = False) -> None:
+        self.begin = float("inf") if steered else time.monotonic() + warm_up_s
         self.end = self.begin + seconds
-        self._seconds = seconds
         self.latencies: list[float] = []
         self.messages = 0
         self.total = 0
         self._cpu_s = cpu_s()
+
+    def steer(self) -> None:
+        """The two moments are lines on stdin instead; returns after the second."""
+        sys.stdin.readline()
+        self.begin = time.monotonic()
+        sys.stdin.readline()
+        self.end = time.monotonic()
 
     def count(self, started: float, messages: int = 1) -> None:
         now = time.monotonic()
@@ -74,7 +82,7 @@ class Meter:
             "messages": self.messages,
             "total": self.total,
             "client_cpu_s": round(cpu_s() - self._cpu_s, 2),
-            "messages_per_s": round(self.messages / self._seconds, 1),
+            "messages_per_s": round(self.messages / (self.end - self.begin), 1),
             "p50_ms": round(percentile(ordered, 0.5) * 1000, 3),
             "p99_ms": round(percentile(ordered, 0.99) * 1000, 3),
             "max_ms": round(ordered[-1] * 1000, 3),
@@ -85,7 +93,9 @@ async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
     """`window` sends in flight for a fixed time; with a rate, at most `window`, begun at fixed distances."""
     call: Any = channel.unary_unary(SERVICE + "SendMessage")
     waiting = iter(requests(options.topic, options.limit, options.body_bytes, 1))
-    meter = Meter(options.warm_up_s, options.seconds)
+    meter = Meter(options.warm_up_s, options.seconds, steered=options.steered)
+    if options.steered:
+        threading.Thread(target=meter.steer, daemon=True).start()
     began, turns = time.monotonic(), itertools.count()
 
     async def worker() -> None:
@@ -193,6 +203,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rate", type=float, help="sends a second")
+    parser.add_argument("--steered", action="store_true", help="send: measure from one line on stdin to the next")
     parser.add_argument("--limit", type=int, default=300_000)
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--warm-up-s", type=float, default=2)
