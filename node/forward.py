@@ -19,8 +19,8 @@ from prometheus_client import Counter
 
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
+from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
-from ledgermq.node.peers import Lost, NotSent
 from ledgermq.proto import peer_pb2
 
 # How long a call waits before it tries again when nothing announces that anything changed.

@@ -35,6 +35,12 @@ EXECUTED_CALLS = Counter(
 PEER_PACKETS_DROPPED = Counter(
     "ledgermq_peer_packets_dropped_total", "Replication packets dropped because a peer's queue was full.", ["peer"], registry=REGISTRY
 )
+PEER_PACKETS_BARRED = Counter(
+    "ledgermq_peer_packets_barred_total",
+    "Replication packets not taken because the sender's data directory is not the one its broker group knows.",
+    ["peer", "group"],
+    registry=REGISTRY,
+)
 PEER_REFUSALS = Counter("ledgermq_peer_refusals_total", "Greetings refused on the peer port, by reason.", ["reason"], registry=REGISTRY)
 PEER_CONNECTS = Counter("ledgermq_peer_connects_total", "Outgoing streams to a peer that were established.", ["peer"], registry=REGISTRY)
 RECOVERY_SECONDS = Gauge(

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from ledgermq import __version__
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import GroupView
+from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
-from ledgermq.node.peers import Lost, NotSent
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import ReplicaStatus, Role

@@ -30,14 +30,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ledgermq import __version__
 from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
-from ledgermq.node.config import NodeAddress, NodeConfig
+from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.controller.metadata import State
+from ledgermq.node.core.calls import GroupView, Returned
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.engine import Engine
-from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, EXIT_SPACE, FatalError
+from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.greeting import Greeter, PeerBook
+from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.groups import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
@@ -45,10 +46,12 @@ from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
+from ledgermq.node.peer_book import PeerBook
 from ledgermq.node.peers import Peers
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
+from ledgermq.node.roster import Roster
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
@@ -60,6 +63,7 @@ from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 MESSAGING = "apache.rocketmq.v2.MessagingService"
 HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
+RETURNS_EVERY_S = 1.0
 GARBAGE_THRESHOLD = 20_000
 # What calls forwarded by peers get to finish in, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
@@ -235,13 +239,16 @@ class Node:
         self.config = config
         boot_id = uuid.uuid4().hex
         side = _PeerSide()
-        others = {name: target(address.host, address.peer_port) for name, address in config.nodes.items() if name != config.node}
+        self.roster = Roster(config.node, addresses_of(config), disk, str(config.data.absolute() / "controller"))
+        if lost := self.roster.load():
+            log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
         identities = {name: item.identity for name, item in hosted.items()}
         book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         book.load()
         self._book, self._hosted = book, hosted
-        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, frozenset(others), identities, book)
-        self.peers = Peers(others, greeter, side, config.limits.peer_queue_bytes)
+        boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
+        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
+        self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes)
         self.engine = Engine(
             {name: item.group for name, item in hosted.items()},
             send_packets=self.peers.send_packets,
@@ -250,7 +257,7 @@ class Node:
         )
         replicas = {group.name: group.replicas for group in config.cluster.groups}
         self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
-        self.controller = Controller(_controller_config(config, secret))
+        self.controller = Controller(_controller_config(config, secret, self.roster))
         self.overview = Overview(config, self.engine, self.peers.links)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
         self.retainer = Retainer(config, disk, {name: found.group for name, found in hosted.items()}, self.engine, self.forwarder)
@@ -267,6 +274,8 @@ class Node:
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
+        self._saving: asyncio.Task[None] | None = None
+        self._save_lock = asyncio.Lock()
         self._views: dict[str, GroupView] = {}
         side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
 
@@ -276,7 +285,7 @@ class Node:
         self.engine.on_hidden(self._view_hidden)
         for name, item in self._hosted.items():
             item.group.connect(functools.partial(self.engine.wake, name), self._sender(name))
-        self.controller.on_change(lambda state: self.reconciler.changed())
+        self.controller.on_change(self._intent_changed)
         self.controller.on_failure(end_process)
         self.engine.start()
         await self.controller.start()
@@ -288,7 +297,7 @@ class Node:
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
         await self._listen("http_port", address.http_port, lambda: self.http.listen(host, address.http_port))
         self.peers.dial()
-        self._tasks = [asyncio.create_task(self._announce()), asyncio.create_task(self._publish_health())]
+        self._tasks = [asyncio.create_task(work) for work in (self._announce(), self._publish_health(), self._tell_returns())]
         spare_the_collector()
 
     async def stop(self) -> None:
@@ -310,9 +319,29 @@ class Node:
         await self.controller.stop()
         await self.http.stop()
 
+    def _intent_changed(self, state: State) -> None:
+        self.reconciler.changed()
+        changed = self.roster.told(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
+        if changed:
+            self.peers.set_peers(self.roster.peers())
+            self.controller.move(self.roster.controllers())
+            self._saving = asyncio.create_task(self._save_roster())
+
+    async def _save_roster(self) -> None:
+        try:
+            async with self._save_lock:
+                await asyncio.to_thread(self.roster.save)
+        except OSError as error:
+            if not is_no_space(error):
+                what = f"the addresses of the nodes could not be written ({error})"
+                end_process(FatalError(EXIT_SYNC, what, "check the disk, then start the node again"))
+            log.warning("the addresses of the nodes could not be written, the disk is full")
+
     def _view_changed(self, group: str, view: GroupView) -> None:
         """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
         former, self._views[group] = self._views.get(group), view
+        if view.members is not None and (former is None or former.members != view.members):
+            self._book.name(group, view.members.incarnations)
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()
@@ -357,10 +386,11 @@ class Node:
 
     async def _announce(self) -> None:
         """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""
-        nodes = {
-            name: {"client": target(a.host, a.client_port), "peer": target(a.host, a.peer_port)} for name, a in self.config.nodes.items()
-        }
+        nodes = addresses_of(self.config)
         groups = {group.name: group.replicas for group in self.config.cluster.groups}
+        if self.config.join:
+            # What this node's file says of the cluster is what the cluster told whoever wrote it.
+            return
         while True:
             try:
                 await self.controller.announce(nodes, groups)
@@ -368,6 +398,14 @@ class Node:
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
+
+    async def _tell_returns(self) -> None:
+        """A peer that came back with another directory is told to its group, again and again: whoever leads takes it in."""
+        while True:
+            for group in self._hosted:
+                for node, incarnation in self._book.returned(group).items():
+                    self.engine.tell(group, Returned(node, incarnation))
+            await asyncio.sleep(RETURNS_EVERY_S)
 
     async def _publish_health(self) -> None:
         """The gRPC health service follows readiness."""
@@ -400,8 +438,11 @@ class Node:
         missing = self._not_met_by(group)
         what = f"broker group {group}: this replica takes no part before each other replica has met its data directory"
         waits = [f"{what}; missing: {', '.join(missing)}"] if missing else []
-        links = (self.peers.links[peer] for peer in sorted(self._hosted[group].others))
-        return waits + [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
+        links = [link for _, link in sorted(self.peers.links.items())]
+        waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
+        book = self._book
+        waits += [f"not heard: {why}" for (barred, _), why in sorted(book.barred.items()) if barred == group]
+        return waits + [f"not heard by {node}: {why}" for (told, node), why in sorted(book.told.items()) if told == group]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}
@@ -417,13 +458,18 @@ def target(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _controller_config(config: NodeConfig, secret: bytes) -> ControllerConfig:
-    def at(address: NodeAddress) -> str:
-        return target(address.host, address.controller_port)
+def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
+    """The configuration's nodes as the controller quorum knows them: kind → host:port."""
+    ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
+    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.nodes.items()}
 
+
+def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
     return ControllerConfig(
         node=config.node,
-        addresses={name: at(address) for name, address in config.nodes.items()},
+        addresses=roster.controllers() | {config.node: target(config.address.host, config.address.controller_port)},
+        first_voters=tuple(config.nodes),
+        joining=bool(config.join),
         listen=target(config.listen_host, config.address.controller_port),
         directory=str(config.data.absolute() / "controller"),
         cluster_id=config.cluster_id,

@@ -46,7 +46,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version", "format_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Hello(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -61,26 +62,35 @@ class Hello(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupIdentity]
     nonce: bytes
     version: str
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ...) -> None: ...
+    format_max: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
 
 class GroupIdentity(_message.Message):
-    __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version")
+    __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version", "generation", "boots", "recorded_incarnation", "objection")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     DATA_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BOOTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OBJECTION_FIELD_NUMBER: _ClassVar[int]
     group: str
     log_id: str
     replica: str
     incarnation: str
     data_file_bytes: int
     format_version: int
-    def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ...) -> None: ...
+    generation: int
+    boots: _containers.RepeatedScalarFieldContainer[str]
+    recorded_incarnation: str
+    objection: str
+    def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +98,8 @@ class HelloReply(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -95,7 +107,9 @@ class HelloReply(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupIdentity]
     version: str
     refusal: str
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+    refusal_reason: str
+    format_max: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
 
 class Replication(_message.Message):
     __slots__ = ("group", "header", "payload")

@@ -20,6 +20,9 @@ FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 NODE_FILE = "node.json"
 PEERS_FILE = "peers.json"
+BOOTS_FILE = "boots.json"
+BOOTS_LISTED = 32
+BOOT_WORD_CHARS = 12
 
 DATA_FILE_BYTES_MIN = 4096
 INDEX_UNIT_BYTES = 32
@@ -140,8 +143,51 @@ def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
     return frozenset(str(node) for node in met_by)
 
 
-def write_peers(disk: Disk, state_directory: str, peers: Mapping[str, str], met_by: Iterable[str]) -> None:
-    sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", {"peers": dict(peers), "met_by": sorted(met_by)})
+def read_peer_boots(disk: Disk, state_directory: str) -> dict[str, tuple[str, int, str]]:
+    """Node → (incarnation, generation, word) of the last start that each peer told of; empty when none did."""
+    path = f"{state_directory}/{PEERS_FILE}"
+    boots = sealed_json.read(disk, path).get("boots", {}) if disk.exists(path) else {}
+    if not isinstance(boots, dict):
+        raise Damaged(f"{path} has no table of the peers' starts: it was damaged or edited by hand")
+    return {str(node): (str(incarnation), int(generation), str(word)) for node, (incarnation, generation, word) in boots.items()}
+
+
+def write_peers(
+    disk: Disk,
+    state_directory: str,
+    peers: Mapping[str, str],
+    met_by: Iterable[str],
+    boots: Mapping[str, tuple[str, int, str]] | None = None,
+) -> None:
+    value: dict[str, Any] = {"peers": dict(peers), "met_by": sorted(met_by)}
+    if boots:
+        value["boots"] = {node: list(told) for node, told in boots.items()}
+    sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Boots:
+    """The starts of a process on one directory: how many, and the first characters of the boot ids of the last of them, the newest last."""
+
+    generation: int = 0
+    words: tuple[str, ...] = ()
+
+    def begun(self, boot_id: str) -> Boots:
+        """With one more start."""
+        return Boots(self.generation + 1, (*self.words, boot_id[:BOOT_WORD_CHARS])[-BOOTS_LISTED:])
+
+
+def note_boot(disk: Disk, state_directory: str, boot_id: str) -> Boots:
+    """Record a start durably, before the process says anything to anybody. Raises Damaged."""
+    path = f"{state_directory}/{BOOTS_FILE}"
+    former = Boots()
+    if disk.exists(path):
+        value = sealed_json.read(disk, path)
+        former = Boots(int(value["generation"]), tuple(value["boots"]))
+    boots = former.begun(boot_id)
+    disk.mkdirs(state_directory)
+    sealed_json.write(disk, path, {"generation": boots.generation, "boots": list(boots.words)})
+    return boots
 
 
 def _read(disk: Disk, path: str) -> dict[str, Any] | None:

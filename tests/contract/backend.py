@@ -24,7 +24,7 @@ from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.peers import NotSent
+from ledgermq.node.links import NotSent
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.proto import messaging_pb2 as pb

@@ -11,7 +11,7 @@ import pytest
 from ledgermq.node import forward
 from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
 from ledgermq.node.forward import CallRefused, Forwarder
-from ledgermq.node.peers import Lost, NotSent
+from ledgermq.node.links import Lost, NotSent
 from ledgermq.proto import peer_pb2
 
 Result = peer_pb2.ForwardResult

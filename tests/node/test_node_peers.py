@@ -16,11 +16,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node import peers as transport
+from ledgermq.node import metrics
+from ledgermq.node import peer_stream as transport
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.errors import FatalError
-from ledgermq.node.greeting import Greeter, PeerBook, Refused
-from ledgermq.node.peers import Lost, NotSent, Outbox, Peers
+from ledgermq.node.greeting import Greeter
+from ledgermq.node.links import Lost, NotSent
+from ledgermq.node.peer_book import PeerBook, Refused
+from ledgermq.node.peer_stream import Outbox
+from ledgermq.node.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.storage.identity import mint, read_met_by, read_peers
@@ -99,12 +103,26 @@ class FailingDisk(RealDisk):
         raise OSError(self.number, os.strerror(self.number), path)
 
 
+@dataclass(frozen=True)
+class FixedRoll:
+    """Which nodes there are."""
+
+    peers: frozenset[str]
+    gone: frozenset[str] = frozenset()
+
+    def knows(self, node: str) -> bool:
+        return node in self.peers
+
+    def removed(self, node: str) -> bool:
+        return node in self.gone
+
+
 def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
     path = directory / name / "state"
     book = PeerBook(RealDisk(), {"g1": str(path)}, _fail)
     book.load()
-    others = frozenset(NAMES) - {name}
-    return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, others, {"g1": identity(name)}, book), **changes)
+    roll = FixedRoll(frozenset(NAMES) - {name})
+    return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, roll, {"g1": identity(name)}, book), **changes)
 
 
 @asynccontextmanager
@@ -113,7 +131,7 @@ async def pair(directory: Path, one: Greeter | None = None, two: Greeter | None 
     there, here = Recorder(), Recorder()
     accepting = Peers({}, two or greeter(directory, "n2"), there, 1 << 20)
     port = await accepting.listen("127.0.0.1:0")
-    dialling = Peers({"n2": f"127.0.0.1:{port}"}, one or greeter(directory, "n1"), here, 1 << 20)
+    dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, one or greeter(directory, "n1"), here, 1 << 20)
     dialling.dial()
     try:
         yield dialling.links["n2"], here, there, accepting, port
@@ -196,45 +214,64 @@ def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> 
     asyncio.run(main(greeter(tmp_path, "n2", node="n3", identities={}), "leads to node n3"))
 
 
-def test_replaced_data_directory_is_refused(tmp_path: Path) -> None:
-    """A peer that comes back with another incarnation than the recorded one has lost what it promised: it may not speak."""
+def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_path: Path) -> None:
+    """A peer that comes back with another incarnation has lost what it promised: its group hears nothing of it, the node does."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, _, _, _):
             await here.until(lambda: link.up)
-        replaced = greeter(tmp_path, "n1", identities={"g1": identity("n1", incarnation=2)})
-        async with pair(tmp_path, one=replaced) as (link, _, there, _, _):
-            async with asyncio.timeout(20):
-                while link.refusal is None:
-                    await asyncio.sleep(0.01)
-            assert "data directory replaced" in link.refusal
+        replaced = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
+        two = greeter(tmp_path, "n2")
+        async with pair(tmp_path, one=replaced, two=two) as (link, here, there, _, _):
+            await here.until(lambda: link.up)
+            dropped = metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get()
+            link.send_packet("g1", PeerPacket(b"h"))
+            assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
             assert not there.packets_seen
+            assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
+            assert "data directory replaced" in replaced.book.told["g1", "n2"], "it is told why"
+            assert two.book.returned("g1") == {"n1": identity("n1", incarnation=2).incarnation}
+            assert replaced.book.met_by["g1"] == frozenset(), "nobody has recorded this directory"
+            two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+            link.send_packet("g1", PeerPacket(b"again"))
+            await there.until(lambda: bool(there.packets_seen))
+            assert there.packets_seen[0][2].header == b"again" and not two.book.returned("g1")
 
     asyncio.run(main())
 
 
-def test_a_fresh_directory_has_not_been_met_by_a_peer_that_refuses_it_whoever_dials(tmp_path: Path) -> None:
-    """The peer proves who it is to the fresh directory before it refuses: it is known then, but it does not know us."""
+def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(tmp_path: Path) -> None:
+    """The peer proves who it is to the fresh directory, and tells which one it has recorded: it is known then, but it does not know us."""
     one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
     two.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32))
-    one.check_reply(b"n" * 32, two.reply(b"n" * 32), "n2")
+    one.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
     assert one.book.met_by == {"g1": {"n2"}}
     fresh = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
     fresh.check_hello(b"c" * 32, two.hello(b"c" * 32, b"n" * 32))
-    with pytest.raises(Refused, match="data directory replaced"):
-        two.check_reply(b"n" * 32, fresh.reply(b"n" * 32), "n1")
-    with pytest.raises(Refused, match="data directory replaced"):
-        two.check_hello(b"c" * 32, fresh.hello(b"c" * 32, b"n" * 32))
+    two.check_reply(b"n" * 32, fresh.reply(asked("n2")), "n1")
+    two.check_hello(b"c" * 32, fresh.hello(b"c" * 32, b"n" * 32))
+    fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
+    assert set(two.book.barred) == {("g1", "n1")} and two.book.met_by["g1"] == frozenset(), "nor does the fresh one's word count"
     assert fresh.book.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.book.met_by == {"g1": frozenset()}
+    # Even once the group's record names the fresh directory, only the fresh one's own log may tell it so.
+    two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+    fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
+    assert not two.book.barred and fresh.book.met_by == {"g1": frozenset()}
+
+
+def asked(node: str) -> peer_pb2.Hello:
+    """A hello as far as the answer depends on it."""
+    return peer_pb2.Hello(node=node, nonce=b"n" * 32)
 
 
 def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path: Path) -> None:
     """Both found nobody known; the second must not replace what the first was told."""
     book = greeter(tmp_path, "n2").book
-    assert book.remember("g1", "n1", "one") and not book.remember("g1", "n1", "two") and book.remember("g1", "n1", "one")
-    assert not book.remember("g1", "n1", "two", knows_us=True) and book.met_by["g1"] == frozenset()
+    for incarnation in ("one", "two", "one", "two"):
+        book.greeted("g1", "n1", incarnation, None)
+        assert (("g1", "n1") in book.barred) == (incarnation == "two")
     assert read_peers(RealDisk(), book.directories["g1"]) == {"n1": "one"}
-    assert book.remember("g1", "n1", "one", knows_us=True) and book.remember("g1", "n1", "one")
+    book.note_met_by("g1", "n1")
     again = PeerBook(RealDisk(), book.directories, _fail)
     again.load()
     assert (again.known, again.met_by) == ({"g1": {"n1": "one"}}, {"g1": {"n1"}}), "once met is met for ever"
@@ -245,11 +282,11 @@ def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_i
     fatal: list[FatalError] = []
     full = PeerBook(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
     with pytest.raises(Refused, match="free disk space"):
-        full.remember("g1", "n1", "one")
+        full.greeted("g1", "n1", "one", None)
     assert not fatal and full.known == {"g1": {}}
     broken = PeerBook(FailingDisk(errno.EIO), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
     with pytest.raises(OSError):
-        broken.remember("g1", "n1", "one")
+        broken.greeted("g1", "n1", "one", None)
     assert [error.exit_code for error in fatal] == [73] and broken.known == {"g1": {}}
 
 
@@ -264,7 +301,7 @@ def test_proof_cannot_be_reflected_or_replayed(tmp_path: Path) -> None:
     tampered.node = "n9"
     with pytest.raises(Refused, match="secret"):
         two.check_hello(b"c" * 32, tampered)
-    reply = two.reply(b"c" * 32)
+    reply = two.reply(peer_pb2.Hello(node="n1", nonce=b"c" * 32))
     # Byte for byte what the other side said: only the label in the proof tells the directions apart.
     mirrored = peer_pb2.Hello.FromString(reply.SerializeToString())
     with pytest.raises(Refused, match="secret"):

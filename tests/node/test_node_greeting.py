@@ -1,0 +1,198 @@
+"""Who is let in on the peer port, beyond the secret: old copies, doubles, removed nodes, and format versions one apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.greeting import Greeter
+from ledgermq.node.peer_book import Boots, PeerBook, Refused, descends
+from ledgermq.node.peers import Peers
+from ledgermq.proto import peer_pb2
+from ledgermq.storage.identity import BOOTS_LISTED, note_boot
+from ledgermq.storage.real_disk import RealDisk
+from tests.node.test_node_peers import FixedRoll, Recorder, _fail, greeter, identity, pair
+
+
+def met(there: Greeter, one: Greeter, alive: str | None = None) -> None:
+    """`one` greets `there`."""
+    there.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32), alive)
+
+
+def started(directory: Path, boot: str, **changes: Any) -> Greeter:
+    """n1's next start on a directory."""
+    boots = note_boot(RealDisk(), str(directory / "n1" / "state"), boot)
+    return greeter(directory, "n1", boot_id=boot, boots={"g1": boots}, **changes)
+
+
+# -- old copies
+
+
+@given(st.lists(st.uuids(), min_size=1, max_size=3 * BOOTS_LISTED), st.integers(0, 3 * BOOTS_LISTED), st.integers(0, 3 * BOOTS_LISTED))
+def test_later_states_of_a_directory_descend_from_earlier_ones_and_never_the_other_way_round(
+    boots: Sequence[Any], seen: int, shown: int
+) -> None:
+    """Whatever a peer has heard last, all later starts are recognised; an earlier state never passes for a later one."""
+    states = [Boots()]
+    for boot in boots:
+        states.append(states[-1].begun(boot.hex))
+    last, now = states[min(seen, len(boots))], states[min(shown, len(boots))]
+    if last.generation:
+        assert descends(now, last.generation, last.words[-1]) == (now.generation >= last.generation)
+    if now.generation >= last.generation > 0 and now.generation - last.generation < BOOTS_LISTED:
+        assert not descends(now, last.generation, "another"), "a copy that was started elsewhere does not descend"
+
+
+def test_starts_survive_on_disk(tmp_path: Path) -> None:
+    """The count is for ever, the list is bounded."""
+    for number in range(1, BOOTS_LISTED + 5):
+        boots = note_boot(RealDisk(), str(tmp_path), f"boot-{number:04}-and-more")
+        assert boots.generation == number and boots.words[-1] == f"boot-{number:04}-an" and len(boots.words) == min(number, BOOTS_LISTED)
+
+
+def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
+    """The peers have heard of a later start than the directory knows: it has forgotten what it promised since. That outlives their restart,
+    and the good directory is welcome again."""
+    two = greeter(tmp_path, "n2")
+    for boot in ("first", "second", "third"):
+        met(two, started(tmp_path / "a", boot))
+        assert not two.book.barred
+    for boot in ("first", "backup"):
+        old = started(tmp_path / "b", boot)
+    again = greeter(tmp_path, "n2")
+    met(again, old)
+    assert "old copy (start 2 of it, while start 3 was heard already)" in again.book.barred["g1", "n1"]
+    assert not again.book.returned("g1"), "the group is not asked to take it in: it may be the good one's double"
+    met(again, started(tmp_path / "a", "fourth"))
+    assert not again.book.barred
+
+
+def test_a_copy_that_ran_makes_the_original_an_old_copy(tmp_path: Path) -> None:
+    """Two directories with one past: whoever was heard last is the node, and the other is told, however often each was started."""
+    two = greeter(tmp_path, "n2")
+    for directory in ("a", "b"):
+        started(tmp_path / directory, "common")
+    met(two, started(tmp_path / "a", "original"))
+    met(two, started(tmp_path / "a", "original-2"))
+    copy = [started(tmp_path / "b", f"copy-{k}") for k in range(3)][-1]
+    met(two, copy)
+    assert "a copy of it ran meanwhile" in two.book.barred["g1", "n1"]
+
+
+def test_a_replaced_directory_does_not_hide_an_old_copy_of_the_former_one(tmp_path: Path) -> None:
+    """Before the group has taken the new directory in, the former one counts, with all its starts."""
+    two = greeter(tmp_path, "n2")
+    met(two, started(tmp_path / "a", "one"))
+    met(two, started(tmp_path / "a", "two"))
+    met(two, started(tmp_path / "new", "x", identities={"g1": identity("n1", incarnation=2)}))
+    assert "data directory replaced" in two.book.barred["g1", "n1"]
+    met(two, started(tmp_path / "b", "backup"))
+    assert "old copy" in two.book.barred["g1", "n1"]
+
+
+# -- doubles and removed nodes
+
+
+def test_two_living_processes_of_one_name_are_told_apart_by_their_boot_ids(tmp_path: Path) -> None:
+    """The second is refused and leaves no trace; the first may reconnect."""
+    two = greeter(tmp_path, "n2")
+    met(two, started(tmp_path / "a", "first"))
+    started(tmp_path / "b", "first")
+    with pytest.raises(Refused, match=r"another process speaks as node n1 .*boot first, not second.*stop it") as caught:
+        met(two, started(tmp_path / "b", "second"), alive="first")
+    assert caught.value.reason == "alive"
+    met(two, started(tmp_path / "a", "first"), alive="first")
+
+
+def test_the_peer_port_refuses_a_copy_while_the_original_speaks_and_takes_its_next_life(tmp_path: Path) -> None:
+    """Two processes on copies of one directory: the second is kept out until the first is silent."""
+
+    async def main() -> None:
+        async with pair(tmp_path, one=greeter(tmp_path, "n1", boot_id="first")) as (link, here, _, _, port):
+            await here.until(lambda: link.up)
+            other = greeter(tmp_path / "copy", "n1", boot_id="second")
+            dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, other, Recorder(), 1 << 20)
+            dialling.dial()
+            try:
+                async with asyncio.timeout(20):
+                    while dialling.links["n2"].refusal is None:
+                        link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
+                        await asyncio.sleep(0.02)
+                assert "another process speaks as node n1" in (dialling.links["n2"].refusal or "") and link.up
+                await link.stop()
+                async with asyncio.timeout(20):
+                    while not dialling.links["n2"].up:
+                        await asyncio.sleep(0.02)
+            finally:
+                await dialling.stop()
+
+    asyncio.run(main())
+
+
+def test_a_removed_node_is_refused_by_name(tmp_path: Path) -> None:
+    """It is told what happened and how to undo it."""
+    two = greeter(tmp_path, "n2", roll=FixedRoll(frozenset(), frozenset({"n1"})))
+    with pytest.raises(Refused, match="node n1 was removed from this cluster; stop it, or let it in again: ledgermq member add n1"):
+        met(two, greeter(tmp_path, "n1"))
+
+
+# -- format versions
+
+
+def build(directory: Path, name: str, writes: int, reads: int) -> Greeter:
+    """A build that reads up to `reads`, on a directory written in `writes`."""
+    return greeter(directory, name, identities={"g1": replace(identity(name), format_version=writes)}, format_max=reads)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ((1, 1), (1, 1), None),
+        ((1, 1), (1, 2), None),  # they are upgraded, the group is not
+        ((1, 2), (1, 1), None),
+        ((1, 2), (2, 2), None),  # the group has switched, this directory has not applied it yet
+        ((2, 2), (1, 2), None),
+        ((1, 1), (2, 2), "writes format version 2, n2 reads up to 1; upgrade n2"),
+        ((2, 2), (1, 1), "reads up to format version 1, the group is written in 2; upgrade n1"),
+        ((3, 3), (1, 3), "more than one apart"),
+    ],
+)
+def test_builds_one_version_apart_work_together_until_the_group_has_switched(
+    tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int], said: str | None
+) -> None:
+    """(writes, reads) of both sides: a directory nobody here can read is refused, and told who has to be upgraded."""
+    two, one = build(tmp_path, "n2", *ours), build(tmp_path, "n1", *theirs)
+    if said is None:
+        met(two, one)
+        assert not two.book.barred
+    else:
+        with pytest.raises(Refused, match=said) as caught:
+            met(two, one)
+        assert caught.value.reason == "format"
+
+
+def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Path) -> None:
+    """So did all builds before the first that tells."""
+    two, one = build(tmp_path, "n2", 1, 2), build(tmp_path, "n1", 1, 0)
+    met(two, one)
+    with pytest.raises(Refused, match="reads up to format version 1"):
+        met(build(tmp_path / "later", "n2", 2, 2), one)
+
+
+def test_a_full_book_of_a_former_version_is_read(tmp_path: Path) -> None:
+    """Without the peers' starts; they are noted at the next greeting."""
+    book = PeerBook(RealDisk(), {"g1": str(tmp_path)}, _fail)
+    book.load()
+    book.greeted("g1", "n1", "one", None)
+    again = PeerBook(RealDisk(), {"g1": str(tmp_path)}, _fail)
+    again.load()
+    assert again.boots == {"g1": {}}
+    again.greeted("g1", "n1", "one", Boots(4, ("a", "b")))
+    assert again.boots == {"g1": {"n1": ("one", 4, "b")}}
