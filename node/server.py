@@ -401,7 +401,12 @@ class Node:
 
     async def _tell_returns(self) -> None:
         """A peer that came back with another directory is told to its group, again and again: whoever leads takes it in."""
+        said: set[str] = set()
         while True:
+            reasons = {*self._book.barred.values(), *self._book.told.values()}
+            for reason in sorted(reasons - said):
+                log.error("packets are not taken", reason=reason)
+            said = reasons
             for group in self._hosted:
                 for node, incarnation in self._book.returned(group).items():
                     self.engine.tell(group, Returned(node, incarnation))
