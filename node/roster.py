@@ -33,6 +33,8 @@ class Roster:
         self._revision = 0
         self._told: Mapping[str, Addresses] = {}
         self._removed: frozenset[str] = frozenset()
+        self._configured: Addresses | None = None
+        """What this node's configuration said of itself in its last life that was told anything."""
 
     def load(self) -> str | None:
         """What an earlier life was told; a sentence when the file is of no use. The quorum tells it all again."""
@@ -48,6 +50,7 @@ class Roster:
         self._revision = int(value["revision"])
         self._told = {str(name): _addresses(at) for name, at in value["nodes"].items()}
         self._removed = frozenset(value["removed"])
+        self._configured = _addresses(value["configured"])
         return None
 
     def told(self, revision: int, nodes: Mapping[str, Mapping[str, str]], removed: Iterable[str], *, current: bool) -> bool:
@@ -63,11 +66,16 @@ class Roster:
         self._told, self._removed = now, gone
         return True
 
+    def has_moved(self) -> None:
+        """The quorum knows where this node is now."""
+        self._configured = self._seeds[self._node]
+
     def save(self) -> None:
         """Durably. Raises OSError."""
         self._disk.mkdirs(self._directory)
         nodes = {name: dict(at) for name, at in self._told.items()}
         value: dict[str, Any] = {"v": VERSION, "revision": self._revision, "nodes": nodes, "removed": sorted(self._removed)}
+        value["configured"] = dict(self._seeds[self._node] if self._configured is None else self._configured)
         sealed_json.write(self._disk, f"{self._directory}/{FILE}", value)
 
     @property
@@ -89,14 +97,25 @@ class Roster:
         """The other nodes and the addresses of their peer ports, the best first."""
         found = {}
         for name in self.nodes:
-            where = dict.fromkeys(at for source in (self._told, self._seeds) if (at := source.get(name, {}).get("peer")))
-            if name != self._node and where:
-                found[name] = tuple(where)
+            if name != self._node and (where := self._places(name, "peer")):
+                found[name] = where
         return found
 
-    def controllers(self) -> dict[str, str]:
-        """Every node's controller port."""
-        return {name: at for name in self.nodes if (at := self.address(name, "controller")) is not None}
+    def controllers(self) -> dict[str, tuple[str, ...]]:
+        """The addresses of every node's controller port, the best first; this node's own is as it is configured."""
+        found = {name: self._places(name, "controller") for name in self.nodes if name != self._node}
+        return {**found, self._node: (self._seeds[self._node]["controller"],)}
+
+    @property
+    def moved(self) -> Addresses | None:
+        """This node's own addresses, when its configuration gives others than in its last life: then it has to tell the quorum.
+
+        An operator's `set-address` against an unchanged configuration stands."""
+        own = self._seeds[self._node]
+        return own if self._configured is not None and own != self._configured else None
+
+    def _places(self, node: str, kind: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(at for source in (self._told, self._seeds) if (at := source.get(node, {}).get(kind))))
 
 
 def _addresses(value: Mapping[str, str]) -> dict[str, str]:

@@ -388,12 +388,15 @@ class Node:
         """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""
         nodes = addresses_of(self.config)
         groups = {group.name: group.replicas for group in self.config.cluster.groups}
-        if self.config.join:
-            # What this node's file says of the cluster is what the cluster told whoever wrote it.
-            return
         while True:
             try:
-                await self.controller.announce(nodes, groups)
+                if (own := self.roster.moved) is not None:
+                    await self.controller.set_node(self.config.node, own)
+                    self.roster.has_moved()
+                    await self._save_roster()
+                # Of the cluster a joining node knows only what whoever wrote its file was told.
+                if not self.config.join:
+                    await self.controller.announce(nodes, groups)
                 return
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
@@ -472,7 +475,7 @@ def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
 def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
     return ControllerConfig(
         node=config.node,
-        addresses=roster.controllers() | {config.node: target(config.address.host, config.address.controller_port)},
+        addresses=roster.controllers(),
         first_voters=tuple(config.nodes),
         joining=bool(config.join),
         listen=target(config.listen_host, config.address.controller_port),

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -724,3 +725,91 @@ class LeadershipEvent(_message.Message):
     peer: str
     silent_ms: int
     def __init__(self, at_ms: _Optional[int] = ..., term: _Optional[int] = ..., former: _Optional[str] = ..., leader: _Optional[str] = ..., cause: _Optional[int] = ..., peer: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...
+
+class ChangeMemberRequest(_message.Message):
+    __slots__ = ("kind", "node", "addresses", "broker_groups")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[ChangeMemberRequest.Kind]
+        ADD: _ClassVar[ChangeMemberRequest.Kind]
+        PROMOTE: _ClassVar[ChangeMemberRequest.Kind]
+        REMOVE: _ClassVar[ChangeMemberRequest.Kind]
+        SET_ADDRESS: _ClassVar[ChangeMemberRequest.Kind]
+    UNKNOWN: ChangeMemberRequest.Kind
+    ADD: ChangeMemberRequest.Kind
+    PROMOTE: ChangeMemberRequest.Kind
+    REMOVE: ChangeMemberRequest.Kind
+    SET_ADDRESS: ChangeMemberRequest.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    kind: ChangeMemberRequest.Kind
+    node: str
+    addresses: NodeAddresses
+    broker_groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[_Union[ChangeMemberRequest.Kind, str]] = ..., node: _Optional[str] = ..., addresses: _Optional[_Union[NodeAddresses, _Mapping]] = ..., broker_groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodeAddresses(_message.Message):
+    __slots__ = ("client", "peer", "controller", "http")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    HTTP_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    peer: str
+    controller: str
+    http: str
+    def __init__(self, client: _Optional[str] = ..., peer: _Optional[str] = ..., controller: _Optional[str] = ..., http: _Optional[str] = ...) -> None: ...
+
+class ChangeMemberResponse(_message.Message):
+    __slots__ = ("status", "done", "waits_for", "groups")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    waits_for: str
+    groups: _containers.RepeatedCompositeFieldContainer[MemberProgress]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
+
+class MemberProgress(_message.Message):
+    __slots__ = ("broker_group", "role", "lag_entries", "end_index")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    END_INDEX_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    role: str
+    lag_entries: int
+    end_index: int
+    def __init__(self, broker_group: _Optional[str] = ..., role: _Optional[str] = ..., lag_entries: _Optional[int] = ..., end_index: _Optional[int] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListMembersResponse(_message.Message):
+    __slots__ = ("status", "members")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ...) -> None: ...
+
+class MemberInfo(_message.Message):
+    __slots__ = ("node", "addresses", "state", "up", "controller", "groups")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    addresses: NodeAddresses
+    state: str
+    up: bool
+    controller: bool
+    groups: _containers.RepeatedCompositeFieldContainer[MemberProgress]
+    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Union[NodeAddresses, _Mapping]] = ..., state: _Optional[str] = ..., up: _Optional[bool] = ..., controller: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...

@@ -139,6 +139,16 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.FromString,
                 _registered_method=True)
+        self.ChangeMember = channel.unary_unary(
+                '/ledgermq.v1.Admin/ChangeMember',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeMemberRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeMemberResponse.FromString,
+                _registered_method=True)
+        self.ListMembers = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListMembers',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -270,6 +280,18 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeMember(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMembers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -377,6 +399,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.LeadershipHistory,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.SerializeToString,
+            ),
+            'ChangeMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeMember,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeMemberRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeMemberResponse.SerializeToString,
+            ),
+            'ListMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMembers,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -946,6 +978,60 @@ class Admin:
             '/ledgermq.v1.Admin/LeadershipHistory',
             ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.LeadershipHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ChangeMember',
+            ledgermq_dot_proto_dot_admin__pb2.ChangeMemberRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ChangeMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListMembers',
+            ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,13 +41,14 @@ PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """Who takes part and where. `addresses` gives the nodes' controllers as host:port; they may change (`Controller.move`).
+    """Who takes part and where. `addresses` gives the places of the nodes' controllers (host:port, the likeliest first); they may change
+    (`Controller.move`).
 
     `first_voters`: who votes when a quorum begins, the same on all of them; a joining node asks all others. Later the journal knows better.
     """
 
     node: str
-    addresses: Mapping[str, str]
+    addresses: Mapping[str, Sequence[str]]
     listen: str
     directory: str
     cluster_id: str
@@ -103,7 +104,7 @@ class Controller:
         self._failure_watchers: list[Callable[[FatalError], None]] = []
         self._announced = State()
         self._health = Health(config.node)
-        self._addresses: Mapping[str, str] = config.addresses
+        self._addresses: Mapping[str, Sequence[str]] = config.addresses
         self._barrier_waiters: list[tuple[asyncio.Future[None], float]] = []
         self._barrier_task: asyncio.Task[None] | None = None
 
@@ -149,7 +150,7 @@ class Controller:
         """Readable from any thread; at most a tick old."""
         return self._health
 
-    def move(self, addresses: Mapping[str, str]) -> None:
+    def move(self, addresses: Mapping[str, Sequence[str]]) -> None:
         """Where the other nodes' controllers are from now on; connections that stand go on, new ones go there. From the loop's thread."""
         self._addresses = dict(addresses)
         if self._quorum is not None:

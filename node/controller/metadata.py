@@ -169,11 +169,6 @@ def set_node(state: State, command: Json) -> tuple[State, Outcome]:
     unknown = sorted(told.keys() - set(ADDRESS_KINDS))
     if unknown:
         raise _Refused(Code.BAD_REQUEST, f"{unknown[0]!r} is no address of a node; known: {', '.join(ADDRESS_KINDS)}")
-    elsewhere = {name: addresses for name, addresses in state.nodes.items() if name != node}
-    taken = {at: name for name, addresses in elsewhere.items() for kind, at in addresses.items() if kind in ADDRESS_KINDS}
-    for at in told.values():
-        if at in taken:
-            raise _Refused(Code.PRECONDITION_FAILED, f"{at} is an address of node {taken[at]}")
     after = {**known, **told}
     if given is not None:
         after.pop(NODE_STATE, None)

@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,7 +108,9 @@ class Place:
 class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     """One replica of the metadata. Not thread-safe, but for `submit…`, for `addresses` and for reading `state` and `voters`."""
 
-    def __init__(self, place: Place, addresses: Mapping[str, str], secret: bytes, disk: Disk, timing: Timing, file_bytes: int) -> None:
+    def __init__(
+        self, place: Place, addresses: Mapping[str, Sequence[str]], secret: bytes, disk: Disk, timing: Timing, file_bytes: int
+    ) -> None:
         install()
         directory = place.directory
         disk.mkdirs(directory)
@@ -124,8 +126,8 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._loading: tuple[metadata.State, Entry, Entry] | None = None
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
         self._place = place
-        self.addresses: Mapping[str, str] = dict(addresses)
-        """Node → host:port of its controller; replaced as a whole when it changes."""
+        self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
+        """Node → where its controller may be (host:port), the likeliest first; replaced as a whole when it changes."""
         self.refusal = ""
         """Why this node, leading, last refused a change of the voters."""
         self.state = metadata.State()

@@ -106,31 +106,38 @@ class RationedSocket:
 class Member(TCPNode):  # type: ignore[misc]  # the library has no types
     """A node of the quorum, known by its name for ever; where it is reached is looked up at every attempt.
 
-    `directory.addresses` gives host:port by name. The library's `address` is what a node calls itself in a greeting: the name.
+    `directory.addresses` gives the places (host:port) of every name; each attempt tries the next one. The library's `address` is what a
+    node calls itself in a greeting: the name.
     """
 
     def __init__(self, name: str, directory: Any) -> None:
         Node.__init__(self, name)
         self._directory = directory
+        self._attempts = 0
+        self._where = ""
 
     @property
     def address(self) -> str:
         return str(self.id)
 
     @property
-    def host(self) -> str | None:
-        where = self._directory.addresses.get(self.id)
-        return None if where is None else str(where.rsplit(":", 1)[0]).strip("[]")
-
-    @property
-    def port(self) -> int:
-        return int(self._directory.addresses[self.id].rsplit(":", 1)[1])
+    def known(self) -> bool:
+        """Whether there is a place to try."""
+        return bool(self._directory.addresses.get(self.id))
 
     @property
     def ip(self) -> str | None:
-        """None: not known, or not resolved at the moment."""
-        found: str | None = None if self.host is None else globalDnsResolver().resolve(self.host)
+        """Where the next attempt goes; None: not known, or not resolved at the moment. The library asks once for each attempt, then for the
+        port."""
+        places = self._directory.addresses.get(self.id) or ("",)
+        self._where = places[self._attempts % len(places)]
+        self._attempts += 1
+        found: str | None = globalDnsResolver().resolve(self._where.rsplit(":", 1)[0].strip("[]")) if self._where else None
         return found
+
+    @property
+    def port(self) -> int:
+        return int(self._where.rsplit(":", 1)[1]) if self._where else 0
 
     def __repr__(self) -> str:
         return f"Member({self.id})"
@@ -163,7 +170,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
     # -- what arrives -------------------------------------------------------------------------------------------------------------
 
     def _shouldConnect(self, node: Any) -> bool:
-        return bool(super()._shouldConnect(node)) and node.host is not None
+        return bool(super()._shouldConnect(node)) and node.known
 
     def _onMessageReceived(self, node: Any, message: Any) -> None:
         if node not in self._nodes:

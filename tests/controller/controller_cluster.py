@@ -42,10 +42,15 @@ class Cluster:
         self.first = tuple(self.addresses)
         self.running: dict[str, Controller] = {}
 
+    @property
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """As a controller is told: where each node is, and in vain where it is not."""
+        return {name: (address, "127.0.0.1:1") for name, address in self.addresses.items()}
+
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
         return ControllerConfig(
             node=name,
-            addresses=self.addresses,
+            addresses=self.places,
             listen=self.addresses[name],
             directory=str(self.root / name / "controller"),
             cluster_id="6f9619ff-8b86-4d01-b42d-00cf4fc964ff",

@@ -48,7 +48,7 @@ async def joined(cluster: Cluster, name: str) -> Controller:
     cluster.add_node(name)
     await cluster.start([name])
     for controller in cluster.running.values():
-        controller.move(cluster.addresses)
+        controller.move(cluster.places)
     assert name in await changed(cluster, name, present=True)
     await cluster.until(lambda: cluster.running[name].health.ready)
     return cluster.running[name]
@@ -221,7 +221,7 @@ def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
         cluster.addresses = {**cluster.addresses, "n1": f"127.0.0.1:{free_ports(1)[0]}"}
         await cluster.start(["n1"])
         for controller in cluster.running.values():
-            controller.move(cluster.addresses)
+            controller.move(cluster.places)
         await cluster.until(lambda: cluster.running["n1"].health.ready)
         await cluster.stop(["n2"])
         await cluster.running["n3"].create_topic("", "moved", timeout=20)
