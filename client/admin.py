@@ -111,5 +111,12 @@ class Admin:
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
         return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)
 
+    def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
+        """One step: asked again, it goes on where it is."""
+        return self._ask("ChangeMember", request, pb.ChangeMemberResponse)
+
+    def list_members(self) -> pb.ListMembersResponse:
+        return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
+
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)

@@ -70,6 +70,8 @@ class Meter:
         self._task = self._bar.add_task(what, total=total)
         self._plain = not self._quiet and not console.is_terminal
         self._what, self._last = what, time.monotonic()
+        self._total: int | None = None
+        self._left = ""
 
     def __enter__(self) -> Meter:
         self._bar.start()
@@ -78,11 +80,17 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def expect(self, total: int | None, seconds_left: float | None) -> None:
+        """What is known meanwhile of how much there is, and how long it will take."""
+        self._total, self._left = total, "" if seconds_left is None else f", about {seconds_left:.0f} s left"
+        self._bar.update(self._task, total=total, description=f"{self._what}{self._left}")
+
     def show(self, done: int) -> None:
         self._bar.update(self._task, completed=done)
         if self._plain and time.monotonic() - self._last >= PROGRESS_LINE_S:
             self._last = time.monotonic()
-            print(f"{self._what}: {done}", file=sys.stderr, flush=True)
+            of = "" if self._total is None else f" of {self._total}"
+            print(f"{self._what}: {done}{of}{self._left}", file=sys.stderr, flush=True)
 
 
 def confirmed(what: str, yes: bool) -> None:

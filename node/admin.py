@@ -18,6 +18,7 @@ from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
 from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.logs import get_logger
+from ledgermq.node.members import CHANGE_METHOD, Members
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
@@ -47,6 +48,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         queries: Queries,
         storage: Retainer,
         leadership: Leadership,
+        members: Members,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -55,6 +57,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._queries = queries
         self._storage = storage
         self._leadership = leadership
+        self._members = members
 
     # -- status
 
@@ -272,6 +275,20 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.LeadershipHistoryResponse, answer)
 
+    # -- members
+
+    async def ChangeMember(self, request: Any, context: Any) -> admin_pb2.ChangeMemberResponse:
+        async def answer() -> admin_pb2.ChangeMemberResponse:
+            return await self._members.change(request)
+
+        return await _answered(admin_pb2.ChangeMemberResponse, answer)
+
+    async def ListMembers(self, request: Any, context: Any) -> admin_pb2.ListMembersResponse:
+        async def answer() -> admin_pb2.ListMembersResponse:
+            return await self._members.listed()
+
+        return await _answered(admin_pb2.ListMembersResponse, answer)
+
     def _require_broker_group(self, group: str) -> None:
         known = self._controller.state.broker_groups
         if group not in known:
@@ -290,6 +307,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if method == TRANSFER_METHOD:
             transfer = admin_pb2.TransferLeadershipRequest.FromString(request)
             return [(await self._leadership.transfer_here(transfer)).SerializeToString()]
+        if method == CHANGE_METHOD:
+            change = admin_pb2.ChangeMemberRequest.FromString(request)
+            # Without a group it is the whole request of a node that is to be removed itself.
+            done = await (self._members.change_here(group, change) if group else self.ChangeMember(change, None))
+            return [done.SerializeToString()]
         if method == HISTORY_METHOD:
             history = admin_pb2.LeadershipHistoryRequest.FromString(request)
             return [(await self._leadership.history_here(history)).SerializeToString()]

@@ -46,6 +46,14 @@ class LinkLike(Protocol):
     async def status(self) -> peer_pb2.NodeStatusReply: ...
 
 
+class RosterLike(Protocol):
+    """What is needed of the roster."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    def address(self, node: str, kind: str) -> str | None: ...
+
+
 class StorageLike(Protocol):
     """What is needed of retention."""
 
@@ -61,10 +69,11 @@ class Overview:
     storage: StorageLike | None = None
     """Who knows what the log files take and what keeps them; without it neither is told."""
 
-    def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike]) -> None:
+    def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike], roster: RosterLike) -> None:
         self._config = config
         self._engine = engine
         self._links = links
+        self._roster = roster
 
     async def own(self) -> peer_pb2.NodeStatusReply:
         """This node's own view. Raises TimeoutError when its engine does not answer."""
@@ -91,6 +100,10 @@ class Overview:
 
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         info = _resting(status) if status.rebuild is not None else _group_of(status)
+        view = self._engine.views.get(status.group)
+        if view is not None and view.members is not None:
+            info.voters.extend(view.members.voters)
+            info.learners.extend(sorted(view.members.learners))
         if self.storage is not None:
             info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
@@ -115,12 +128,12 @@ class Overview:
     def merge(self, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.ClusterStatusResponse:
         """Nodes, broker groups and health; topics are added by whoever knows the intent."""
         response = admin_pb2.ClusterStatusResponse(cluster_id=self._config.cluster_id)
-        for name, address in self._config.nodes.items():
+        for name in self._roster.nodes:
             reply = replies.get(name)
             if reply is not None:
                 response.nodes.append(reply.node)
             else:
-                response.nodes.add(node=name, endpoint=f"{address.host}:{address.client_port}", up=False)
+                response.nodes.add(node=name, endpoint=self._roster.address(name, "client"), up=False)
         for group in self._config.cluster.groups:
             response.groups.append(_merged_group(group.name, group.replicas, replies))
         response.health = _health(response)
@@ -171,7 +184,7 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         commit_index=status.commit_index,
         fenced=status.fenced,
         begin_index=status.begin_index,
-        state=status.state,
+        state="waiting" if status.state == "running" and not status.extra.get("admitted", 1) else status.state,
     )
     return info
 
@@ -186,7 +199,9 @@ def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
     return info
 
 
-def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.BrokerGroupInfo:
+def _merged_group(
+    group: str, configured: Iterable[str], replies: Mapping[str, peer_pb2.NodeStatusReply | None]
+) -> admin_pb2.BrokerGroupInfo:
     reports = {
         info.replicas[0].node: info
         for reply in replies.values()
@@ -204,7 +219,12 @@ def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term
         merged.commit_index = newest.commit_index
-    for node in members:
+    # Who replicates the group is in its log; before anybody has applied that, what the configuration says.
+    told = max((info for info in reports.values() if info.voters), key=lambda info: (info is leading, info.commit_index), default=None)
+    merged.voters.extend(configured if told is None else told.voters)
+    if told is not None:
+        merged.learners.extend(told.learners)
+    for node in (*merged.voters, *merged.learners):
         replica = merged.replicas.add(node=node)
         if node in reports:
             replica.CopyFrom(reports[node].replicas[0])
@@ -216,13 +236,15 @@ def _merged_group(group: str, members: Iterable[str], replies: Mapping[str, peer
 def _health(response: admin_pb2.ClusterStatusResponse) -> str:
     """ok, degraded or down, as admin.proto defines them."""
     for group in response.groups:
-        present = sum(replica.HasField("role") and not replica.HasField("fenced") for replica in group.replicas)
-        if not group.HasField("leader") or present * 2 <= len(group.replicas):
+        present = sum(_takes_part(replica) for replica in group.replicas if replica.node in group.voters)
+        if not group.HasField("leader") or present * 2 <= len(group.voters):
             return "down"
     replicas = [replica for group in response.groups for replica in group.replicas]
-    if all(node.up for node in response.nodes) and all(r.HasField("role") and not r.HasField("fenced") for r in replicas):
-        return "ok"
-    return "degraded"
+    return "ok" if all(node.up for node in response.nodes) and all(_takes_part(replica) for replica in replicas) else "degraded"
+
+
+def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:
+    return replica.HasField("role") and not replica.HasField("fenced") and replica.state in ("", "running")
 
 
 def _disk_usage(directory: Path) -> tuple[int, int | None]:

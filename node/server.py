@@ -44,6 +44,7 @@ from ledgermq.node.groups import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
+from ledgermq.node.members import Members
 from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
 from ledgermq.node.peer_book import PeerBook
@@ -258,14 +259,15 @@ class Node:
         replicas = {group.name: group.replicas for group in config.cluster.groups}
         self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
         self.controller = Controller(_controller_config(config, secret, self.roster))
-        self.overview = Overview(config, self.engine, self.peers.links)
+        self.overview = Overview(config, self.engine, self.peers.links, self.roster)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
         self.retainer = Retainer(config, disk, {name: found.group for name, found in hosted.items()}, self.engine, self.forwarder)
         self.overview.storage = self.retainer
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
         self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
         peeks = Peeks(self.engine, self.forwarder)
-        self.admin = AdminService(self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership)
+        members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
+        self.admin = AdminService(self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members)
         address = config.address
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service)

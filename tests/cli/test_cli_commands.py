@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq import cli
-from ledgermq.client import admin_commands, commands, leadership_commands, message_commands
+from ledgermq.client import admin_commands, commands, leadership_commands, member_commands, message_commands
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
@@ -33,6 +33,7 @@ COMMANDS = [
     message_commands.query,
     log_commands.why_kept,
     leadership_commands.transfer,
+    member_commands.member,
     leadership_commands.why_leader_moved,
     storage_commands.backup,
     storage_commands.restore,

@@ -30,7 +30,8 @@ def reply(node: str, role: str, term: int = 1, end: int = 10, leader: str = "n1"
 
 
 def overview() -> Overview:
-    return Overview(config.validate(yaml.safe_load(config.EXAMPLE)), SimpleNamespace(groups=(), views={}), {})  # type: ignore[arg-type]
+    roster = SimpleNamespace(nodes=("n1", "n2", "n3"), address=lambda node, kind: f"127.0.0.1:808{node[1]}")
+    return Overview(config.validate(yaml.safe_load(config.EXAMPLE)), SimpleNamespace(groups=(), views={}), {}, roster)  # type: ignore[arg-type]
 
 
 FULL: dict[str, Reply | None] = {"n1": reply("n1", "leader", end=12), "n2": reply("n2", "follower"), "n3": reply("n3", "follower", end=12)}
@@ -51,6 +52,21 @@ def test_health_is_ok_degraded_or_down(change: Mapping[str, Reply | None], healt
     """A follower's belief is not a leader; of two who say so the higher term counts; a fenced replica is no part of the quorum."""
     merged = overview().merge({**FULL, **change})
     assert (merged.health, merged.groups[0].leader) == (health, leader)
+
+
+def test_the_members_are_those_of_the_log_and_a_replica_that_waits_is_no_help() -> None:
+    """A fourth was added and n3 removed: the leader's word counts, not the configuration's; a learner is none of the quorum."""
+    replies = {**FULL, "n4": reply("n4", "learner")}
+    leader = replies["n1"]
+    assert leader is not None
+    leader = Reply.FromString(leader.SerializeToString())
+    leader.groups[0].voters[:], leader.groups[0].learners[:] = ["n1", "n2"], ["n4"]
+    group = overview().merge({**replies, "n1": leader}).groups[0]
+    assert [replica.node for replica in group.replicas] == ["n1", "n2", "n4"] and list(group.learners) == ["n4"]
+    waiting = reply("n2", "follower")
+    waiting.groups[0].replicas[0].state = "waiting"
+    assert overview().merge({**replies, "n1": leader, "n2": waiting}).health == "down", "one of two voters is no majority"
+    assert overview().merge({**FULL, "n2": waiting}).health == "degraded"
 
 
 def test_replicas_show_their_lag_and_unknown_stays_absent() -> None:

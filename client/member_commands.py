@@ -1,0 +1,229 @@
+"""`ledgermq member`: which nodes make the cluster, and where they are.
+
+Only argument parsing, progress and exit statuses live here. A change is asked for step by step until it is done; broken off, it stays as it
+is, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin import Admin
+from ledgermq.client.commands import Meter, cluster_command, json_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import Refused
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.status import Code
+
+PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
+ASK_AGAIN_S = 0.3
+_HOST = r"(?P<host>\[[^\]]+\]|[^:\[\]]+)"
+_SHORT = re.compile(_HOST + r":(?P<port>\d{1,5})")
+_FULL = re.compile(_HOST + r":(?P<client>\d{1,5}):(?P<peer>\d{1,5}):(?P<controller>\d{1,5}):(?P<http>\d{1,5})")
+
+Kind = pb.ChangeMemberRequest.Kind
+
+
+class Address(click.ParamType[pb.NodeAddresses]):
+    """`HOST:PORT` (client port; peer, controller and HTTP follow at +1000, +2000, +3000) or `HOST:CLIENT:PEER:CONTROLLER:HTTP`."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> pb.NodeAddresses:
+        if isinstance(value, pb.NodeAddresses):
+            return value
+        text = str(value)
+        if match := _SHORT.fullmatch(text):
+            ports = {kind: int(match["port"]) + step for kind, step in PORT_STEPS.items()}
+        elif match := _FULL.fullmatch(text):
+            ports = {kind: int(match[kind]) for kind in PORT_STEPS}
+        else:
+            self.fail(f"{text!r} is no address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
+        if not all(0 < port < 65536 for port in ports.values()):
+            self.fail(f"{text!r} has or leads to a port that does not exist; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
+        return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
+
+
+ADDRESS = Address()
+_group_option = click.option("--group", "groups", multiple=True, help="Only this broker group (repeatable); else all, and the controllers.")
+_wait_option = click.option("--no-wait", is_flag=True, help="Return once the change is under way.")
+
+
+@click.group()
+def member() -> None:
+    """Let nodes join and leave the cluster, and say where they are.
+
+    \b
+    Examples:
+      ledgermq member list
+      ledgermq member add n4 --address 10.0.0.4:8081
+      ledgermq member promote n4
+      ledgermq member remove n1
+      ledgermq member set-address n2 10.0.0.9:8081
+    """
+
+
+@member.command("add")
+@click.argument("node")
+@click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; needed for a node that is not known yet.")
+@_group_option
+@_wait_option
+@cluster_command
+@json_option
+def add(
+    connection: Connection, node: str, address: pb.NodeAddresses | None, groups: tuple[str, ...], no_wait: bool, as_json: bool
+) -> None:
+    """Let NODE join: it becomes a learner of its broker groups and votes in the controller quorum. It must run with `join: true`.
+
+    \b
+    Examples:
+      ledgermq member add n4 --address 10.0.0.4:8081
+      ledgermq member add n4 --address 10.0.0.4:8081:9081:10081:11081 --no-wait
+
+    A learner holds everything and votes for nothing; afterwards: ledgermq member promote NODE.
+
+    Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    """
+    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=address, broker_groups=groups)
+    _carry_out(connection, request, "has joined", no_wait=no_wait, as_json=as_json)
+
+
+@member.command("promote")
+@click.argument("node")
+@_group_option
+@_wait_option
+@cluster_command
+@json_option
+def promote(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
+    """Let NODE vote in its broker groups, once it has caught up.
+
+    \b
+    Examples:
+      ledgermq member promote n4
+      ledgermq member promote n4 --group g1
+
+    Exit status: 0 it votes; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    """
+    request = pb.ChangeMemberRequest(kind=Kind.PROMOTE, node=node, broker_groups=groups)
+    _carry_out(connection, request, "votes", no_wait=no_wait, as_json=as_json)
+
+
+@member.command("remove")
+@click.argument("node")
+@_group_option
+@_wait_option
+@cluster_command
+@json_option
+def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
+    """Take NODE out of its broker groups and of the controller quorum. Its data stays on its disk; stop its process afterwards.
+
+    \b
+    Examples:
+      ledgermq member remove n1
+      ledgermq member remove n1 --group g2
+
+    Exit status: 0 it is out; 3 no leader; 4 refused because a quorum would be lost, with the explanation.
+    """
+    request = pb.ChangeMemberRequest(kind=Kind.REMOVE, node=node, broker_groups=groups)
+    _carry_out(connection, request, "is removed", no_wait=no_wait, as_json=as_json)
+
+
+@member.command("set-address")
+@click.argument("node")
+@click.argument("address", type=ADDRESS)
+@cluster_command
+@json_option
+def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as_json: bool) -> None:
+    """Tell all nodes that NODE is reached at ADDRESS from now on. They keep trying the former address as well.
+
+    \b
+    Examples:
+      ledgermq member set-address n2 10.0.0.9:8081
+      ledgermq member set-address n2 10.0.0.9:8081:9081:10081:11081
+
+    Exit status: 0 known; 3 no leader; 4 refused, with the reason.
+    """
+    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=address)
+    _carry_out(connection, request, f"is at {address.client}", no_wait=False, as_json=as_json)
+
+
+@member.command("list")
+@cluster_command
+@json_option
+def list_members(connection: Connection, as_json: bool) -> None:
+    """Which nodes make the cluster, where they are, and what they are in each broker group.
+
+    \b
+    Examples:
+      ledgermq member list
+      ledgermq member list --json
+
+    Exit status: 0 answered; 3 nobody answers.
+    """
+    members = Admin(connection).list_members().members
+    if as_json:
+        render.print_json(members=[_as_json(found) for found in members])
+        return
+    for found in members:
+        groups = " ".join(f"{row.broker_group}={row.role}" for row in found.groups) or "-"
+        votes = "controller" if found.controller else "-"
+        print(f"{found.node} {found.addresses.client or '-'} {found.state} {'up' if found.up else 'down'} {votes} {groups}")
+
+
+def _as_json(found: pb.MemberInfo) -> dict[str, Any]:
+    places = found.addresses
+    addresses = {kind: getattr(places, kind) or None for kind in PORT_STEPS}
+    return {
+        "node": found.node,
+        "addresses": addresses,
+        "state": found.state,
+        "up": found.up,
+        "controller": found.controller,
+        "groups": [_progress_json(row) for row in found.groups],
+    }
+
+
+def _progress_json(row: pb.MemberProgress) -> dict[str, Any]:
+    lag = row.lag_entries if row.HasField("lag_entries") else None
+    return {"group": row.broker_group, "role": row.role or None, "lag_entries": lag}
+
+
+def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str, *, no_wait: bool, as_json: bool) -> None:
+    """Ask until it is done, or until nothing has moved for the connection's timeout."""
+    admin = Admin(connection)
+    answer = admin.change_member(request)
+    if not answer.done and not no_wait:
+        answer = _followed(connection, admin, request, answer)
+    if as_json:
+        waits = answer.waits_for or None
+        render.print_json(node=request.node, done=answer.done, waits_for=waits, groups=[_progress_json(row) for row in answer.groups])
+    elif answer.done:
+        print(f"{request.node} {end}")
+    else:
+        print(f"{request.node}: under way; waits for: {answer.waits_for}")
+
+
+def _followed(
+    connection: Connection, admin: Admin, request: pb.ChangeMemberRequest, answer: pb.ChangeMemberResponse
+) -> pb.ChangeMemberResponse:
+    most = 0
+    moved, former = time.monotonic(), ""
+    with Meter(f"entries that {request.node} has caught up with", None) as meter:
+        while not answer.done:
+            lag = sum(row.lag_entries for row in answer.groups)
+            most = max(most, lag)
+            meter.expect(most or None, max((row.seconds_left for row in answer.groups if row.HasField("seconds_left")), default=None))
+            meter.show(most - lag)
+            if answer.waits_for != former:
+                moved, former = time.monotonic(), answer.waits_for
+            elif time.monotonic() - moved > connection.timeout_s:
+                what = f"{request.node}: nothing has moved for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "mend that, then run the same command again: it goes on where it is")
+            time.sleep(ASK_AGAIN_S)
+            answer = admin.change_member(request)
+    return answer

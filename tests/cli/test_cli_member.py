@@ -1,0 +1,112 @@
+"""`ledgermq member` from argument to output, against a scripted node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ledgermq import cli
+from ledgermq.client import member_commands
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.status import Code
+from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
+
+Kind = pb.ChangeMemberRequest.Kind
+FULL = pb.NodeAddresses(client="h:8081", peer="h:9081", controller="h:10081", http="h:11081")
+
+
+def answer(done: bool, waits_for: str = "", lag: int | None = None, role: str = "learner") -> pb.ChangeMemberResponse:
+    progress = pb.MemberProgress(broker_group="g1", node="n4", role=role, lag_entries=lag)
+    return pb.ChangeMemberResponse(status=admin_status(), done=done, waits_for=waits_for, groups=[progress] if lag is not None else [])
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(member_commands, "ASK_AGAIN_S", 0.01)
+    with fake_nodes() as (found,):
+        monkeypatch.setenv("LEDGERMQ_ENDPOINTS", found.endpoint)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (["add", "n4", "--address", "h:8081"], {"kind": Kind.ADD, "addresses": FULL}, "n4 has joined"),
+        (["add", "n4", "--address", "h:8081:9081:10081:11081"], {"kind": Kind.ADD, "addresses": FULL}, "n4 has joined"),
+        (["add", "n4", "--group", "g1", "--group", "g2"], {"kind": Kind.ADD, "broker_groups": ["g1", "g2"]}, "n4 has joined"),
+        (["promote", "n4"], {"kind": Kind.PROMOTE}, "n4 votes"),
+        (["remove", "n4", "--group", "g2"], {"kind": Kind.REMOVE, "broker_groups": ["g2"]}, "n4 is removed"),
+        (["set-address", "n4", "h:8081"], {"kind": Kind.SET_ADDRESS, "addresses": FULL}, "n4 is at h:8081"),
+    ],
+)
+def test_each_command_asks_for_its_change(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], arguments: list[str], expected: dict[str, Any], said: str
+) -> None:
+    """One line, or one object; addresses follow from the client port unless all four are given."""
+    node.answers("ChangeMember", answer(True))
+    assert cli.run(["member", *arguments]) == 0
+    assert capfd.readouterr().out == said + "\n"
+    assert node.requests["ChangeMember"] == [pb.ChangeMemberRequest(node="n4", **expected)]
+    assert cli.run(["member", *arguments, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"v": 1, "node": "n4", "done": True, "waits_for": None, "groups": []}
+
+
+def test_a_change_is_asked_for_until_it_is_done(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """Progress is on stderr; the end is told once."""
+    node.answers("ChangeMember", answer(False, "n4 lacks 500", 500), answer(False, "n4 lacks 20", 20), answer(True, lag=0))
+    assert cli.run(["member", "add", "n4", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["groups"] == [{"group": "g1", "role": "learner", "lag_entries": 0}]
+    assert len(node.requests["ChangeMember"]) == 3
+
+
+def test_no_wait_says_what_it_waits_for(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """The change is under way, and the same command goes on."""
+    node.answers("ChangeMember", answer(False, "n4 lacks 500 entries", 500))
+    assert cli.run(["member", "add", "n4", "--no-wait"]) == 0
+    assert capfd.readouterr().out == "n4: under way; waits for: n4 lacks 500 entries\n"
+    assert len(node.requests["ChangeMember"]) == 1
+
+
+def test_what_does_not_move_and_what_is_refused_end_with_4(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """With the sentence of whoever refused, or of what it waits for."""
+    node.answers("ChangeMember", answer(False, "node n4 does not answer at h:9081"))
+    assert cli.run(["member", "add", "n4", "--timeout", "100ms"]) == 4
+    assert "nothing has moved for 0.1 s; it waits for: node n4 does not answer at h:9081" in capfd.readouterr().err
+    status = pb.Status(code=Code.PRECONDITION_FAILED, message="the quorum would be lost: n2 and n3 are down")
+    node.answers("ChangeMember", pb.ChangeMemberResponse(status=status))
+    assert cli.run(["member", "remove", "n1"]) == 4
+    assert "the quorum would be lost: n2 and n3 are down; " in capfd.readouterr().err
+    status = pb.Status(code=Code.HA_NOT_AVAILABLE, message="no leader")
+    node.answers("ChangeMember", pb.ChangeMemberResponse(status=status))
+    assert cli.run(["member", "promote", "n4", "--timeout", "300ms"]) == 3
+
+
+@pytest.mark.parametrize("address", ["h", "h:x", "h:0", "h:64000", "h:1:2:3", "h:1:2:3:99999", ":1", "a:b:c"])
+def test_an_address_that_is_none_is_a_usage_error(node: FakeNode, capfd: pytest.CaptureFixture[str], address: str) -> None:
+    """Nothing is asked; the forms are told."""
+    assert cli.run(["member", "set-address", "n4", address]) == 64
+    assert "HOST:CLIENT:PEER:CONTROLLER:HTTP" in capfd.readouterr().err and not node.requests["ChangeMember"]
+
+
+def test_addresses_of_ipv6_hosts(node: FakeNode) -> None:
+    """In brackets, as everywhere."""
+    node.answers("ChangeMember", answer(True))
+    assert cli.run(["member", "set-address", "n4", "[::1]:8081"]) == 0
+    assert node.requests["ChangeMember"][0].addresses.peer == "[::1]:9081"
+
+
+def test_the_list_shows_every_node(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """A line each; the object holds the addresses and what is not known as null."""
+    told = pb.ListMembersResponse(status=admin_status())
+    voter = pb.MemberProgress(broker_group="g1", role="voter")
+    told.members.add(node="n1", addresses=FULL, state="member", up=True, controller=True, groups=[voter])
+    told.members.add(node="n4", addresses=pb.NodeAddresses(peer="p:1"), state="joining")
+    node.answers("ListMembers", told)
+    assert cli.run(["member", "list"]) == 0
+    assert capfd.readouterr().out == "n1 h:8081 member up controller g1=voter\nn4 - joining down - -\n"
+    assert cli.run(["member", "list", "--json"]) == 0
+    first, second = json.loads(capfd.readouterr().out)["members"]
+    assert first["groups"] == [{"group": "g1", "role": "voter", "lag_entries": None}] and first["controller"]
+    assert second["addresses"] == {"client": None, "peer": "p:1", "controller": None, "http": None}
