@@ -1,7 +1,7 @@
 """The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
 
-Decides nothing about bytes: whether a repair helps says `core/repair.py`. A workshop is used on the thread of its group's life
-(`hosting.py`), but for the first opening.
+Decides nothing about bytes: whether a repair helps says `core/repair.py`, what an installation does `core/install.py`. A workshop is
+used on the thread of its group's life (`hosting.py`), but for the first opening.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.core.install import Install
 from ledgermq.node.core.ports import Unreadable
 from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper
@@ -23,7 +24,6 @@ from ledgermq.node.shipping_thread import ShippingThread
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
 
 SESSION_BITS = 62
 
@@ -36,10 +36,13 @@ class DirectoryWorkshop:
         self._group = group
         self._disk = disk
         self._root = root_of(config, group.name)
+        self._last: RunningGroup | None = None
+        """The group as it ran last in this process."""
 
     def open(self) -> RunningGroup | Broken:
         try:
-            return open_group(self._config, self._group, self._disk)
+            self._last = open_group(self._config, self._group, self._disk)
+            return self._last
         except NeedsRepair as needs:
             return self._mend(needs.failure)
 
@@ -48,7 +51,7 @@ class DirectoryWorkshop:
 
     def _mend(self, failure: Exception) -> Broken:
         """Raises the failure when no repair can help, or nobody."""
-        others = [node for node in self._group.replicas if node != self._config.node]
+        others = self._others()
         if not others:
             raise failure
         repair = repair_needed(
@@ -69,7 +72,22 @@ class DirectoryWorkshop:
         return Broken(State.REPAIRING, str(failure), repair, lambda: repair.floor_pos)
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
-        raise Damaged(f"broker group {self._group.name}: {reason}; restore this replica from its peers")
+        install = Install.begin(
+            self._disk,
+            self._root,
+            wanted_identity(self._config, self._group),
+            others=self._others(source),
+            source=source,
+            floor_pos=floor_pos,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+        )
+        return Broken(State.INSTALLING, reason, install, lambda: floor_pos)
+
+    def _others(self, source: str | None = None) -> list[str]:
+        """Whom to ask: the members that the group was made with, and those that the log named last."""
+        known = {*self._group.replicas, *(self._last.replicator.members.nodes if self._last is not None else ())}
+        return sorted((known | ({source} if source is not None else set())) - {self._config.node})
 
     @property
     def root(self) -> str:

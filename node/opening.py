@@ -22,7 +22,7 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
 from ledgermq.node.errors import EXIT_DAMAGED, ConfigError
 from ledgermq.node.logs import get_logger
@@ -113,20 +113,22 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
 
 def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> RunningGroup:
     _check_sizes(config, group, store.identity)
-    bootstrap(store.log, group.replicas, config.cluster.created_ms)
+    joins = config.joins(group.name)
+    if not joins:
+        bootstrap(store.log, group.replicas, config.cluster.created_ms)
     machine = Machine(store.queues, _record_of(store))
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
-    _check_members(group, store, machine)
     now_ns = time.monotonic_ns()
     others = frozenset(group.replicas) - {config.node}
-    admitted = others <= store.read_met_by()
+    # Who joins takes part when the log says so, whomever it has met.
+    admitted = not joins and others <= store.read_met_by()
     replica = RaftReplica(
         group.name,
         RaftConfig(
             config.node,
-            tuple(group.replicas),
+            () if joins else tuple(group.replicas),
             random.SystemRandom().getrandbits(62) + 1,
             timing=_timing(config),
             incarnation=store.identity.incarnation,
@@ -141,6 +143,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
         lazy=_lazy(config),
         members=_known_members(machine),
     )
+    _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
     opened = RunningGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
     opened.expect_replay(phases, replica.commit_index)
@@ -223,12 +226,17 @@ def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> Non
         raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
 
 
-def _check_members(group: BrokerGroup, store: GroupStore, machine: Machine) -> None:
-    # The log's first entry says it; of a trimmed log the snapshot does.
-    voters = set(machine.voters or membership(store.log).voters)
-    if voters != set(group.replicas):
-        what = f"the log of broker group {group.name} was made for the replicas {', '.join(sorted(voters))}"
-        raise ConfigError(what, "list the same replicas in cluster.groups: they are fixed when a group is created")
+def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -> None:
+    """The group's log decides who its members are; the configuration says with whom it began."""
+    if members.voters and set(members.nodes) != set(group.replicas):
+        log.warning(
+            "the configuration names other replicas than the log, which counts",
+            group=group.name,
+            configured=sorted(group.replicas),
+            voters=sorted(members.voters),
+            learners=sorted(members.learners),
+            member=config.node in members.nodes,
+        )
 
 
 def _timing(config: NodeConfig) -> Timing:

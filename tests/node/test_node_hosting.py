@@ -18,6 +18,7 @@ from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Pee
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.errors import ConfigError
 from ledgermq.node.groups import open_groups
+from ledgermq.node.hosting import State
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
@@ -307,14 +308,31 @@ def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pyt
     again.group.close()
 
 
-def test_sizes_and_members_are_fixed_when_a_group_is_created(tmp_path: Path) -> None:
-    """A configuration that says otherwise is refused in words, and nothing changes on disk."""
+def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A configuration with other sizes is refused in words; one with other replicas is told of, and the log counts."""
     driver = filled(tmp_path)
     driver.group.close()
     with pytest.raises(ConfigError, match="log files of 1048576 bytes, not 2097152"):
         open_groups(single(tmp_path, group={"data_file_bytes": "2MiB"}), RealDisk())
-    with pytest.raises(ConfigError, match="made for the replicas n1"):
-        open_groups(single(tmp_path, group={"replicas": ["n1", "n2"]}), RealDisk())
+    again = open_groups(single(tmp_path, group={"replicas": ["n1", "n2"]}), RealDisk())["g1"].group
+    assert again.running.replicator.members.voters == ("n1",)
+    assert "the configuration names other replicas than the log" in capsys.readouterr().out
+    again.close()
+
+
+def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None:
+    """No bootstrap, no voice: who it belongs to comes from the members."""
+    tree = yaml.safe_load(config.EXAMPLE)
+    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
+    settings = config.validate({**tree, "data": str(tmp_path), "join": True})
+    hosted = open_groups(settings, RealDisk())["g1"].group
+    assert hosted.state is State.JOINING and hosted.running.store.log.end_index == -1
+    late = time.monotonic_ns() + 60 * S
+    assert not hosted.turn(late, 0, [], [], []).packets
+    assert not hosted.running.replicator.members.voters and hosted.status().state == "joining"
+    hosted.close()
 
 
 def test_replica_takes_part_once_every_other_voter_has_met_its_directory(tmp_path: Path) -> None:
