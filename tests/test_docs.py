@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.sim.faults import KNOWN
+
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = re.compile(r"`([a-z_/]+\.py):([A-Za-z_.]+)`")
 
@@ -59,3 +61,39 @@ def test_every_bad_file_has_its_test(row: str) -> None:
     for path, name in found:
         assert (ROOT / path).is_file(), f"{path} is gone"
         assert name in names_of(ROOT / path), f"{path} has no {name}"
+
+
+ROWS_OF_FAULTS = range(1, 43)
+
+
+def fault_rows() -> dict[int, list[str]]:
+    """Number of a row of faults.md → its other cells: fault, what holds, real processes, simulator, elsewhere."""
+    found: dict[int, list[str]] = {}
+    for line in (ROOT / "docs/faults.md").read_text().splitlines():
+        number, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if line.startswith("| ") and number.isdigit():
+            assert int(number) not in found, f"row {number} is there twice"
+            found[int(number)] = cells
+    return found
+
+
+def test_every_fault_is_in_the_table() -> None:
+    """The matrix has 42 rows, and none is left out."""
+    assert sorted(fault_rows()) == list(ROWS_OF_FAULTS)
+
+
+@pytest.mark.parametrize("number", ROWS_OF_FAULTS)
+def test_every_fault_is_tried_somewhere_or_says_why_not(number: int) -> None:
+    """What a row names exists: tests by their functions, simulator kinds by the simulator's own list, which must name the row as well."""
+    _, holds, real, simulated, elsewhere = fault_rows()[number]
+    kinds = [] if not simulated else simulated.removesuffix(", and every other kind").split(", ")
+    for kind in kinds:
+        assert kind in KNOWN, f"row {number}: the simulator knows no {kind}"
+        assert number in KNOWN[kind].rows, f"row {number}: {kind} says it is of the rows {KNOWN[kind].rows}"
+    missing = [kind for kind, about in KNOWN.items() if number in about.rows and kind not in kinds]
+    assert not missing, f"row {number} leaves out {missing}"
+    tests = TEST_REFERENCE.findall(f"{real} {elsewhere}")
+    for path, name in tests:
+        assert (ROOT / path).is_file(), f"{path} is gone"
+        assert name in names_of(ROOT / path), f"{path} has no {name}"
+    assert tests or kinds or "not tried: " in holds, f"row {number} names nothing and does not say why"

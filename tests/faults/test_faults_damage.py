@@ -1,0 +1,76 @@
+"""Bits that flip on disks while nodes are down: the damage is found, fetched from the other replicas, and the files are equal again."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from tests.cluster import leader, wait_for
+from tests.faults.faulty import TOPIC, FaultyCluster, faulty, judge, whole
+from tests.faults.histories import History
+
+pytestmark = pytest.mark.slow
+
+MESSAGES = 400
+BODY_BYTES = 1000
+REPAIRED_S = 60.0
+
+
+def test_a_flipped_bit_of_a_stopped_node_is_repaired_from_its_peers(tmp_path: Path) -> None:
+    """Far below the synced mark: no acknowledgement is lost, and nobody else notices."""
+    with faulty(tmp_path) as cluster:
+        with History(cluster, TOPIC, body_bytes=BODY_BYTES) as history:
+            history.progress(MESSAGES)
+            victim = cluster.others(leader(cluster))[0]
+            cluster.kill(victim)
+            places = {victim: flip(cluster, victim, random.Random(18))}
+            assert not equal(cluster, places)
+            cluster.start(victim)
+            history.progress()
+            wait_for(lambda: equal(cluster, places), REPAIRED_S, "repaired bytes")
+        judge(cluster, history)
+
+
+def test_damage_at_different_places_of_all_replicas_is_repaired(tmp_path: Path) -> None:
+    """Each has what the others lack: every message is served again, and every file is whole."""
+    chance = random.Random(19)
+    with faulty(tmp_path) as cluster:
+        with History(cluster, TOPIC, body_bytes=BODY_BYTES) as history:
+            history.progress(MESSAGES)
+        whole(cluster)
+        assert set(cluster.stop().values()) == {0}
+        places = {node: flip(cluster, node, chance) for node in cluster.nodes}
+        assert not equal(cluster, places)
+        cluster.start_all()
+        wait_for(lambda: equal(cluster, places), REPAIRED_S, "repaired bytes")
+        judge(cluster, history)
+
+
+def flip(cluster: FaultyCluster, node: str, chance: random.Random) -> int:
+    """Change one bit in the first third of what the node's first log file holds; its place in the file."""
+    path = first_log_file(cluster, node)
+    place = chance.randrange(MESSAGES * BODY_BYTES // 3)
+    with path.open("r+b") as file:
+        file.seek(place)
+        (byte,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+    return place
+
+
+def equal(cluster: LocalCluster, places: dict[str, int]) -> bool:
+    """Whether the bytes around every place are the same on all nodes."""
+    return all(len({around(cluster, node, place) for node in cluster.nodes}) == 1 for place in places.values())
+
+
+def around(cluster: LocalCluster, node: str, place: int) -> bytes:
+    with first_log_file(cluster, node).open("rb") as file:
+        file.seek(max(0, place - 64))
+        return file.read(128)
+
+
+def first_log_file(cluster: LocalCluster, node: str) -> Path:
+    return cluster.data(node) / "g1" / f"dledger-{node}" / "data" / f"{0:020d}"
