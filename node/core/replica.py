@@ -19,7 +19,16 @@ from dataclasses import replace
 from ledgermq.node.core.flush import LazySync, Unsynced
 from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
 from ledgermq.node.core.ranges import tail_of
-from ledgermq.node.core.replica_boot import MEMBERSHIP_INDEX, alone, configurations, members_of, membership_entries, record_in, record_of
+from ledgermq.node.core.replica_boot import (
+    MEMBERSHIP_INDEX,
+    alone,
+    configurations,
+    members_of,
+    membership_entries,
+    read_verified,
+    record_in,
+    record_of,
+)
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.layout import BadEntry, chain_crc_at, encode_entries, verify_range
@@ -32,7 +41,7 @@ from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.entry_log import EntryLog, SyncJob
-from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogDamaged, LogFenced, NoSpace, is_exhausted
+from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 
 IDLE_NS = 100 * MS
@@ -170,13 +179,7 @@ class RaftReplica:
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         with reading():
-            entries = self.log.read(first_index, max_bytes)
-            if self.log.is_verified(entries.pos):
-                return entries
-            try:
-                return verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
-            except BadEntry as bad:
-                raise LogDamaged(f"entries {entries.first_index} to {entries.last_index} are not what was stored there ({bad})") from bad
+            return read_verified(self.log, first_index, max_bytes)
 
     # Inputs
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
-from ledgermq.proto.layout import HEADER_BYTES, decode_record, encode_entries
+from ledgermq.proto.layout import HEADER_BYTES, BadEntry, decode_record, encode_entries, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import Members
 from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import LogDamaged
 
 MEMBERSHIP_INDEX = 0
 MEMBERSHIP_TERM = 0
@@ -77,13 +78,25 @@ def alone(entries: Range) -> Range:
     return cut(entries, found[0] if found[0] == entries.first_index else found[0] - 1)
 
 
+def read_verified(log: EntryLog, first_index: int, max_bytes: int) -> Range:
+    """As `EntryLog.read`, with every CRC computed of what this process did not write or verify itself. Raises OSError, LogDamaged."""
+    entries = log.read(first_index, max_bytes)
+    if log.is_verified(entries.pos):
+        return entries
+    try:
+        return verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+    except BadEntry as bad:
+        raise LogDamaged(f"entries {entries.first_index} to {entries.last_index} are not what was stored there ({bad})") from bad
+
+
 def configurations(log: EntryLog, known: tuple[int, Members]) -> Iterator[tuple[int, Members]]:
     """Every configuration of a recovered log from (index, members) `known` on, which was committed by then, or true before the log. Reads
-    the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, Damaged."""
+    the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, LogDamaged: also where a mark of membership, or the
+    lack of one, is what became of the bytes."""
     yield known
     first = max(log.begin_index, known[0] + 1)
     while first <= log.end_index:
-        entries = log.read(first, SCAN_BYTES)
+        entries = read_verified(log, first, SCAN_BYTES)
         for index in membership_entries(entries):
             yield index, members_of(record_in(tail_of(entries, index)))
         first = entries.last_index + 1
