@@ -316,8 +316,17 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             history = admin_pb2.LeadershipHistoryRequest.FromString(request)
             return [(await self._leadership.history_here(history)).SerializeToString()]
         if method == PEEK_METHOD:
-            return [(await self.Peek(admin_pb2.PeekRequest.FromString(request), None)).SerializeToString()]
+            return [(await self._peek_here(admin_pb2.PeekRequest.FromString(request))).SerializeToString()]
         return await self._queries.execute(method, group, request)
+
+    async def _peek_here(self, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        """The part of a Peek that the leader answers; a refusal that trying elsewhere can change is not in its status."""
+        try:
+            answer = await self._peeks.peek_here(await self._topic(request.topic), request)
+            answer.status.code = Code.OK
+            return answer
+        except LedgerError as error:
+            return admin_pb2.PeekResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
 
     # -- helpers
 

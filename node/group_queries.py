@@ -4,6 +4,9 @@ The part of a query that concerns one broker group lives here, and every replica
 asked, and how their answers become one, is `queries.py`. Everything that reads derived state does so in `Engine.run`, between two turns;
 the key index is read on a thread of its own, never on the engine or the loop.
 
+Answers miss nothing that was acknowledged before the question: the leader makes sure that it leads before it reads, and once more when it
+has read; else the question goes to the next leader. Where an entry lies, every replica says for itself.
+
 A message that is committed may not be in the key index yet. Nobody is told that a message is absent before the index has reached
 what was applied when the question came; if it does not get there soon, the answer says how far it is. An index that lost keys while it
 was asked is asked again.
@@ -21,7 +24,8 @@ from typing import Any, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from ledgermq.node.copies import copy_of, judged
-from ledgermq.node.core.calls import Call, Peek, Peeked, Refused, Reset, ResetDone, client_of
+from ledgermq.node.core.calls import Call, Confirm, Confirmed, Peek, Peeked, Refused, Reset, ResetDone, client_of
+from ledgermq.node.forward import CallRefused
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.layout import decode_record
 from ledgermq.proto.properties import Fields
@@ -39,6 +43,8 @@ INDEXED_WITHIN_S = 2.0
 LOOK_AGAIN_S = 0.01
 _HEADER = 48
 _INDEX = slice(8, 16)
+_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress"})
+"""Questions whose answers are read from derived state. A reset goes through the log, and is decided there."""
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
@@ -69,7 +75,8 @@ class GroupQueries:
         self._now_ms = now_ms
 
     async def execute(self, method: str, group: str, request: bytes) -> bytes:
-        """One question of `queries.py`, from this node or another; the answer tells of refusals in its status."""
+        """One question of `queries.py`, from this node or another; the answer tells of refusals in its status. Raises CallRefused when the
+        question is for the leader, and this node is none."""
         answers: Mapping[str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]] = {
             "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
             "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
@@ -80,8 +87,13 @@ class GroupQueries:
         if method not in answers:
             raise refused("internal", f"this node does not know the question {method}: are all nodes of one version?")
         question, work, reply = answers[method]
+        led = method in _AT_THE_LEADER
         try:
+            if led:
+                await confirm(self._engine, group)
             answer = await work(group, question.FromString(request))
+            if led:
+                await confirm(self._engine, group)
             answer.status.code = Code.OK
         except LedgerError as error:
             answer = reply(status=admin_pb2.Status(code=int(error.code), message=error.message))
@@ -259,11 +271,22 @@ class _Scan:
         return peeked.next_offset - len(page)
 
 
-async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
-    """Committed messages of one queue of a broker group that has a replica here. Raises LedgerError."""
-    outcome = await engine.call(group, call)
+async def confirm(engine: EngineLike, group: str) -> None:
+    """This node leads the group and has applied everything that was acknowledged before. Raises CallRefused, LedgerError."""
+    outcome = await engine.call(group, Confirm(engine.new_token()))
+    _raise_refused(outcome)
+    assert isinstance(outcome, Confirmed)
+
+
+def _raise_refused(outcome: Any) -> None:
     if isinstance(outcome, Refused):
-        raise refused(outcome.reason, outcome.detail)
+        raise CallRefused(outcome) if outcome.reason == "not-leader" else refused(outcome.reason, outcome.detail)
+
+
+async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
+    """Committed messages of one queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
+    outcome = await engine.call(group, call)
+    _raise_refused(outcome)
     assert isinstance(outcome, Peeked)
     return outcome
 

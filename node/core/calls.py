@@ -299,8 +299,8 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Committed messages of one queue without a lease: from `offset` (clamped to what exists), at most `max_messages`. Any replica
-    answers. Answer: `Peeked`."""
+    """Committed messages of one queue without a delivery lease: from `offset` (clamped to what exists), at most `max_messages`. The leader
+    answers, and misses nothing that was acknowledged before the call. Answer: `Peeked`."""
 
     token: Token
     topic: str
@@ -320,6 +320,18 @@ class Peeked:
     """The first offset there is: below it, messages were trimmed or belong to an earlier topic of this name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Make sure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    applied_index: int
+
+
 Call = (
     Produce
     | Receive
@@ -334,10 +346,24 @@ Call = (
     | Trim
     | Peek
     | HandOver
+    | Confirm
     | ChangeMembers
     | Returned
 )
-Result = Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | HandedOver | HandingOver | MembersChanged
+Result = (
+    Produced
+    | Received
+    | Acked
+    | Changed
+    | Configured
+    | ResetDone
+    | Kept
+    | Peeked
+    | Confirmed
+    | HandedOver
+    | HandingOver
+    | MembersChanged
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, ChangeMembers, Done, GroupView, HandOver, Peek, Refused, Returned
+from ledgermq.node.core.calls import Call, ChangeMembers, Confirm, Done, GroupView, HandOver, Peek, Refused, Returned
 from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import Leader, LeaderSettings
@@ -20,6 +20,7 @@ from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.core.ranges import cut
+from ledgermq.node.core.reads import Reads
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
@@ -86,6 +87,7 @@ class Group:
         self.machine = machine
         self.leader = Leader(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
+        self._reads = Reads(replicator, machine)
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._hold_calls: tuple[object, bool] = (None, True)
@@ -131,11 +133,14 @@ class Group:
             proposed = self._propose(turn)
             if self.leader.wants_commit():
                 self.replicator.hurry()
+            self._reads.ask(now_ns)
             self._take_output(turn)
             self._follow_role(turn)
             if self.leader.term is not None:
                 turn.done += self.leader.replicated(self.replicator.replicated_index)
-            if not self._apply(turn) and not proposed:
+            moved = self._apply(turn)
+            turn.done += self._reads.answer()
+            if not moved and not proposed:
                 break
         else:
             turn.wake(now_ns)
@@ -143,13 +148,13 @@ class Group:
 
     def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
         for call in calls:
-            if isinstance(call, Peek):
-                turn.done.append(Done(call.token, self.machine.peek(call)))
+            if isinstance(call, Peek | Confirm):
+                turn.done += self._reads.take(call, serving=self.leader.serving)
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
             elif isinstance(call, ChangeMembers):
                 turn.done.append(Done(call.token, Refused("members-refused", detail="the members of this group are fixed")))
-        others = [call for call in calls if not isinstance(call, Peek | HandOver | ChangeMembers | Returned)]
+        others = [call for call in calls if not isinstance(call, Peek | Confirm | HandOver | ChangeMembers | Returned)]
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _take_output(self, turn: _Turn) -> None:
@@ -158,6 +163,7 @@ class Group:
         if output.sync is not None:
             assert turn.sync is None, "at most one sync of a group is under way"
             turn.sync = output.sync
+        turn.done += self._reads.confirmed(output.reads)
         turn.replica_wake_at_ns = output.wake_at_ns
         self.left_behind = output.left_behind or self.left_behind
 
@@ -168,6 +174,7 @@ class Group:
         leads = self.replicator.term if self.replicator.role is Role.LEADER else None
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
+            turn.done += self._reads.resign()
             self._term_start = None
         if leads is None:
             return
@@ -295,6 +302,8 @@ class Group:
         turn.wake(self._handovers.wake_at_ns())
         turn.wake(turn.replica_wake_at_ns)
         turn.wake(self.leader.wake_at_ns())
+        if turn.stalled:
+            turn.done += self._reads.stalled()
         if turn.full or turn.stalled:
             turn.wake(turn.now_ns + _RETRY_NS)
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving)

@@ -126,7 +126,7 @@ class QueryBench:
     def _executor(self, queries: Queries, peeks: Peeks) -> Any:
         async def execute(group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> list[bytes]:
             if method == PEEK_METHOD:
-                answer = await peeks.peek(self.topic, admin_pb2.PeekRequest.FromString(request))
+                answer = await peeks.peek_here(self.topic, admin_pb2.PeekRequest.FromString(request))
                 answer.status.code = 20000
                 return [answer.SerializeToString()]
             return await queries.execute(method, group, request)

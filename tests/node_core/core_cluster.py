@@ -1,15 +1,17 @@
 """Three whole replicas in one thread on virtual time: `Group` over the Raft replica, the entry log and consume queues on forgetful disks.
 
-The network delays, drops and cuts packets, syncs take their time, nodes crash with or without their page cache. One seed gives one run.
+The network delays, drops and cuts packets, syncs take their time, nodes crash with or without their page cache, or come back without their
+directory; clocks may run at different rates. One seed gives one run.
 """
 
 from __future__ import annotations
 
+import math
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ledgermq.node.core.calls import Call, Refused, Result
+from ledgermq.node.core.calls import Call, Refused, Result, Returned
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
@@ -18,7 +20,7 @@ from ledgermq.node.core.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
-from ledgermq.raft.config import MS, RaftConfig
+from ledgermq.raft.config import MS, Members, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.identity import mint
 from ledgermq.storage.store import GroupStore
@@ -35,30 +37,52 @@ class Node:
     def __init__(self, name: str, settings: LeaderSettings) -> None:
         self.name = name
         self.settings = settings
-        self.disk = ForgetfulDisk()
         self.boots = 0
         self.wake_serial = 0
-        incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
-        sizes = {"data_file_bytes": 65536, "index_file_bytes": 32 * 512, "consume_queue_file_bytes": 20 * 50}
-        self.identity = mint(CLUSTER, "g", name, incarnation, CREATED_MS, **sizes)
-        GroupStore.create(self.disk, "/data/g", self.identity)
+        self.rate = 1.0
+        """How fast its clock runs."""
+        self.directories = 0
+        self._new_directory()
         self.alive = False
         self.group: Group
+
+    def _new_directory(self) -> None:
+        self.disk = ForgetfulDisk()
+        incarnation = f"00000000-0000-4000-8000-0000000000{self.directories}{self.name[-1]}"
+        sizes = {"data_file_bytes": 65536, "index_file_bytes": 32 * 512, "consume_queue_file_bytes": 20 * 50}
+        self.identity = mint(CLUSTER, "g", self.name, incarnation, CREATED_MS, **sizes)
+        GroupStore.create(self.disk, "/data/g", self.identity)
+        self.directories += 1
+
+    def wipe(self) -> None:
+        """Its directory is gone: it comes back with an empty one, and its old name."""
+        assert not self.alive
+        self._new_directory()
 
     def start(self, now_ns: int) -> None:
         self.boots += 1
         self.store = GroupStore.open(self.disk, "/data/g", self.identity)
         assert self.store.log.fenced is None
-        bootstrap(self.store.log, NAMES, CREATED_MS)
+        joins = self.directories > 1
+        if not joins:
+            bootstrap(self.store.log, NAMES, CREATED_MS)
         self.machine = Machine(self.store.queues, lambda offset, size: bytes(self.store.log.record_at(offset, size)))
         self.restored = self._restore()
-        config = RaftConfig(self.name, NAMES, self.boots)
+        config = RaftConfig(self.name, () if joins else NAMES, self.boots, incarnation=self.identity.incarnation)
         commit = max(0, self.machine.applied_index)
         chance = Random(f"{self.name}/{self.boots}")
         log, hard_state = self.store.log, self.store.hard_state
-        replica = RaftReplica("g", config, log, hard_state, chance, now_ns, store_host=bytes(8), commit_index=commit)
+        said = self.machine.members
+        members = None if said is None else Members(said.voters, said.learners, said.incarnations, said.returning)
+        known: dict[str, Any] = {"commit_index": commit, "admitted": not joins}
+        known["members"] = None if members is None else (self.machine.applied_index, members)
+        replica = RaftReplica("g", config, log, hard_state, chance, self.clock(now_ns), store_host=bytes(8), **known)
         self.group = Group("g", self.name, replica, self.machine, self.settings)
         self.alive = True
+
+    def clock(self, now_ns: int) -> int:
+        """What its own clock shows."""
+        return round(now_ns * self.rate)
 
     def _restore(self) -> bool:
         restore(self.store, self.machine)
@@ -116,7 +140,7 @@ class Cluster:
         packets: list[tuple[str, PeerPacket]] | None = None,
         synced: list[tuple[SyncTicket, OSError | None]] | None = None,
     ) -> None:
-        output = node.group.turn(self.now_ns, CREATED_MS + self.now_ns // MS, calls or [], packets or [], synced or [])
+        output = node.group.turn(node.clock(self.now_ns), CREATED_MS + self.now_ns // MS, calls or [], packets or [], synced or [])
         for done in output.done:
             assert done.token not in self.outcomes, f"token {done.token} is answered twice"
             self.outcomes[done.token] = done.outcome
@@ -127,7 +151,8 @@ class Cluster:
                 self.later(self.rng.randint(1, 3) * MS, "packet", to, (node.name, PeerPacket(packet.header, payload)))
         if output.sync is not None:
             self.later(self.rng.randint(1, 8) * MS, "sync", node.name, (node.boots, output.sync))
-        self.wake(node, output.wake_at_ns)
+        # Its clock may run slowly: not before the moment it wishes for.
+        self.wake(node, math.ceil((output.wake_at_ns + 1) / node.rate) if node.rate != 1 else output.wake_at_ns)
 
     def run(self, until_ns: int) -> None:
         """Let everything happen up to a moment."""
@@ -148,6 +173,21 @@ class Cluster:
 
     def crash(self, name: str, *, power: bool) -> None:
         self.nodes[name].crash(self.rng, power=power)
+
+    def lose(self, name: str) -> None:
+        """A node comes back without its directory; the others hear of the new one in its greeting."""
+        node = self.nodes[name]
+        if node.alive:
+            self.crash(name, power=False)
+        node.wipe()
+        self.boot(node)
+        self.greet(name)
+
+    def greet(self, name: str) -> None:
+        incarnation = self.nodes[name].identity.incarnation
+        for other in self.nodes.values():
+            if other.alive and other.name != name:
+                self.turn(other, calls=[Returned(name, incarnation)])
 
     def heal(self) -> None:
         """Everything runs and hears everything."""

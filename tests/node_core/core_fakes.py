@@ -15,10 +15,14 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.ranges import tail_of
-from ledgermq.proto.layout import chain_seed, host_bytes, java_hash, make_range, seal
+from ledgermq.proto import control
+from ledgermq.proto.control import Membership
+from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, java_hash, make_range, seal
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.raft.config import Members
+from ledgermq.raft.membership import MemberChange, changed
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import NoSpace
@@ -95,6 +99,33 @@ class FakeReplicator:
         self.objection: str | None = None
         self.kept_up = True
         self.left = False
+        self.lease = True
+        """Whether reads have a lease; without one they ask a majority, which answers when the test says so."""
+        self.questions: list[int] = []
+        self.reads: list[tuple[int, int | None]] = []
+        self.members = Members((node,))
+        self.members_index = -1
+        self.refusal = ""
+        """Why the members cannot be changed now."""
+        self.owed: MemberChange | None = None
+
+    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
+        after = self.refusal or changed(self.members, change)
+        if isinstance(after, str):
+            return after
+        record = Membership(after.voters, tuple(sorted(after.learners)), after.incarnations, tuple(sorted(after.returning)), change.reason)
+        ranges = self.propose(now_ns, encode_entries([control.draft(record, EPOCH_MS)]), queue_offsets, store_ms, control=True)
+        self.members, self.members_index = after, self.log.end_index
+        return ranges
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        return self.owed
+
+    def lease_index(self, now_ns: int) -> int | None:
+        return self.commit_index if self.lease and self.role is Role.LEADER else None
+
+    def read_index(self, token: int, now_ns: int) -> None:
+        self.questions.append(token)
 
     @property
     def accepting(self) -> bool:
@@ -166,7 +197,8 @@ class FakeReplicator:
     def take(self, now_ns: int) -> ReplicaOutput:
         if self.commit_at_once and self.role is Role.LEADER:
             self.commit_index = self.log.end_index
-        return ReplicaOutput((), None, self.commit_index, False, now_ns + SECOND)
+        reads, self.reads = tuple(self.reads), []
+        return ReplicaOutput((), None, self.commit_index, False, now_ns + SECOND, reads)
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         return self.log.read(first_index)

@@ -541,20 +541,21 @@ def test_an_unknown_control_record_stops_before_anything_is_applied() -> None:
 # Reading
 
 
-def test_any_replica_answers_peek() -> None:
-    """A follower too, clamped to what is applied."""
+def test_the_leader_answers_peek() -> None:
+    """Clamped to what is applied; a follower says who leads."""
     b = make()
     b.send("a", "b", "c")
-    follower = Bench(b.log, node="n2")
-    follower.replicator.commit_index = b.replicator.commit_index
-    follower.turn()
-    peeked = follower.ask(Peek(1000, "t", 0, 1, 10))
+    peeked = b.ask(Peek(1000, "t", 0, 1, 10))
     assert isinstance(peeked, Peeked)
     assert [decode_record(record).body for record in peeked.records] == [b"b", b"c"]
     assert (peeked.next_offset, peeked.end_offset) == (3, 3)
-    assert follower.ask(Peek(1001, "t", 0, 99, 10)) == Peeked((), 3, 3)
-    assert follower.ask(Peek(1002, "t", 0, -5, 1)).next_offset == 1  # type: ignore[union-attr]
-    assert isinstance(follower.ask(Peek(1003, "t", 7, 0, 1)), Refused)
+    assert b.ask(Peek(1001, "t", 0, 99, 10)) == Peeked((), 3, 3)
+    assert b.ask(Peek(1002, "t", 0, -5, 1)).next_offset == 1  # type: ignore[union-attr]
+    assert b.ask(Peek(1003, "t", 7, 0, 1)) == Refused("unknown-topic", detail="queue 7 of topic t")
+    follower = Bench(b.log, node="n2")
+    follower.replicator.commit_index = b.replicator.commit_index
+    follower.replicator.leader = "n1"
+    assert follower.ask(Peek(1000, "t", 0, 1, 10)) == Refused("not-leader", "n1")
 
 
 def test_the_view_is_published_when_something_changed() -> None:

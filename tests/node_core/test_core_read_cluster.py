@@ -1,0 +1,131 @@
+"""Reads of whole replicas under partitions: whoever answers, the answer misses nothing that was acknowledged before the question."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from ledgermq.node.core.calls import Configure, Configured, Confirm, Confirmed, Peek, Peeked, Produce, Produced, Refused
+from ledgermq.proto.types import Permission, TopicConfig, TopicKind
+from tests.node_core.core_cluster import MS, NAMES, Cluster, Node
+from tests.node_core.core_fakes import draft
+
+TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
+STEP = 5 * MS
+
+
+class Story:
+    """One queue with a writer, and readers at every node that ask it whatever it believes to be."""
+
+    def __init__(self, seed: int, *, rates: tuple[float, ...] = (1, 1, 1)) -> None:
+        self.cluster = Cluster(seed)
+        for node, rate in zip(self.cluster.nodes.values(), rates, strict=True):
+            node.rate = rate
+        self.rng = self.cluster.rng
+        self.tokens = count(1)
+        self.sends: set[int] = set()
+        self.acknowledged = 0
+        self.end = 0
+        """Behind the last message acknowledged."""
+        self.reads: dict[int, tuple[str, int]] = {}
+        """Read → node it was put to, and the end of what had been acknowledged by then."""
+        self.answered: dict[str, int] = dict.fromkeys(NAMES, 0)
+
+    def begin(self) -> None:
+        while self.cluster.leader() is None:
+            self.run(STEP)
+        call = Configure(next(self.tokens), topics=(TOPIC,))
+        self.put(self.cluster.leader(), call)
+        while call.token not in self.cluster.outcomes:
+            self.run(STEP)
+        assert self.cluster.outcomes[call.token] == Configured()
+
+    def run(self, ns: int) -> None:
+        self.cluster.run(self.cluster.now_ns + ns)
+        self.hear()
+
+    def put(self, node: Node | None, *calls: Produce | Peek | Confirm | Configure) -> None:
+        if node is not None and node.alive:
+            self.cluster.turn(node, calls=list(calls))
+            self.hear()
+
+    def send(self) -> None:
+        node = self.cluster.leader()
+        if node is not None:
+            call = Produce(next(self.tokens), [draft("m")])
+            self.sends.add(call.token)
+            self.put(node, call)
+
+    def ask(self, node: Node) -> None:
+        call = Peek(next(self.tokens), "t", 0, 1 << 40, 0)
+        self.reads[call.token] = node.name, self.end
+        self.put(node, call)
+
+    def hear(self) -> None:
+        outcomes = self.cluster.outcomes
+        for token in [token for token in self.sends if token in outcomes]:
+            self.sends.remove(token)
+            produced = outcomes[token]
+            if isinstance(produced, Produced):
+                self.acknowledged += 1
+                self.end = max(self.end, produced.queue_offsets[-1] + 1)
+        for token in [token for token in self.reads if token in outcomes]:
+            name, known = self.reads.pop(token)
+            outcome = outcomes[token]
+            if isinstance(outcome, Peeked):
+                self.answered[name] += 1
+                assert outcome.end_offset >= known, f"{name} answered up to {outcome.end_offset}, {known} had been acknowledged"
+            else:
+                assert isinstance(outcome, Refused) and outcome.reason == "not-leader", outcome
+
+
+def isolate(story: Story) -> str:
+    """Cut the leader off, and go on with another one that acknowledges a message."""
+    old = story.cluster.leader()
+    assert old is not None
+    story.cluster.cut = {old.name}
+    return old.name
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -> None:
+    """Every node is asked all the time, while leaders are cut off and come back: the one that is cut off stops answering before another
+    one can acknowledge anything, also where its clock runs slowly and the others' run fast."""
+    story = Story(seed, rates=[(1, 1, 1), (0.97, 1.03, 1.03), (1.03, 0.97, 1.0)][seed % 3])
+    story.begin()
+    changes = 0
+    for _ in range(3):
+        for _ in range(20):
+            story.run(STEP)
+            story.send()
+            story.ask(story.rng.choice(list(story.cluster.nodes.values())))
+        isolated = isolate(story)
+        for _ in range(300):
+            story.run(STEP)
+            leader = story.cluster.leader()
+            changes += leader is not None and leader.name != isolated
+            story.send()
+            for node in story.cluster.nodes.values():
+                story.ask(node)
+        story.cluster.cut = set()
+        story.run(1500 * MS)
+    assert changes > 0 and story.acknowledged > 100 and sum(story.answered.values()) > 200, (changes, story.answered)
+
+
+def test_a_leader_that_is_cut_off_says_that_it_does_not_lead() -> None:
+    """Once its lease is over a majority is asked; when none answers the callers are told to look for another leader."""
+    story = Story(3)
+    story.begin()
+    story.run(500 * MS)
+    old = story.cluster.nodes[isolate(story)]
+    call = Confirm(next(story.tokens))
+    story.put(old, call)
+    assert isinstance(story.cluster.outcomes[call.token], Confirmed), "its lease still runs"
+    story.run(500 * MS)
+    late = Peek(next(story.tokens), "t", 0, 1 << 40, 0)
+    story.put(old, late)
+    assert late.token not in story.cluster.outcomes
+    story.run(1500 * MS)
+    outcome = story.cluster.outcomes[late.token]
+    assert isinstance(outcome, Refused) and outcome.reason == "not-leader"

@@ -1,0 +1,108 @@
+"""Reads that must not miss what was acknowledged before them: who answers, when, and what becomes of them when leadership goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.node.core.calls import Confirm, Confirmed, Peek, Peeked, Refused
+from ledgermq.proto.layout import decode_record
+from tests.node_core.core_fakes import Bench
+
+
+def leading() -> Bench:
+    bench = Bench()
+    bench.lead()
+    bench.configure()
+    return bench
+
+
+def peek(bench: Bench) -> Peek:
+    return Peek(next(bench.tokens), "t", 0, 0, 10)
+
+
+def found(outcome: object) -> list[bytes]:
+    assert isinstance(outcome, Peeked), outcome
+    return [bytes(decode_record(record).body) for record in outcome.records]
+
+
+def test_under_a_lease_a_read_is_answered_in_its_turn() -> None:
+    bench = leading()
+    bench.send("a")
+    assert found(bench.ask(peek(bench))) == [b"a"]
+    assert bench.ask(Confirm(next(bench.tokens))) == Confirmed(bench.machine.applied_index)
+    assert bench.replicator.questions == []
+
+
+def test_without_a_lease_a_majority_is_asked_once_for_all_reads_of_a_turn() -> None:
+    bench = leading()
+    bench.send("a")
+    bench.replicator.lease = False
+    first, second = peek(bench), Confirm(next(bench.tokens))
+    bench.turn(first, second)
+    assert first.token not in bench.done and second.token not in bench.done and len(bench.replicator.questions) == 1
+    bench.replicator.reads = [(bench.replicator.questions[0], bench.replicator.commit_index)]
+    bench.turn()
+    assert found(bench.done[first.token]) == [b"a"] and bench.done[second.token] == Confirmed(bench.machine.applied_index)
+
+
+def test_a_read_waits_until_its_index_is_applied() -> None:
+    """The majority may confirm an index that this replica has not applied yet."""
+    bench = leading()
+    bench.send("a")
+    bench.replicator.lease = False
+    call = peek(bench)
+    bench.turn(call)
+    bench.replicator.reads = [(bench.replicator.questions[0], bench.machine.applied_index + 1)]
+    bench.turn()
+    assert call.token not in bench.done
+    bench.send("b")
+    assert found(bench.done[call.token]) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("confirmed", [False, True], ids=["asked", "confirmed"])
+def test_a_leader_that_is_deposed_answers_no_read(confirmed: bool) -> None:
+    """Whether a majority was still being asked or had answered an index that is not applied yet: the next leader is to be asked."""
+    bench = leading()
+    bench.replicator.lease = False
+    call = peek(bench)
+    bench.turn(call)
+    if confirmed:
+        bench.replicator.reads = [(bench.replicator.questions[0], bench.machine.applied_index + 9)]
+        bench.turn()
+    assert call.token not in bench.done
+    bench.replicator.follow(2, "n2")
+    bench.turn()
+    assert bench.done[call.token] == Refused("not-leader", "n2")
+    bench.replicator.reads = [(bench.replicator.questions[0], None)]
+    bench.turn()
+
+
+def test_a_question_that_lost_its_leader_is_refused() -> None:
+    bench = leading()
+    bench.replicator.lease = False
+    call = peek(bench)
+    bench.turn(call)
+    bench.replicator.reads = [(bench.replicator.questions[0], None)]
+    bench.turn()
+    assert bench.done[call.token] == Refused("not-leader", "n1")
+
+
+def test_a_leader_that_has_not_opened_its_term_answers_no_read() -> None:
+    """Its state may miss what an earlier leader acknowledged."""
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    bench.replicator.follow(1, None)
+    bench.turn()
+    bench.lead(2)
+    assert not bench.group.leader.serving
+    assert bench.ask(peek(bench)) == Refused("not-leader", "n1")
+
+
+def test_a_full_disk_refuses_the_reads_that_would_wait_for_it() -> None:
+    bench = leading()
+    bench.send("a")
+    bench.queues.full = True
+    bench.send("b")
+    call = peek(bench)
+    bench.turn(call)
+    assert bench.done[call.token] == Refused("disk-full")
