@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, ChangeMembers, Confirm, Done, GroupView, HandOver, Peek, Refused, Returned
+from ledgermq.node.core.calls import Call, ChangeMembers, Confirm, Done, GroupView, HandOver, MembersChanged, Peek, Returned
 from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
+from ledgermq.node.core.memberships import Memberships
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.core.ranges import cut
@@ -25,6 +26,7 @@ from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, ReplicaStatus, Role
+from ledgermq.raft.membership import MemberChange
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
@@ -88,6 +90,7 @@ class Group:
         self.leader = Leader(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
         self._reads = Reads(replicator, machine)
+        self.memberships = Memberships(replicator)
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._hold_calls: tuple[object, bool] = (None, True)
@@ -130,7 +133,7 @@ class Group:
         self._take_calls(turn, calls)
         for _ in range(_PASSES_PER_TURN):
             self.leader.expire(now_ns)
-            proposed = self._propose(turn)
+            proposed = self._propose(turn) | self._change_members(turn)
             if self.leader.wants_commit():
                 self.replicator.hurry()
             self._reads.ask(now_ns)
@@ -153,7 +156,9 @@ class Group:
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
             elif isinstance(call, ChangeMembers):
-                turn.done.append(Done(call.token, Refused("members-refused", detail="the members of this group are fixed")))
+                turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
+            elif isinstance(call, Returned):
+                self.memberships.told(call)
         others = [call for call in calls if not isinstance(call, Peek | Confirm | HandOver | ChangeMembers | Returned)]
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
@@ -174,7 +179,7 @@ class Group:
         leads = self.replicator.term if self.replicator.role is Role.LEADER else None
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
-            turn.done += self._reads.resign()
+            turn.done += self._reads.resign() + self.memberships.resign()
             self._term_start = None
         if leads is None:
             return
@@ -264,6 +269,40 @@ class Group:
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
         return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
 
+    def _change_members(self, turn: _Turn) -> bool:
+        """Append the membership records that are due, one entry each; True if there was one."""
+        appended = False
+        while self.leader.serving and not (turn.full or turn.stalled):
+            wish = self.memberships.due(turn.now_ns)
+            if wish is None:
+                break
+            outcome = self._append_members(turn, wish.change)
+            if outcome is not None:
+                turn.done += self.memberships.refused(wish, outcome)
+                continue
+            appended = True
+            if wish.token is not None:
+                members = self.memberships.in_force()
+                self.leader.await_entry(members.index, wish.token, MembersChanged(members))
+        return appended
+
+    def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:
+        """Append the record of a change. None: it is in the log; else why not."""
+        # Of the record only its queue matters here; what it says is the replicator's to decide.
+        place = self._sequencer.assign(encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms)
+        try:
+            outcome = self.replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
+        except LogFull:
+            self._log_full += 1
+            turn.full = True
+            return "the disk of the leader is full"
+        except NotLeader:
+            return "leadership is being handed over; ask again"
+        if isinstance(outcome, str):
+            return outcome
+        self._sequencer.appended(place)
+        return None
+
     # Applying
 
     def _apply(self, turn: _Turn) -> bool:
@@ -302,6 +341,8 @@ class Group:
         turn.wake(self._handovers.wake_at_ns())
         turn.wake(turn.replica_wake_at_ns)
         turn.wake(self.leader.wake_at_ns())
+        if self.leader.serving:
+            turn.wake(self.memberships.wake_at_ns())
         if turn.stalled:
             turn.done += self._reads.stalled()
         if turn.full or turn.stalled:

@@ -24,6 +24,7 @@ from ledgermq.node.core.calls import (
     Receive,
     Received,
     Refused,
+    Result,
     Returned,
     Token,
     Trim,
@@ -245,6 +246,11 @@ class Leader:
             self.polls.leasing(poll)
             self._await(Awaited(index, self.term, poll.call.token, None, poll, leases))
         return plan.done
+
+    def await_entry(self, index: int, token: Token, result: Result) -> None:
+        """Answer a call once an entry that was appended for it outside of a plan is applied."""
+        assert self.term is not None, "only a leader appends"
+        self._await(Awaited(index, self.term, token, result))
 
     def _await(self, awaited: Awaited) -> None:
         self._serial += 1
