@@ -93,6 +93,7 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
                     "node": r.node,
                     **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state")},
                     "rebuild": rebuild_json(r.rebuild) if r.HasField("rebuild") else None,
+                    "catch_up": catch_up_json(r.catch_up) if r.HasField("catch_up") else None,
                 }
                 for r in group.replicas
             ],
@@ -127,6 +128,12 @@ def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
     return f" ({rebuild.done_bytes} of {rebuild.total_bytes} bytes{source}{left})"
 
 
+def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
+    """How a follower comes on; null is unknown."""
+    names = ("behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "silent_ms")
+    return {"state": found.state, **{name: known(found, name) for name in names}, "restarts": found.restarts, "note": found.note or None}
+
+
 def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
     print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
     node_rows = [
@@ -145,6 +152,8 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         for r in g.replicas
     ]
     print_table("replicas", ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"], replica_rows)
+    if behind := _behind(status):
+        print_table("behind", ["group", "node", "state", "entries", "bytes", "bytes/s", "seconds left", "note"], behind)
     kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
     if kinds:
         disk_rows = [[g.group, r.node, *(r.disk_bytes.get(kind) for kind in kinds)] for g in status.groups for r in g.replicas]
@@ -157,6 +166,19 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
             kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
+
+
+def _behind(status: admin_pb2.ClusterStatusResponse) -> list[list[Any]]:
+    """Who lacks something, or is not what it should be."""
+    rows: list[list[Any]] = []
+    for group in status.groups:
+        for replica in group.replicas:
+            found = replica.catch_up
+            if replica.HasField("catch_up") and (found.state != "flowing" or found.behind_bytes or found.note):
+                rates = [None if not found.HasField(name) else round(getattr(found, name)) for name in ("bytes_per_s", "seconds_left")]
+                lacks = [known(found, "behind_entries"), known(found, "behind_bytes")]
+                rows.append([group.group, replica.node, found.state, *lacks, *rates, found.note or "-"])
+    return rows
 
 
 def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:

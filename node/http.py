@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from ledgermq import __version__
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.catch_up import STATES
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
@@ -100,6 +101,7 @@ class StateCollector(Collector):
             queued.add_metric([peer], size)
         yield queued
         yield from self._replicas()
+        yield from self._followers()
         yield from self._statistics()
 
     def _replicas(self) -> Iterator[Any]:
@@ -123,6 +125,28 @@ class StateCollector(Collector):
         yield leader_known
         yield from gauges.values()
 
+    def _followers(self) -> Iterator[Any]:
+        """How the followers of groups led here come on; what is unknown is left out."""
+        told = {
+            "behind_entries": ("ledgermq_follower_behind_entries", "Entries that a follower has not received, as its leader knows."),
+            "behind_bytes": ("ledgermq_follower_behind_bytes", "Bytes of the log that a follower has not received."),
+            "bytes_per_s": ("ledgermq_follower_bytes_per_second", "What a follower receives, over the last ten seconds."),
+            "seconds_left": ("ledgermq_follower_seconds_left", "Until a follower lacks nothing, if things go on as they do."),
+        }
+        for field, (name, text) in told.items():
+            family = GaugeMetricFamily(name, text, labels=["group", "follower"])
+            for group, status in self.statuses.items():
+                for peer in status.peers:
+                    if (value := getattr(peer, field)) is not None:
+                        family.add_metric([group, peer.node], value)
+            yield family
+        states = GaugeMetricFamily("ledgermq_follower_state", "1 for the state of a follower.", labels=["group", "follower", "state"])
+        for group, status in self.statuses.items():
+            for peer in status.peers:
+                for state in STATES:
+                    states.add_metric([group, peer.node, state], float(peer.state == state))
+        yield states
+
     def _statistics(self) -> Iterator[Any]:
         families: dict[str, GaugeMetricFamily] = {}
         for group in self._engine.groups:
@@ -131,9 +155,11 @@ class StateCollector(Collector):
             numbers.update(view.statistics if view is not None else {})
             for name, value in numbers.items():
                 if isinstance(value, int | float):
+                    # `name:node` is about one peer.
+                    name, _, peer = name.partition(":")
                     metric = f"ledgermq_group_{name.replace('-', '_')}"
-                    family = GaugeMetricFamily(metric, f"Counter or gauge {name} of a replica.", labels=["group"])
-                    families.setdefault(name, family).add_metric([group], value)
+                    family = GaugeMetricFamily(metric, f"Counter or gauge {name} of a replica.", labels=["group", "peer"][: 1 + bool(peer)])
+                    families.setdefault(name, family).add_metric([group, peer] if peer else [group], value)
         yield from families.values()
 
 

@@ -65,6 +65,12 @@ SHIPPING_DROPPED = Counter(
     "ledgermq_shipping_requests_dropped_total", "Requests of peers for files dropped because too many waited.", ["group"], registry=REGISTRY
 )
 
+FOLLOWER_RESTARTS = Counter(
+    "ledgermq_follower_restarts_total",
+    "Followers that answered this leader, made no progress, and whose place in the log was looked for anew.",
+    ["group", "follower"],
+    registry=REGISTRY,
+)
 DIGEST_FAILURES = Counter(
     "ledgermq_digest_failures_total", "Sealed log files of this node that could not be read for their digest.", ["group"], registry=REGISTRY
 )

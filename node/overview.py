@@ -20,7 +20,7 @@ from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.types import ReplicaStatus, Role
+from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 
 ENGINE_ANSWERS_WITHIN_S = 1.0
 PEER_ANSWERS_WITHIN_S = 1.5
@@ -175,6 +175,7 @@ def queues_of(topic: Any) -> list[tuple[str, int]]:
 
 
 def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
+    """This replica first; a leader tells of the others only how they come on."""
     info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)
     info.replicas.add(
         node=status.node,
@@ -186,6 +187,8 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         begin_index=status.begin_index,
         state="waiting" if status.state == "running" and not status.extra.get("admitted", 1) else status.state,
     )
+    for peer in status.peers:
+        info.replicas.add(node=peer.node, catch_up=_catch_up_of(peer))
     return info
 
 
@@ -197,6 +200,20 @@ def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         known = {name: value for name, value in asdict(status.rebuild).items() if value is not None}
         replica.rebuild.CopyFrom(admin_pb2.RebuildInfo(**known))
     return info
+
+
+def _catch_up_of(peer: PeerProgress) -> admin_pb2.CatchUp:
+    return admin_pb2.CatchUp(
+        state=peer.state,
+        behind_entries=peer.behind_entries,
+        behind_bytes=peer.behind_bytes,
+        entries_per_s=peer.entries_per_s,
+        bytes_per_s=peer.bytes_per_s,
+        seconds_left=peer.seconds_left,
+        restarts=peer.restarts,
+        silent_ms=peer.silent_ms,
+        note=peer.note,
+    )
 
 
 def _merged_group(
@@ -230,6 +247,9 @@ def _merged_group(
             replica.CopyFrom(reports[node].replicas[0])
             if leading is not None and replica.HasField("end_index"):
                 replica.lag_entries = max(0, leading.replicas[0].end_index - replica.end_index)
+        for seen in leading.replicas[1:] if leading is not None else ():
+            if seen.node == node:
+                replica.catch_up.CopyFrom(seen.catch_up)
     return merged
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call
+from ledgermq.node.core.catch_up import CatchUp
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words
 from ledgermq.node.core.machine import Machine
@@ -81,6 +82,7 @@ class RunningGroup:
         self.replicator = group.replicator
         file_bytes = store.identity.data_file_bytes
         self.files = FileBook(store.log, machine, file_bytes)
+        self.catch_up = CatchUp(self.files.pos_after)
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
@@ -120,6 +122,7 @@ class RunningGroup:
             raise self._failure
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         self._note_leaders(now_ms)
+        self._watch_followers(now_ns)
         self._note_replay()
         if self._keeping is not None and self._keeping.done():
             done, self._keeping = self._keeping, None
@@ -136,6 +139,15 @@ class RunningGroup:
             self._leaders_noted = True
             names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}
             log.info("leadership changed", **names, reason=words(change.reason))
+
+    def _watch_followers(self, now_ns: int) -> None:
+        if not self.catch_up.due(now_ns):
+            return
+        for node in self.catch_up.look(self.group.replicator.status().peers, self.store.log.end_pos, now_ns):
+            name = self.group.group
+            metrics.FOLLOWER_RESTARTS.labels(name, node).inc()
+            reason = "it answered and received nothing of what it lacks: its place in the log is looked for anew"
+            log.warning("follower makes no progress", group=name, follower=node, reason=reason)
 
     def leaders(self) -> tuple[LeadershipEvent, ...]:
         """The last changes of leadership that this replica noticed, of earlier lives too."""
@@ -188,7 +200,8 @@ class RunningGroup:
     def status(self) -> ReplicaStatus:
         status = self.group.status()
         memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
-        return replace(status, extra={**status.extra, **memory})
+        peers = self.catch_up.told(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
+        return replace(status, peers=peers, extra={**status.extra, **memory})
 
     def abandon(self) -> None:
         """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next

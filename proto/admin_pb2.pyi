@@ -87,7 +87,7 @@ class BrokerGroupInfo(_message.Message):
     def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild")
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up")
     class DiskBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class ReplicaInfo(_message.Message):
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     end_index: int
@@ -117,7 +118,8 @@ class ReplicaInfo(_message.Message):
     disk_bytes: _containers.ScalarMap[str, int]
     state: str
     rebuild: RebuildInfo
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ...) -> None: ...
+    catch_up: CatchUp
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ...) -> None: ...
 
 class RebuildInfo(_message.Message):
     __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")
@@ -132,6 +134,28 @@ class RebuildInfo(_message.Message):
     total_bytes: int
     remaining_ms: int
     def __init__(self, reason: _Optional[str] = ..., source: _Optional[str] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., remaining_ms: _Optional[int] = ...) -> None: ...
+
+class CatchUp(_message.Message):
+    __slots__ = ("state", "behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "restarts", "silent_ms", "note")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_MS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    behind_entries: int
+    behind_bytes: int
+    entries_per_s: float
+    bytes_per_s: float
+    seconds_left: float
+    restarts: int
+    silent_ms: int
+    note: str
+    def __init__(self, state: _Optional[str] = ..., behind_entries: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., entries_per_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., seconds_left: _Optional[float] = ..., restarts: _Optional[int] = ..., silent_ms: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability")

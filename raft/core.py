@@ -913,6 +913,9 @@ class Core:
                 Role.FOLLOWER if peer.node in self.members.voters else Role.LEARNER,
                 peer.received if peer.stage is Stage.FLOWING else None,
                 peer.durable if peer.stage is Stage.FLOWING else None,
+                (self._now_ns - peer.contact_ns) // MS,
+                peer.needs_snapshot,
+                self.restarts[peer.node],
             )
             for peer in self.peers.values()
         )

@@ -17,6 +17,7 @@ SECOND = 1_000_000_000
 SAMPLE_NS = SECOND
 WINDOW_NS = 10 * SECOND
 PROBING, FLOWING, INSTALLING, RESTARTED = "probing", "flowing", "installing", "restarted-from-compare"
+STATES = (PROBING, FLOWING, INSTALLING, RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ class CatchUp:
         """Node → restarts seen, and when the last one was."""
         self._next_ns = 0
 
+    def due(self, now_ns: int) -> bool:
+        """Whether a second has passed since the last look."""
+        return now_ns >= self._next_ns
+
     def look(self, peers: Sequence[PeerProgress], end_pos: int, now_ns: int) -> list[str]:
-        """Take a sample of every peer, once a second at most. The nodes whose comparison began anew since the last look."""
-        if now_ns < self._next_ns:
-            return []
+        """Take a sample of every peer. The nodes whose comparison began anew since the last look."""
         self._next_ns = now_ns + SAMPLE_NS
         names = {peer.node for peer in peers}
         self._samples = {node: samples for node, samples in self._samples.items() if node in names}
