@@ -200,11 +200,21 @@ def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path
     """A voter the leader has not heard of may need any entry; one that has everything needs nothing."""
     book, log = file_book(tmp_path)
     peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20), PeerProgress("n3", Role.FOLLOWER, None, None)]
-    pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index))
+    pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
     assert [(pin.kind, pin.pos) for pin in pins] == [("follower", log.pos_of(21)), ("follower", 0)]
     level = [PeerProgress(node, Role.FOLLOWER, log.end_index, log.end_index) for node in ("n2", "n3")]
-    assert not list(follower_pins(book, ("n1", "n2", "n3"), "n1", level, log.end_index))
-    assert len(list(follower_pins(book, ("n1", "n2", "n3"), "n1", [], log.end_index))) == 2
+    assert not list(follower_pins(book, ("n1", "n2", "n3"), "n1", level, log.end_index, 0))
+    assert len(list(follower_pins(book, ("n1", "n2", "n3"), "n1", [], log.end_index, 0))) == 2
+    log.close()
+
+
+def test_a_follower_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> None:
+    """Exactly the configured time is long enough; without one it is waited for for ever."""
+    book, log = file_book(tmp_path)
+    peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20, silent_ms=60_000), PeerProgress("n3", Role.FOLLOWER, None, None, silent_ms=59_999)]
+    pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 60_000))
+    assert [(pin.holder, pin.waived) for pin in pins] == [("n2", "it was not heard for 60 s"), ("n3", "")]
+    assert not any(pin.waived for pin in follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
     log.close()
 
 
