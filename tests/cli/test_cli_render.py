@@ -36,9 +36,9 @@ def test_status_knows_and_does_not_know() -> None:
     status.groups.add(group="g2")
     status.topics.add(topic=admin_pb2.Name(namespace="ns", name="t"), kind="fifo", queues=8, messages=0)
     status.topics.add(topic=admin_pb2.Name(name="u"), kind="normal", queues=1)
-    nothing = dict.fromkeys(("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild"))
+    nothing = dict.fromkeys(("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up"))
     first: dict[str, object] = {"node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
-    first.update(state=None, rebuild=None)
+    first.update(state=None, rebuild=None, catch_up=None)
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",
@@ -70,6 +70,21 @@ def test_status_tells_of_a_replica_that_is_being_rebuilt(capsys: pytest.CaptureF
     assert (found["role"], found["state"], found["rebuild"]) == (None, "repairing", rebuild)
     render.status_text(status)
     assert "g1 on n2 is repairing: entry 7 is damaged (5 of 20 bytes from n1, about 3 s left)" in capsys.readouterr().out
+
+
+def test_status_tells_how_a_follower_comes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the leader knows, null where it does not; people see only who lacks something."""
+    status = admin_pb2.ClusterStatusResponse(health="ok")
+    group = status.groups.add(group="g1")
+    late = group.replicas.add(node="n2").catch_up
+    late.CopyFrom(admin_pb2.CatchUp(state="flowing", behind_entries=9, behind_bytes=900, bytes_per_s=50.0, seconds_left=18.0, note="alone"))
+    group.replicas.add(node="n3").catch_up.CopyFrom(admin_pb2.CatchUp(state="flowing", behind_entries=0, behind_bytes=0))
+    late_json, level_json = (replica["catch_up"] for replica in render.status_json(status)["groups"][0]["replicas"])
+    assert (late_json["state"], late_json["behind_bytes"], late_json["seconds_left"], late_json["note"]) == ("flowing", 900, 18.0, "alone")
+    assert late_json["entries_per_s"] is None and level_json["seconds_left"] is None and level_json["restarts"] == 0
+    render.status_text(status)
+    shown = capsys.readouterr().out
+    assert "alone" in shown and len([line for line in shown.splitlines() if "flowing" in line]) == 1
 
 
 def test_a_line_is_one_versioned_object() -> None:
