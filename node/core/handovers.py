@@ -42,7 +42,7 @@ class Preference:
         return True
 
     def interrupted(self) -> None:
-        """Somebody else leads, or leadership is being handed over already: what was seen until now does not count."""
+        """Somebody else leads, leadership is being handed over already, or the preferred one is no voter: what was seen does not count."""
         self._since_ns = None
 
     def _settle(self, now_ns: int) -> None:
@@ -110,7 +110,7 @@ class Handovers:
         replicator, preference = self._replicator, self._preference
         if preference is None:
             return
-        if replicator.handover is not None or replicator.term != self._led_term:
+        if replicator.handover is not None or replicator.term != self._led_term or preference.preferred not in replicator.members.voters:
             self._led_term = replicator.term
             preference.interrupted()
         elif preference.due(now_ns, keeps_up=replicator.keeps_up(preference.preferred, now_ns)):

@@ -103,7 +103,7 @@ class FakeReplicator:
         """Whether reads have a lease; without one they ask a majority, which answers when the test says so."""
         self.questions: list[int] = []
         self.reads: list[tuple[int, int | None]] = []
-        self.members = Members((node,))
+        self.members = Members(("n1", "n2", "n3"))
         self.members_index = -1
         self.refusal = ""
         """Why the members cannot be changed now."""

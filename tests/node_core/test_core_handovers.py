@@ -12,6 +12,7 @@ from ledgermq.node.core.handovers import CALM_NS, SETTLED_MAX_NS, SETTLED_NS, Pr
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
+from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause, Handover
 from tests.node_core.core_cluster import Cluster
 from tests.node_core.core_fakes import MS, SECOND, Bench, draft
@@ -105,6 +106,22 @@ def test_the_preferred_leader_gets_leadership_when_it_kept_up_for_long_enough() 
     bench.pass_time(MS)
     handover = bench.replicator.handover
     assert handover is not None and (handover.to, handover.cause) == ("n2", Cause.PREFERRED)
+
+
+def test_a_preferred_leader_that_is_no_voter_is_waited_for() -> None:
+    """A learner, or a node that was removed, cannot lead; once it votes it must keep up for as long as anybody."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
+    voting, bench.replicator.members = bench.replicator.members, Members(("n1", "n3"), frozenset({"n2"}))
+    bench.lead()
+    for _ in range(5):
+        bench.pass_time(SETTLED_NS)
+    assert bench.replicator.handover is None
+    bench.replicator.members = voting
+    bench.pass_time(MS)
+    bench.pass_time(SETTLED_NS - MS)
+    assert bench.replicator.handover is None
+    bench.pass_time(MS)
+    assert bench.replicator.handover is not None
 
 
 def test_nobody_is_handed_over_to_without_a_wish() -> None:
