@@ -49,6 +49,7 @@ from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
 from ledgermq.node.peer_book import PeerBook
 from ledgermq.node.peers import Peers
+from ledgermq.node.placement import Placement
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
@@ -256,7 +257,8 @@ class Node:
             on_fatal=end_process,
             max_calls=config.limits.max_calls,
         )
-        replicas = {group.name: group.replicas for group in config.cluster.groups}
+        configured = {group.name: group.replicas for group in config.cluster.groups}
+        replicas = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
         self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
         self.controller = Controller(_controller_config(config, secret, self.roster))
         self.overview = Overview(config, self.engine, self.peers.links, self.roster)
