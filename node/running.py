@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call
+from ledgermq.node.core.calls import Call, GroupMembers
 from ledgermq.node.core.catch_up import CatchUp
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words
@@ -90,6 +90,9 @@ class RunningGroup:
         self._leaders = _read_leaders(store)
         self._leaders_noted = False
         """The ring holds what its file does not."""
+        self._members: GroupMembers | None = None
+        """As they were told last."""
+        self._objected: set[str] = set()
         self._snapshot_wanted = False
         self._stalls = 0
         self._clean_again_ns = 0
@@ -123,6 +126,7 @@ class RunningGroup:
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         self._note_leaders(now_ms)
         self._watch_followers(now_ns)
+        self._note_members()
         self._note_replay()
         if self._keeping is not None and self._keeping.done():
             done, self._keeping = self._keeping, None
@@ -148,6 +152,18 @@ class RunningGroup:
             metrics.FOLLOWER_RESTARTS.labels(name, node).inc()
             reason = "it answered and received nothing of what it lacks: its place in the log is looked for anew"
             log.warning("follower makes no progress", group=name, follower=node, reason=reason)
+
+    def _note_members(self) -> None:
+        """Who replicates the group from now on, and which node cannot come back by itself; each is said once."""
+        members, objections = self.machine.members, self.group.memberships.objections
+        if members is not self._members:
+            self._members = members
+            if members is not None:
+                told = {"voters": list(members.voters), "learners": sorted(members.learners), "returning": sorted(members.returning)}
+                log.info("members in force", group=self.group.group, index=members.index, **told)
+        for node in sorted(objections.keys() - self._objected):
+            log.warning("a node came back without its directory and is not taken in yet", node=node, reason=objections[node])
+        self._objected = set(objections)
 
     def leaders(self) -> tuple[LeadershipEvent, ...]:
         """The last changes of leadership that this replica noticed, of earlier lives too."""
