@@ -21,7 +21,7 @@ class Begin:
     pos: int = 0
     term: int = -1
     chain: int | None = None
-    """None: the log is whole, and its log id gives the seed."""
+    """None: the log is whole, and its log id gives the seed. A whole log with a value goes on from another: `recovery.json` says which."""
 
 
 WHOLE = Begin()
@@ -32,7 +32,8 @@ def read_begin(value: Mapping[str, Any]) -> Begin | None:
     if value.get("v") != 1 or not all(isinstance(value.get(key), int) for key in KEYS):
         return None
     index, pos, term, chain = (int(value[key]) for key in KEYS)
-    return Begin(index, pos, term, chain) if index > 0 and pos > 0 else None
+    renamed = (index, pos, term) == (0, 0, -1)
+    return Begin(index, pos, term, chain) if (index > 0 and pos > 0) or renamed else None
 
 
 def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> int:

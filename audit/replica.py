@@ -252,6 +252,8 @@ def _read_small_files(replica: Replica) -> None:
         replica.begin = read_begin(begin) or WHOLE
         if replica.log_id is not None and begin["log_id"] != replica.log_id:
             replica.flaw("identity.agree", f"{folder}/begin", f"it belongs to log {begin['log_id']}, the replica to {replica.log_id}")
+        if replica.begin.chain is not None and not replica.begin.index:
+            _check_seed(replica, f"{folder}/begin", replica.begin.chain)
     names = ("state/snapshot", "state/snapshot.previous")
     snapshots = [_json(replica, Path(replica.root, name), "snapshot.json", name, None) for name in names]
     replica.snapshot = next((value for value in snapshots if value is not None), None)
@@ -261,6 +263,14 @@ def _read_small_files(replica: Replica) -> None:
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
     _store_checkpoint(replica)
+
+
+def _check_seed(replica: Replica, path: str, chain: int) -> None:
+    """A whole log whose chain does not begin with its own log id goes on from another one: the record of a recovery has to name it."""
+    record = _json(replica, Path(replica.root, "recovery.json"), "identity.json", "recovery.json", None)
+    former = None if record is None else record.get("former")
+    if not isinstance(former, list) or not former or crc(str(former[0]).encode("ascii", "replace")) != chain:
+        replica.flaw("identity.agree", path, f"the chain begins with {chain:08x}, which no log id in recovery.json explains")
 
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:

@@ -21,13 +21,14 @@ from typing import Any
 from ledgermq.proto.types import HardState, Identity, SyncedMark
 from ledgermq.storage import checkpoints, identity, sealed_json
 from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step, digest, write_manifest
-from ledgermq.storage.begin import Begin, read_begin, write_begin
+from ledgermq.storage.begin import Begin, read_begin, whole, write_begin
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_proof import Proved, prove
 from ledgermq.storage.log_scan import Piece, Point
 from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
 from ledgermq.storage.real_disk import HeldFile, RealDisk, cut_file
+from ledgermq.storage.recovered import RECOVERY_FILE
 from ledgermq.storage.snapshot import SNAPSHOT_FILE, read_snapshots
 from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
 from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree, walk
@@ -163,8 +164,11 @@ def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> B
     term.save(HardState(point.term))
     term.close()
     checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(log.index, log.index))
-    if log.snapshot is not None:
+    if log.begin != whole(log.identity.log_id):
         write_begin(disk, directory, log.identity.log_id, log.begin)
+    if disk.exists(f"{log.root}/{RECOVERY_FILE}"):
+        disk.replace_file(f"{root}/{RECOVERY_FILE}", disk.read_file(f"{log.root}/{RECOVERY_FILE}"))
+    if log.snapshot is not None:
         sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", log.snapshot)
     identity.write_identity(disk, root, replace(log.identity, incarnation=mint()))
     return BackupPoint(

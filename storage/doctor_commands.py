@@ -159,6 +159,8 @@ def _node_lines(node: NodeFound) -> list[str]:
             f"  group        {group.group}: {group.log_files} log files, {group.log_bytes / MIB:,.1f} MiB, synced up to entry "
             f"{group.synced_index}, committed (noted): {committed}, {state}"
         )
+        if group.recovery is not None:
+            lines.append(f"               {group.recovery}")
     return lines
 
 

@@ -17,6 +17,7 @@ from ledgermq.storage.doctor import Facts
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.recovered import read_recovery
 from ledgermq.storage.synced_mark import read_mark
 
 MOUNTS = "/proc/self/mounts"
@@ -66,6 +67,8 @@ class GroupFound:
     """Of the log files, as the disk has them allocated."""
     synced_index: int
     committed_index: int | None
+    recovery: str | None = None
+    """What a recovery from a lost majority did to it, for people; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,19 @@ def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
         sum(os.stat(f"{log_directory}/data/{name}").st_blocks * BLOCK_BYTES for name in names),
         read_mark(disk, f"{log_directory}/syncedmark", found.log_id).index,
         None if noted is None else noted.committed_index,
+        _recovery(disk, root),
     )
+
+
+def _recovery(disk: RealDisk, root: str) -> str | None:
+    note = read_recovery(disk, root)
+    if note is None:
+        return None
+    loss = note["loss"]
+    if note["state"] != "done":
+        return "a recovery was interrupted: run the same `ledgermq recover` again"
+    gone = ", ".join(loss["given_up"]) or "nobody"
+    return f"begun anew behind entry {loss['index']} of log {loss['former_log_id']}, given up: {gone}"
 
 
 def _used_bytes(directory: str) -> int:

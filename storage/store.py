@@ -20,6 +20,7 @@ from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.queue_buffer import BufferedQueues
+from ledgermq.storage.recovered import as_recovered
 
 START_BYTES = 1 << 20
 """Besides the first log file, a new replica wants this much free."""
@@ -77,9 +78,10 @@ class GroupStore:
         submit: Submit = run_now,
         writer: LogWriter | None = None,
         phases: Phases | None = None,
+        recovering: bool = False,
     ) -> GroupStore:
         """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own;
-        `writer` says how its log is appended to.
+        `writer` says how its log is appended to. Only a recovery itself (`new_cluster.py`) opens what another one was interrupted in.
 
         The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75),
         UnknownFormat (76) or Exhausted (79); a log with damage at or below its mark comes back fenced in `log.fenced`.
@@ -92,7 +94,7 @@ class GroupStore:
                     raise Unusable(
                         f"{root} holds no replica (no {identity.IDENTITY_FILE}): check the data directory, or bootstrap this node"
                     )
-                identity.compare(root, found, wanted)
+                identity.compare(root, found, wanted if recovering else as_recovered(disk, root, wanted))
                 log_directory = f"{root}/dledger-{found.replica}"
                 _remove_unfinished(disk, (root, f"{root}/state", log_directory))
                 for name in ("hardstate", "syncedmark"):

@@ -27,6 +27,7 @@ from ledgermq.storage.errors import Damaged, Unusable
 from ledgermq.storage.installing import Staging
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts
+from ledgermq.storage.recovered import as_recovered
 
 TURN_BYTES = 8 << 20
 FACTS_EVERY_NS = 500 * MS
@@ -105,7 +106,7 @@ class Install:
         found = identities.read_identity(disk, root)
         if found is None:
             raise Unusable(f"{root} holds no replica: nothing can be installed into it")
-        identities.compare(root, found, wanted)
+        identities.compare(root, found, as_recovered(disk, root, wanted))
         return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:

@@ -37,6 +37,7 @@ from ledgermq.storage.errors import EXIT_DAMAGED, Damaged, LogDamaged, LogFenced
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
 from ledgermq.storage.mending import Good, Mending
+from ledgermq.storage.recovered import as_recovered
 from ledgermq.storage.snapshot import read_snapshots, write_snapshot
 from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
 
@@ -63,7 +64,7 @@ def repair_needed(
     found = identities.read_identity(disk, root)
     if found is None:
         return None
-    identities.compare(root, found, wanted)
+    identities.compare(root, found, as_recovered(disk, root, wanted))
     return Repair(disk, root, found, str(failure), others=others, session=session, now_ns=now_ns)
 
 

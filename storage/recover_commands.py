@@ -1,0 +1,103 @@
+"""The command `ledgermq recover`: what it explains, asks and prints. What it does is in `new_cluster.py`.
+
+Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from typing import Any
+
+import click
+
+from ledgermq.storage.backup_manifest import BadCopy, Refused
+from ledgermq.storage.commands import allow_open_files, only_node
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.identity import IDENTITY_FILE, read_node
+from ledgermq.storage.new_cluster import Loss, begin_anew, survey
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+
+
+@click.command()
+@click.option("--force-new-cluster", is_flag=True, help="Required: the majority is lost, and what only it held is given up.")
+@click.option("--data", help="The survivor's node directory.  [default: the only one in ./ledgermq-data, if there is exactly one]")
+@click.option("--group", "only", help="Only this broker group.  [default: every one in the directory]")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bool, as_object: bool) -> None:
+    """Begin a broker group anew from one survivor, after its majority was lost for good.
+
+    The node must be stopped. Its log goes on under a new log id with this node as the only voter; the loss is recorded in the log and in
+    recovery.json. Replicas that are given up are refused by log id from then on: wipe them and let them join again. Acknowledged messages
+    that this survivor does not have are lost: choose the survivor with the highest committed entry. An interrupted run is repeated.
+    Exit status: 0 done, 1 damaged or unreadable, 4 refused.
+
+    \b
+    Examples:
+      ledgermq recover --force-new-cluster --data ledgermq-data/n1
+      ledgermq recover --force-new-cluster --data /var/lib/ledgermq --yes --json
+    """
+    if not force_new_cluster:
+        raise click.UsageError("say what is meant; add --force-new-cluster")
+    allow_open_files()
+    disk, directory = RealDisk(), os.path.abspath(only_node() if data is None else data)
+    if read_node(disk, directory) is None:
+        raise Refused(f"{directory} is no node directory", "name the node directory of the survivor")
+    try:
+        lock = DirectoryLock(directory)
+    except BlockingIOError as error:
+        raise Refused(f"another process uses {directory}", "stop the node first") from error
+    try:
+        _recover(disk, directory, only, yes=yes, as_object=as_object)
+    except (Refused, BadCopy):
+        raise
+    except StorageError as error:
+        raise BadCopy(str(error), "nothing can be begun anew from this directory as it is") from error
+    except OSError as error:
+        raise BadCopy(f"{error.filename or directory}: {error.strerror or error}", "correct this, then run the command again") from error
+    finally:
+        lock.close()
+
+
+def _recover(disk: RealDisk, directory: str, only: str | None, *, yes: bool, as_object: bool) -> None:
+    groups = [name for name in disk.listdir(directory) if disk.exists(f"{directory}/{name}/{IDENTITY_FILE}") and only in (None, name)]
+    if not groups:
+        raise Refused(f"{directory} holds no replica{'' if only is None else f' of broker group {only}'}", "check --data and --group")
+    surveys = {name: survey(disk, f"{directory}/{name}") for name in groups}
+    for loss, begun in surveys.values():
+        print(_explain(loss, begun), file=sys.stderr, flush=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise Refused("nobody can be asked here, and nothing was changed", "add --yes when the majority is lost for good")
+        if not click.confirm("Give these replicas up and begin anew from this node?", default=False, err=True):
+            raise Refused("nothing was changed", "bring the other replicas back instead, if there is any way")
+    notes = {}
+    for name, (loss, begun) in surveys.items():
+        log_id = str(uuid.uuid4()) if begun is None else begun
+        notes[name] = begin_anew(disk, f"{directory}/{name}", loss, log_id=log_id, now_ms=time.time_ns() // 1_000_000)
+    _tell(directory, notes, as_object)
+
+
+def _explain(loss: Loss, begun: str | None) -> str:
+    again = "" if begun is None else "  An interrupted recovery is finished.\n"
+    return (
+        f"broker group {loss.group}, from node {loss.node}:\n{again}"
+        f"  The log goes on behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}); entries up to\n"
+        f"  {loss.committed_index} are known to be committed, those behind are kept and count from now on.\n"
+        f"  Given up: {', '.join(loss.given_up) or 'nobody'}. What was acknowledged and is only there is lost.\n"
+        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused for ever."
+    )
+
+
+def _tell(directory: str, notes: dict[str, dict[str, Any]], as_object: bool) -> None:
+    if as_object:
+        print(json.dumps({"v": 1, "directory": directory, "groups": notes}), flush=True)
+        return
+    for name, note in notes.items():
+        end = note["end"]
+        print(f"begun anew: broker group {name}, log {note['log_id']}, entry {end['index']} of term {end['term']} names node alone")
+    print("next: start this node, then wipe the others and add them as members (docs/recovery.md)", flush=True)

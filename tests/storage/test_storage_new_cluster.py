@@ -1,0 +1,232 @@
+"""`ledgermq recover --force-new-cluster`: what survives, what is refused afterwards, what is written down, and a crash at any point."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledgermq import cli
+from ledgermq.audit.jobs import audit
+from ledgermq.proto import control
+from ledgermq.proto.layout import HEADER_BYTES, chain_seed, decode_record, encode_entries, record_columns
+from ledgermq.proto.names import RAFT_TOPIC
+from ledgermq.proto.types import HardState, Identity
+from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.storage import identity as identities
+from ledgermq.storage.backup import backup
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.doctor import examine
+from ledgermq.storage.doctor_commands import as_text
+from ledgermq.storage.doctor_facts import look_at_node, read_facts
+from ledgermq.storage.errors import LogDamaged, Unusable
+from ledgermq.storage.identity import NodeIdentity, write_node
+from ledgermq.storage.new_cluster import begin_anew, survey
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.recovered import read_recovery
+from ledgermq.storage.restore import restore
+from ledgermq.storage.store import GroupStore
+from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
+from tests.storage.log_material import CLUSTER, FILE_BYTES, HOST, make_batch, make_identity
+
+ME = make_identity()
+VOTERS = ("n1", "n2", "n3")
+NEW = "11111111-2222-4333-8444-555555555555"
+CREATED = 1_700_000_000_000
+MESSAGES = 40
+
+
+def filled(disk: Disk, root: str, me: Identity = ME, *, queued: bool = False) -> None:
+    """A replica of a bootstrapped group with messages in several files, stopped in good order."""
+    disk.mkdirs(root.rpartition("/")[0])
+    GroupStore.create(disk, root, me)
+    store = GroupStore.open(disk, root, me)
+    first = encode_entries([control.draft(control.Membership(VOTERS), CREATED)])
+    store.log.append_leader(0, first, np.zeros(1, np.int64), CREATED, bytes(8), control=True)
+    store.hard_state.save(HardState(3, "n2"))
+    start = encode_entries([control.draft(control.TermStart(3, "n2"), CREATED)])
+    store.log.append_leader(3, start, np.ones(1, np.int64), CREATED, HOST, control=True)
+    store.log.append_leader(3, make_batch(MESSAGES), np.arange(MESSAGES), CREATED + 5, HOST)
+    if queued:
+        store.queues.start({}, 0)
+        index = 0
+        while index <= store.log.end_index:
+            entries = store.log.read(index, 1 << 20)
+            store.queues.append(record_columns(entries))
+            index = entries.last_index + 1
+    store.write_checkpoints(store.log.end_index - 4, StoreCheckpoint())
+    store.close()
+
+
+def recover(disk: Disk, root: str, log_id: str = NEW) -> dict[str, object]:
+    loss, begun = survey(disk, root)
+    return begin_anew(disk, root, loss, log_id=begun or log_id, now_ms=CREATED + 1000)
+
+
+def check(disk: Disk, root: str, vote: str | None = "n1") -> None:
+    """The whole log is there, and behind it one membership entry that names the survivor alone."""
+    store = GroupStore.open(disk, root, ME)
+    log = store.log
+    assert log.fenced is None
+    assert (store.identity.log_id, log.end_index, log.end_term) == (NEW, MESSAGES + 2, 4)
+    assert log.chain_at(-1) == chain_seed(ME.log_id) != chain_seed(NEW)
+    last = log.read(log.end_index, 1)
+    record = decode_record(last.data[HEADER_BYTES:])
+    assert record.topic == RAFT_TOPIC and record.queue_offset == 2 and record.store_ms == CREATED + 1000
+    members = control.decode(control.Membership.TAG, record.body)
+    assert isinstance(members, control.Membership)
+    assert (members.voters, members.learners, members.incarnations) == (("n1",), (), {"n1": ME.incarnation})
+    for told in (ME.log_id, NEW, "n2, n3", f"entry {MESSAGES + 1} of term 3", "known committed up to 37"):
+        assert told in members.reason
+    assert store.hard_state.value.term == 4 and store.hard_state.value.vote == vote
+    store.close()
+    note = read_recovery(disk, root)
+    assert note is not None and (note["state"], note["log_id"], note["former"]) == ("done", NEW, [ME.log_id])
+    assert note["loss"]["given_up"] == ["n2", "n3"] and note["loss"]["committed_index"] == MESSAGES - 3
+
+
+def test_the_log_goes_on_under_a_new_id_and_the_old_replicas_are_refused(tmp_path: Path) -> None:
+    """The entries stay, chained as they were; the same configuration opens it; who has the old log does not fit any more."""
+    disk, root = RealDisk(), str(tmp_path / "n1/g1")
+    filled(disk, root)
+    recover(disk, root)
+    check(disk, root)
+    other = str(tmp_path / "n2/g1")
+    filled(disk, other, replace(ME, replica="n2"))
+    found = identities.read_identity(disk, other)
+    assert found is not None and found.log_id == ME.log_id
+    with pytest.raises(Unusable, match="belongs to log"):
+        GroupStore.open(disk, other, replace(ME, replica="n2", log_id=NEW))
+
+
+def test_a_recovered_directory_passes_the_audit_on_its_own(tmp_path: Path) -> None:
+    """One voter is all there is, with nothing to compare it with. The chain begins where the record says; without it, nobody knows why."""
+    disk, directory = RealDisk(), str(tmp_path / "n1")
+    filled(disk, f"{directory}/g1", queued=True)
+    write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
+    before = audit([directory])
+    assert (before.verdict, before.findings) == ("INCOMPLETE", [])
+    recover(disk, f"{directory}/g1")
+    result = audit([directory], deep=True)
+    assert (result.findings, set(result.replica_verdicts.values())) == ([], {"PASS"})
+    assert result.reasons == ["group g1: only one replica was given, so there was nothing to compare it with"]
+    (tmp_path / "n1/g1/recovery.json").unlink()
+    assert [finding.flaw.rule for finding in audit([directory]).findings] == ["identity.agree"]
+
+
+def test_a_recovered_group_is_backed_up_and_restored_with_its_record(tmp_path: Path) -> None:
+    """The copy opens under the same configuration, with the chain that begins where the record says; the doctor says what happened."""
+    disk, directory = RealDisk(), str(tmp_path / "n1")
+    filled(disk, f"{directory}/g1")
+    write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
+    disk.mkdirs(f"{directory}/controller")
+    recover(disk, f"{directory}/g1")
+    store = GroupStore.open(disk, f"{directory}/g1", ME)
+    store.write_checkpoints(store.log.end_index, StoreCheckpoint())
+    store.close()
+    ids = iter(f"{number}2345678-2222-4333-8444-555555555555" for number in range(1, 9))
+    copied, restored = str(tmp_path / "backup"), str(tmp_path / "again")
+    backup(disk, directory, copied, program="1", made_ms=1, mint=ids.__next__, progress=lambda done, total: None)
+    restore(disk, copied, restored, node=None, mint=ids.__next__, progress=lambda done, total: None)
+    check(disk, f"{restored}/g1", vote=None)
+    node = look_at_node(restored)
+    assert node is not None and node.groups[0].recovery == f"begun anew behind entry 41 of log {ME.log_id}, given up: n2, n3"
+    assert "begun anew" in as_text(restored, examine(read_facts(restored), None), node)
+
+
+def test_it_can_happen_twice(tmp_path: Path) -> None:
+    """The record remembers every log id that led here, so that the configuration still fits."""
+    disk, root = RealDisk(), str(tmp_path / "n1/g1")
+    filled(disk, root)
+    recover(disk, root)
+    note = recover(disk, root, "99999999-2222-4333-8444-555555555555")
+    assert note["former"] == [ME.log_id, NEW]
+    store = GroupStore.open(disk, root, ME)
+    assert (store.log.end_index, store.log.end_term, store.identity.log_id) == (MESSAGES + 3, 5, note["log_id"])
+    store.close()
+
+
+def test_a_damaged_or_empty_log_is_no_survivor(tmp_path: Path) -> None:
+    """Nothing is begun anew from what nobody can vouch for; nothing is changed."""
+    disk, root = RealDisk(), str(tmp_path / "n1/g1")
+    filled(disk, root)
+    (tmp_path / f"n1/g1/dledger-n1/data/{FILE_BYTES:020d}").unlink()
+    with pytest.raises(LogDamaged, match="use another survivor"):
+        survey(disk, root)
+    empty = str(tmp_path / "n3/g1")
+    disk.mkdirs(str(tmp_path / "n3"))
+    GroupStore.create(disk, empty, ME)
+    for directory in (empty, str(tmp_path / "nothing")):
+        with pytest.raises(Refused):
+            survey(disk, directory)
+
+
+def test_a_crash_at_any_point_is_finished_by_the_same_command() -> None:
+    """Before the intent is durable the old directory opens; then nothing does until the command is repeated; the entry is there once."""
+    root = "/data/n1/g1"
+    base = ForgetfulDisk()
+    base.any_names = True
+    filled(base, root)
+
+    def attempt(at: int, half: bool) -> tuple[KillDisk, bool]:
+        disk = KillDisk(copy.deepcopy(base), at, half=half)
+        try:
+            recover(disk, root)
+        except Killed:
+            return disk, False
+        return disk, True
+
+    whole, done = attempt(-1, False)
+    assert done
+    states = set()
+    for at, (name, _) in enumerate(whole.operations):
+        for half in (False, True) if name in DIVISIBLE else (False,):
+            killed, done = attempt(at, half)
+            assert not done
+            for cut in (None, at):
+                disk = killed.disk if cut is None else after_power_cut(killed.disk, at)
+                disk = copy.deepcopy(disk)
+                note = read_recovery(disk, root)
+                states.add(None if note is None else note["state"])
+                if note is not None and note["state"] != "done":
+                    with pytest.raises(Unusable, match="run the same"):
+                        GroupStore.open(disk, root, ME)
+                if note is None or note["state"] != "done":
+                    recover(disk, root)
+                check(disk, root)
+    assert states >= {None, "begun", "appended"}
+
+
+def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.run(["recover", *arguments])
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without --yes and without a terminal nothing happens; with it, the outcome is printed."""
+    disk, directory = RealDisk(), str(tmp_path / "n1")
+    filled(disk, f"{directory}/g1")
+    write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
+    code, _, err = command(capfd, "--data", directory)
+    assert code == 64 and "--force-new-cluster" in err
+    code, _, err = command(capfd, "--force-new-cluster", "--data", directory)
+    assert code == 4 and "Given up: n2, n3" in err and "entry 41 of term 3" in err and "--yes" in err
+    assert read_recovery(disk, f"{directory}/g1") is None
+    lock = DirectoryLock(directory)
+    code, _, err = command(capfd, "--force-new-cluster", "--yes", "--data", directory)
+    lock.close()
+    assert code == 4 and "stop the node first" in err
+    code, _, err = command(capfd, "--force-new-cluster", "--yes", "--data", directory, "--group", "g9")
+    assert code == 4 and "g9" in err
+    code, out, _ = command(capfd, "--force-new-cluster", "--yes", "--json", "--data", directory)
+    told = json.loads(out)
+    assert code == 0 and told["groups"]["g1"]["state"] == "done" and told["groups"]["g1"]["former"] == [ME.log_id]
+    assert read_recovery(disk, f"{directory}/g1") == told["groups"]["g1"]
+    assert command(capfd, "--force-new-cluster", "--yes", "--data", str(tmp_path))[0] == 4
