@@ -24,7 +24,7 @@ BEHIND_BYTES = 1 << 30
 BODY_BYTES, BATCH = 4096, 128
 SECONDS_WITHOUT = 10.0
 WITHIN_S = 120.0
-EVERY_S = 0.05
+EVERY_S = 0.25
 MIB = 1e6
 """The budget is in decimal megabytes a second."""
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -89,11 +89,11 @@ def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: flo
     try:
         assert load.stdin is not None and load.stdout is not None
         cluster.start(late)
-        cl.wait_until(lambda: (end_index(cluster, late) or 0) > held, WITHIN_S, "the first missed entry")
+        wait_for_entry(cluster, late, held + 1)
         began, first, cpu = time.monotonic(), end_index(cluster, late), cl.all_cpu_s(cluster)
         load.stdin.write("begin\n")
         load.stdin.flush()
-        cl.wait_until(lambda: (end_index(cluster, late) or 0) >= missed, WITHIN_S, "the follower")
+        wait_for_entry(cluster, late, missed)
         seconds = time.monotonic() - began
         used = {node: round(spent - cpu[node], 2) for node, spent in cl.all_cpu_s(cluster).items()}
         load.stdin.write("end\n")
@@ -109,6 +109,15 @@ def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: flo
         "cpu_s": {"follower": used[late], "others": [used[node] for node in used if node != late]},
         "producers": producers,
     }
+
+
+def wait_for_entry(cluster: LocalCluster, node: str, index: int) -> None:
+    """Asking costs the node a few milliseconds, so it is asked seldom."""
+    give_up_at = time.monotonic() + WITHIN_S
+    while end_index(cluster, node) < index:
+        if time.monotonic() > give_up_at:
+            raise RuntimeError(f"{node} did not reach entry {index} within {WITHIN_S:g} s")
+        time.sleep(EVERY_S)
 
 
 def end_index(cluster: LocalCluster, node: str) -> int:
