@@ -93,8 +93,7 @@ class Link:
     def send_packet(self, group: str, packet: PeerPacket) -> None:
         """Queue a replication packet; dropped when the peer is not connected."""
         if self._outbox is not None:
-            replication = peer_pb2.Replication(group=group, header=packet.header, payload=bytes(packet.payload))
-            self._outbox.put_packet(peer_pb2.PeerMessage(replication=replication), len(packet.header) + len(packet.payload) + 64)
+            self._outbox.put_packet(group, packet)
 
     def post(self, message: peer_pb2.PeerMessage) -> None:
         """Queue a small message without an answer; dropped when the peer is not connected."""
@@ -199,7 +198,7 @@ class Link:
 
         async def write() -> None:
             while True:
-                await stream.write(frame(await outbox.frame()))
+                await stream.write(await outbox.frame())
 
         async def take() -> None:
             while True:

@@ -168,7 +168,7 @@ class _Session:
 
     async def _write(self) -> None:
         while True:
-            await self._context.write(frame(await self._outbox.frame()))
+            await self._context.write(await self._outbox.frame())
 
     async def _read(self) -> None:
         while True:

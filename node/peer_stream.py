@@ -25,6 +25,11 @@ GREETING_TIMEOUT_S = 3.0
 # A frame takes whatever is queued up to this size; one message is always taken.
 FRAME_BYTES = 4 << 20
 RECEIVE_BYTES = 32 << 20
+# Fields of proto/peer.proto with their wire type, length-delimited: PeerFrame.messages, PeerMessage.replication, and Replication's own.
+MESSAGE_TAG, REPLICATION_TAG = b"\x0a", b"\x22"
+GROUP_TAG, HEADER_TAG, PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"
+
+Buffer = bytes | memoryview
 
 
 class PeerHandler(Protocol):
@@ -43,7 +48,7 @@ class Outbox:
 
     def __init__(self, peer: str, limit_bytes: int) -> None:
         self._urgent: deque[tuple[peer_pb2.PeerMessage, int]] = deque()
-        self._packets: deque[tuple[peer_pb2.PeerMessage, int]] = deque()
+        self._packets: deque[tuple[Sequence[Buffer], int]] = deque()
         self._limit_bytes = limit_bytes
         self._dropped = metrics.PEER_PACKETS_DROPPED.labels(peer)
         self._wake = asyncio.Event()
@@ -55,9 +60,11 @@ class Outbox:
         self.bytes += size
         self._wake.set()
 
-    def put_packet(self, message: peer_pb2.PeerMessage, size: int) -> None:
+    def put_packet(self, group: str, packet: PeerPacket) -> None:
         """Queue a replication packet; the oldest ones give way."""
-        self._packets.append((message, size))
+        parts = packet_parts(group, packet)
+        size = sum(map(len, parts))
+        self._packets.append((parts, size))
         self.bytes += size
         while self.bytes > self._limit_bytes and len(self._packets) > 1:
             self.bytes -= self._packets.popleft()[1]
@@ -80,20 +87,25 @@ class Outbox:
                 return True
         return False
 
-    async def frame(self) -> list[peer_pb2.PeerMessage]:
+    async def frame(self) -> bytes:
         """Everything queued, up to the size of a frame; waits until there is something. Packets first: heartbeats must not wait."""
         while not self:
             self._wake.clear()
             await self._wake.wait()
-        taken: list[peer_pb2.PeerMessage] = []
+        parts: list[Buffer] = []
         size = 0
-        for waiting in (self._packets, self._urgent):
-            while waiting and (not taken or size + waiting[0][1] <= FRAME_BYTES):
-                message, length = waiting.popleft()
-                taken.append(message)
-                size += length
+        while self._packets and (not size or size + self._packets[0][1] <= FRAME_BYTES):
+            encoded, length = self._packets.popleft()
+            parts += encoded
+            size += length
+        messages: list[peer_pb2.PeerMessage] = []
+        while self._urgent and (not size or size + self._urgent[0][1] <= FRAME_BYTES):
+            message, length = self._urgent.popleft()
+            messages.append(message)
+            size += length
         self.bytes -= size
-        return taken
+        # A repeated field may come in pieces, each a frame of its own.
+        return b"".join([*parts, frame(messages)])
 
 
 async def both(first: Awaitable[None], second: Awaitable[None]) -> None:
@@ -107,6 +119,29 @@ async def both(first: Awaitable[None], second: Awaitable[None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def packet_parts(group: str, packet: PeerPacket) -> tuple[Buffer, ...]:
+    """A frame with this one packet, as the library would encode it, in pieces: so that the payload, a mebibyte of the log, is copied once
+    into the frame that is sent and not once for every message it lies in. A view of a mapped file is copied at once: it may change."""
+    payload = packet.payload
+    if isinstance(payload, memoryview) and not isinstance(payload.obj, bytes):
+        payload = bytes(payload)
+    name = group.encode()
+    head = GROUP_TAG + _varint(len(name)) + name if name else b""
+    head += HEADER_TAG + _varint(len(packet.header)) + packet.header if packet.header else b""
+    head += PAYLOAD_TAG + _varint(len(payload)) if len(payload) else b""
+    replication = REPLICATION_TAG + _varint(len(head) + len(payload)) + head
+    return MESSAGE_TAG + _varint(len(replication) + len(payload)) + replication, payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def frame(messages: Sequence[peer_pb2.PeerMessage]) -> bytes:

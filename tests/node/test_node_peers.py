@@ -15,6 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from ledgermq.node import metrics
 from ledgermq.node import peer_stream as transport
@@ -23,7 +25,7 @@ from ledgermq.node.errors import FatalError
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.peer_book import PeerBook, Refused
-from ledgermq.node.peer_stream import Outbox
+from ledgermq.node.peer_stream import Outbox, frame, packet_parts
 from ledgermq.node.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
@@ -418,7 +420,7 @@ def test_message_is_withdrawn_only_before_a_frame_took_it() -> None:
         box.put(first, 10)
         box.put(second, 10)
         assert box.withdraw(first)
-        assert await box.frame() == [second]
+        assert await box.frame() == frame([second])
         assert not box.withdraw(second) and box.bytes == 0
 
     asyncio.run(main())
@@ -431,15 +433,36 @@ def test_outbox_drops_the_oldest_packets_and_never_a_call() -> None:
         box = Outbox("n2", 1000)
         urgent = peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c"))
         box.put(urgent, 400)
-        packets = [peer_pb2.PeerMessage(replication=peer_pb2.Replication(header=b"%d" % k)) for k in range(10)]
+        packets = [PeerPacket(b"%d" % k, bytes(180)) for k in range(10)]
         for packet in packets:
-            box.put_packet(packet, 200)
-        assert await box.frame() == [*packets[-3:], urgent]
+            box.put_packet("g", packet)
+        assert await box.frame() == frame([*map(in_message, packets[-3:]), urgent])
         assert box.bytes == 0 and not len(box)
-        large = transport.FRAME_BYTES // 2 + 1
         wide = Outbox("n2", 1 << 40)
         for packet in packets[:3]:
-            wide.put(packet, large)
-        assert [len(await wide.frame()) for _ in range(3)] == [1, 1, 1]
+            wide.put(in_message(packet), transport.FRAME_BYTES // 2 + 1)
+        assert [await wide.frame() for _ in range(3)] == [frame([in_message(packet)]) for packet in packets[:3]]
 
     asyncio.run(main())
+
+
+def in_message(packet: PeerPacket) -> peer_pb2.PeerMessage:
+    replication = peer_pb2.Replication(group="g", header=packet.header, payload=bytes(packet.payload))
+    return peer_pb2.PeerMessage(replication=replication)
+
+
+@given(header=st.binary(max_size=300), payload=st.binary(max_size=300), views=st.booleans())
+@example(header=b"", payload=b"", views=False)
+@example(header=b"h" * 128, payload=bytes(20_000), views=True)
+def test_a_packet_is_encoded_as_the_library_would(header: bytes, payload: bytes, views: bool) -> None:
+    """Byte for byte, whatever the lengths are; a view of bytes is as good as the bytes."""
+    packet = PeerPacket(header, memoryview(payload) if views else payload)
+    assert b"".join(packet_parts("g", packet)) == frame([in_message(packet)])
+
+
+def test_a_view_that_may_change_is_copied_when_it_is_queued() -> None:
+    """The hot tail of the log is a view of a mapped file: what was pushed is what leaves, whatever becomes of the file."""
+    pages = bytearray(b"pushed")
+    parts = packet_parts("g", PeerPacket(b"h", memoryview(pages)))
+    pages[:] = b"cut..."
+    assert b"".join(parts) == frame([in_message(PeerPacket(b"h", b"pushed"))])
