@@ -150,7 +150,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         async def answer() -> admin_pb2.ListGroupsResponse:
             await self._controller.barrier()
             configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
-            used = {name for rows in await self._cursors() for name, *_ in rows}
+            used = await self._consumers()
             infos = [_group_info(configured[name], True) for name in sorted(configured)]
             infos += [_group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
             return admin_pb2.ListGroupsResponse(groups=infos)
@@ -163,23 +163,20 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             key = (request.group.namespace, request.group.name)
             stored = stored_name(*key)
             configured = self._controller.state.groups.get(key)
-            found = await self._cursors()
-            rows = [(group, row) for group, rows in zip(self._engine.groups, found, strict=True) for row in rows if row[0] == stored]
+            rows = await self._queries.cursors(request.group)
             if configured is None and not rows:
                 raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
             info = _group_info(configured or GroupConfig(*key), configured is not None)
-            for broker_group, (_, topic, queue, cursor, leased) in rows:
-                ends = self._engine.views[broker_group].queue_ends.get(topic, ())
-                if queue < len(ends):
-                    info.queues.add(
-                        topic=name_of(topic),
-                        broker_group=broker_group,
-                        group_queue=queue,
-                        cursor=cursor,
-                        leased=leased,
-                        lag=max(0, ends[queue] - cursor),
-                        max_offset=ends[queue],
-                    )
+            for topic, queue in rows:
+                info.queues.add(
+                    topic=name_of(topic),
+                    broker_group=queue.broker_group,
+                    group_queue=queue.group_queue,
+                    cursor=queue.cursor,
+                    leased=queue.leased,
+                    lag=queue.lag,
+                    max_offset=queue.end,
+                )
             return admin_pb2.DescribeGroupResponse(group=info)
 
         return await _answered(admin_pb2.DescribeGroupResponse, answer)
@@ -368,14 +365,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return self._local_ends()
         return queue_ends(await self._overview.gather())
 
-    async def _cursors(self) -> list[list[tuple[str, str, int, int, int]]]:
-        """Per broker group here: (consumer group, topic, queue, cursor, leased) of every queue a consumer group has touched."""
-        return list(await asyncio.gather(*(self._engine.run(group, _cursors_of) for group in self._engine.groups)))
+    async def _consumers(self) -> set[str]:
+        """Stored names of the consumer groups that ever used a queue of a broker group here."""
+        found = await asyncio.gather(*(self._engine.run(group, _consumers_of) for group in self._engine.groups))
+        return {name for names in found for name in names}
 
 
-def _cursors_of(group: Any) -> list[tuple[str, str, int, int, int]]:
-    queues = group.machine.delivery.queues
-    return [(name, topic, queue, rows.cursor, len(rows.rows)) for (name, topic, queue), rows in sorted(queues.items())]
+def _consumers_of(group: Any) -> set[str]:
+    return {name for name, _, _ in group.machine.delivery.queues}
 
 
 def _reader(stored: str, queue: int) -> Callable[[Any], int]:

@@ -140,6 +140,19 @@ class Queries:
                 response.topics.append(topic_lag(known, stored, lags))
         return response
 
+    async def cursors(self, group: admin_pb2.Name) -> list[tuple[str, admin_pb2.QueueLag]]:
+        """How far a consumer group is in every queue of the topics it has used: (stored topic, queue) each, of one broker group after the
+        other. Raises LedgerError when a broker group has no leader that answers: what is missing would look like nothing."""
+        consumer = stored_name(group.namespace, group.name)
+        brokers = sorted(self._controller.state.broker_groups)
+        replies = await self._progress(consumer, dict.fromkeys(brokers, ()))
+        found: list[tuple[str, admin_pb2.QueueLag]] = []
+        for broker, reply in replies.items():
+            if reply is None:
+                raise refused("not-leader", f"broker group {broker} has no leader that answers; try again")
+            found += [(lag.topic.name, queue) for lag in reply.topics for queue in lag.queues]
+        return found
+
     async def _progress(self, consumer: str, topics: Mapping[str, Sequence[str]]) -> dict[str, peer_pb2.GroupProgressReply | None]:
         """Of each broker group its answer, None for one that nobody can ask now."""
         questions = [peer_pb2.GroupProgress(group=consumer, topics=names) for names in topics.values()]

@@ -403,6 +403,61 @@ def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.M
     with_bench(work)
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_leader_that_cannot_prove_it_answers_no_read(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a lease and without a majority nothing is read from it, by whatever command; with a majority everything is."""
+    monkeypatch.setattr(queries, "LEADER_WITHIN_S", 0.15)
+    monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.15)
+    monkeypatch.setattr(peeks, "CALL_TIMEOUT_S", 0.15)
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "m", key="k")
+        await bench.receive()
+        replicator = bench.engines[0].replicators["g1"]
+        replicator.lease = False
+        asked = (
+            lambda: bench.queries[at].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k")),
+            lambda: bench.queries[at].query(bench.topic, admin_pb2.QueryRequest(topic=NAME)),
+            lambda: bench.queries[at].detail(bench.topic, admin_pb2.MessageDetailRequest(topic=NAME, broker_group="g1")),
+            lambda: bench.queries[at].cursors(name("c")),
+            lambda: bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, earliest=True)),
+            lambda: bench.peeks[at].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, store_ms=1)),
+        )
+        monkeypatch.setattr(replicator, "read_index", lambda token, _: replicator.reads.append((token, None)))
+        for ask in asked:
+            with pytest.raises(LedgerError) as caught:
+                await ask()
+            assert caught.value.code == Code.HA_NOT_AVAILABLE
+        lag = await bench.queries[at].lag(name("c"), bench.topic)
+        assert not lag.topics[0].queues[0].HasField("cursor")
+        monkeypatch.setattr(replicator, "read_index", lambda token, _: replicator.reads.append((token, replicator.commit_index)))
+        for ask in asked:
+            await ask()
+
+    with_bench(work)
+
+
+def test_cursors_of_a_group_come_from_every_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the leaders have them, whatever the asked node has applied; a broker group without a leader makes the answer an error."""
+
+    async def work(bench: QueryBench) -> None:
+        for group, queue in QUEUES:
+            await bench.send(group, queue, f"{group}-{queue}")
+        await bench.receive()
+        found = await bench.queries[1].cursors(name("c"))
+        assert [(topic, q.broker_group, q.group_queue, q.cursor, q.end, q.leased) for topic, q in found] == [
+            ("t", "g1", 0, 1, 1, 1),
+            ("t", "g1", 1, 1, 1, 1),
+        ]
+        assert await bench.queries[1].cursors(name("nobody")) == []
+        bench.engines[0].follow("g2", None)
+        monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.1)
+        with pytest.raises(LedgerError, match="g2"):
+            await bench.queries[0].cursors(name("c"))
+
+    with_bench(work)
+
+
 def test_lag_of_groups_that_used_nothing() -> None:
     """With a topic everything waits for it; an unknown group is refused, a configured one has no topics."""
 
