@@ -41,7 +41,7 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
         end = max(int(path.name) for path in log_files(cluster, node) if path.name.isdigit())
         sent = bodies(40, 200)
         cli.send_lines("t", sent)
-        wait_for(lambda: all(begins(cluster, other) > end + FILE_BYTES for other in others), 150, "a trim beyond the follower")
+        wait_for(lambda: all(begins(cluster, other) > end + FILE_BYTES for other in others), 90, "a trim beyond the follower")
         before = len(states(cluster, node))
         cluster.start(node)
         wait_for(lambda: states(cluster, node)[before:][-2:] == ["installing", "running"], 40, "the installation")
