@@ -6,6 +6,7 @@ recorded commit. Whatever differs up to there is a finding; what differs behind 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,11 +93,31 @@ def _identities(result: GroupResult) -> None:
         if one.name in seen:
             one.flaw("identity.twice", "identity.json", f"{seen[one.name].directory} is the directory of replica {one.name} too")
         seen.setdefault(one.name, one)
+    named = _named_incarnations(result.replicas)
     for one in known:
         for peer, incarnation in one.peers.items():
             other = seen.get(peer)
-            if other is not None and other.identity is not None and other.identity["incarnation"] != incarnation:
+            if other is None or other.identity is None:
+                continue
+            if other.identity["incarnation"] not in {incarnation, *named.get(peer, ())}:
                 one.flaw("peers.incarnation", "state/peers.json", f"{peer} was met as {incarnation}, its directory is another")
+
+
+def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
+    """Directories that the log itself took in after the one that was met first: of nodes that joined, or came back without their data."""
+    found: dict[str, set[str]] = {}
+    for one in replicas:
+        texts = [body for report in one.reports for _, body in report.memberships]
+        values = [one.snapshot.get("members")] if one.snapshot is not None else []
+        for text in texts:
+            with contextlib.suppress(ValueError):
+                values.append(json.loads(text))
+        for value in values:
+            for members in (value.get("voters"), value.get("learners")) if isinstance(value, dict) else ():
+                for node, facts in members.items() if isinstance(members, dict) else ():
+                    if isinstance(facts, dict) and isinstance(facts.get("incarnation"), str):
+                        found.setdefault(node, set()).add(facts["incarnation"])
+    return found
 
 
 def _voters(result: GroupResult) -> None:

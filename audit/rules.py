@@ -108,7 +108,7 @@ RULES = _table(
     identity.agree       | divergence    | node, replica, directory and peers agree about cluster, group, log and file sizes
     identity.twice       | extra         | one replica has one directory
     peers.json           | bit-rot       | the table of peers has the checksum it claims
-    peers.incarnation    | divergence    | the recorded incarnation of a peer is that of its directory
+    peers.incarnation    | divergence    | a peer's directory is the one that was met first, or one that a membership record names
     checkpoint.text      | bit-rot       | the log checkpoint holds endIndex and committedIndex
     checkpoint.store     | bit-rot       | the store checkpoint has 4096 bytes, zero behind its stamps, none later than the log
     begin.json           | bit-rot       | the file that says where the log begins has the checksum and the keys it claims

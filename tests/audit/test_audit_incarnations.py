@@ -1,0 +1,43 @@
+"""A node that came back with another directory is no foreigner once the group's log has taken that directory in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledgermq.audit.compare import _identities
+
+SAME = {"cluster_id": "c", "log_id": "l", "data_file_bytes": 4096}
+
+
+def replica(name: str, incarnation: str, peers: dict[str, str], records: Sequence[Any] = (), members: Any = None) -> Any:
+    """As much of a replica as identities need."""
+    flaws: list[str] = []
+    found = SimpleNamespace(name=name, directory=name, identity={**SAME, "incarnation": incarnation}, peers=peers, flaws=flaws)
+    found.reports = [SimpleNamespace(memberships=[(7, json.dumps(record)) for record in records])]
+    found.snapshot = None if members is None else {"members": members}
+    found.flaw = lambda rule, file, proof: flaws.append(rule)
+    return found
+
+
+@pytest.mark.parametrize("where", ["record", "snapshot", "nowhere"])
+def test_a_directory_that_the_log_took_in_is_the_peers_own(where: str) -> None:
+    """Who was met first stays in peers.json; a membership record, or the snapshot that holds it, says who came after."""
+    named = {"voters": {"n1": {}}, "learners": {"n2": {"incarnation": "new", "returning": True}}}
+    records, members = ([named] if where == "record" else []), (named if where == "snapshot" else None)
+    one = replica("n1", "a", {"n2": "old"}, records, members)
+    two = replica("n2", "new", {"n1": "a"})
+    _identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
+    assert one.flaws == (["peers.incarnation"] if where == "nowhere" else []) and two.flaws == []
+
+
+def test_records_that_cannot_be_read_name_nobody() -> None:
+    """Shapes of no kind are passed over; the finding stays."""
+    one = replica("n1", "a", {"n2": "old"}, [[], {"voters": [], "learners": {"n2": "x"}}, 7], members=[])
+    two = replica("n2", "new", {})
+    _identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
+    assert one.flaws == ["peers.incarnation"]
