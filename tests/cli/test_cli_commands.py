@@ -19,7 +19,7 @@ from ledgermq.client import admin_commands, commands, leadership_commands, membe
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
-from ledgermq.storage import doctor_commands
+from ledgermq.storage import doctor_commands, recover_commands
 from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, fake_nodes, route, sent, status, verdict
 
 Run = Callable[..., tuple[int, str, str]]
@@ -38,6 +38,7 @@ COMMANDS = [
     storage_commands.backup,
     storage_commands.restore,
     doctor_commands.doctor,
+    recover_commands.recover,
 ]
 
 
