@@ -176,6 +176,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         if node not in self._nodes:
             return  # it was removed while this was on its way
         kind = message["type"]
+        if kind == "request_vote" and not self._quorum.voters:
+            return  # it joins, or its journal is new: what this node may have promised before, it does not know
         if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
             return  # an answer to what this node said in another term; it says nothing about its log of today
         reply = self._known_already(message) if kind == "append_entries" and message["term"] >= self._quorum.raftCurrentTerm else None
