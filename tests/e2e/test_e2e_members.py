@@ -1,0 +1,156 @@
+"""Operators change the cluster while clients write: a node joins, another leaves, a third moves, and what was acknowledged is there."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ledgermq.node.config import NodeAddress
+from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.proto import messaging_pb2 as pb
+from tests import cluster as real
+from tests.e2e.command_line import CommandLine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+OK = 20000
+
+
+class Writer:
+    """Sends numbered messages to one node after the other, and remembers which were acknowledged."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.acknowledged: set[str] = set()
+        self.targets = list(cluster.nodes)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self._stop.is_set():
+                return
+            node = self.targets[number % len(self.targets)]
+            if self._acknowledged(node, f"m{number:06}"):
+                self.acknowledged.add(f"m{number:06}")
+
+    def _acknowledged(self, node: str, name: str) -> bool:
+        message = pb.Message(topic=pb.Resource(name="t"), body=name.encode())
+        message.system_properties.message_id = name
+        message.system_properties.message_type = pb.NORMAL
+        try:
+            with grpc.insecure_channel(real.target(self._cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+                call = channel.unary_unary(SEND, pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)
+                answer = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "w"),), timeout=5)
+        except grpc.RpcError:
+            return False
+        return int(answer.status.code) == OK
+
+
+def places(address: NodeAddress) -> str:
+    return f"{address.host}:{address.client_port}:{address.peer_port}:{address.controller_port}:{address.http_port}"
+
+
+def settings(node: str, address: NodeAddress) -> list[str]:
+    return [f"nodes.{node}.{key}={value}" for key, value in address.model_dump().items()]
+
+
+@contextmanager
+def started_with(cluster: LocalCluster, extra: list[str]) -> Iterator[None]:
+    """Nodes that are started inside have further settings; the others' files know nothing of them."""
+    former, cluster.settings = cluster.settings, [*cluster.settings, *extra]
+    try:
+        yield
+    finally:
+        cluster.settings = former
+
+
+def read_all(run: CommandLine) -> set[str]:
+    outcome = run.run("consume", "--topic", "t", "--group", "readers", "--until-empty", "4s", "--json", "--timeout", "60s")
+    assert outcome.status == 0, outcome.err
+    return {line["body"] for line in outcome.lines}
+
+
+def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> None:
+    """Add n4, promote it, remove n1, move n2, restart everything with files that know nothing of all that."""
+    with real.running(tmp_path) as cluster:
+        run = CommandLine(cluster.endpoints)
+        real.create_topic(cluster, "t")
+        fourth, moved = free_ports(2)
+        with Writer(cluster) as writer:
+            cluster.nodes["n4"] = fourth
+            joining = [*settings("n4", fourth), "join=true"]
+            with started_with(cluster, joining):
+                cluster.start("n4")
+            outcome = run.run("member", "add", "n4", "--address", places(fourth), "--timeout", "60s")
+            assert outcome.status == 0, outcome.err
+            assert run.run("member", "promote", "n4", "--timeout", "60s").out == "n4 votes\n"
+            cluster.wait_ready(60, ["n4"])
+            writer.targets.append("n4")
+            members = {found["node"]: found for found in run.run("member", "list", "--json").json["members"]}
+            assert [row["role"] for row in members["n4"]["groups"]] == ["voter"] and members["n4"]["controller"]
+
+            writer.targets.remove("n1")
+            outcome = run.run("member", "remove", "n1", "--timeout", "60s")
+            assert outcome.status == 0, outcome.err
+            run = CommandLine(";".join(real.target(cluster, node) for node in ("n2", "n3", "n4")))
+            refused = "was removed from this cluster"
+            real.wait_for(lambda: any(refused in line for line in real.log_lines(cluster, "n1")), 30, "n1 to be told")
+            assert cluster.terminate("n1") == 0
+            del cluster.nodes["n1"]
+
+            writer.targets.remove("n2")
+            assert cluster.terminate("n2") == 0
+            cluster.nodes["n2"] = moved
+            assert run.run("member", "set-address", "n2", places(moved), "--timeout", "30s").status == 0
+            with started_with(cluster, settings("n2", moved)):
+                cluster.start("n2")
+            cluster.wait_ready(60, ["n2"])
+            writer.targets.append("n2")
+            before = len(writer.acknowledged)
+            real.wait_for(lambda: len(writer.acknowledged) > before + 20, 60, "messages after all changes")
+            status = real.status(cluster, "n3")
+            assert sorted(status.groups[0].voters) == ["n2", "n3", "n4"] and not status.groups[0].learners
+            assert sorted(node.node for node in status.nodes) == ["n2", "n3", "n4"]
+
+        assert set(cluster.stop().values()) == {0}
+        # n3's file still says that n1 exists, that n2 is where it was, and nothing of n4.
+        cluster.start("n3")
+        with started_with(cluster, settings("n2", moved)):
+            cluster.start("n2")
+        with started_with(cluster, joining):
+            cluster.start("n4")
+        cluster.wait_ready(90)
+        run = CommandLine(cluster.endpoints)
+        assert writer.acknowledged <= read_all(run)
+        listed = {found["node"]: found["up"] for found in run.run("member", "list", "--json").json["members"]}
+        assert listed == {"n2": True, "n3": True, "n4": True}
+
+
+def test_what_would_cost_the_quorum_is_refused_with_4(tmp_path: Path) -> None:
+    """With one of three down, no other may go; the one that is down may."""
+    with real.running(tmp_path) as cluster:
+        run = CommandLine(cluster.endpoints)
+        leader = real.leader(cluster)
+        down, other = sorted(set(cluster.nodes) - {leader})
+        cluster.kill(down)
+        outcome = run.run("member", "remove", other, "--timeout", "20s")
+        assert outcome.status == 4 and "quorum" in outcome.error
+        outcome = run.run("member", "remove", "n9")
+        assert outcome.status == 4 and "n9 is not part of this cluster; its nodes are n1, n2, n3" in outcome.error
+        assert run.run("member", "remove", down, "--timeout", "60s").out == f"{down} is removed\n"
+        del cluster.children[down], cluster.nodes[down]
