@@ -252,3 +252,29 @@ def test_the_clock_of_these_tests_is_virtual() -> None:
     run(wire, {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": install(replicas["n1"].disk)})
     assert 900 * MS < wire.now_ns < 10_000 * MS
     check(replicas["n1"], replicas["n3"])
+
+
+def test_what_was_installed_survives_a_power_cut() -> None:
+    """Finished means durable: names, pages, and the state beside the log."""
+    replicas = group()
+    replicas["n1"].disk.any_names = True
+    run(Wire(), {"n2": replicas["n2"].shipper()}, {"n1": install(replicas["n1"].disk)})
+    for seed in range(5):
+        check(Replica("n1", after_power_cut(replicas["n1"].disk, seed)), copy.deepcopy(replicas["n2"]))
+
+
+def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> None:
+    """A consume queue file has its full length from its first unit on: without a note, units that were never written would count as there."""
+    replicas = group(trimmed=False)
+    for node, applied in (("n1", BEHIND), ("n2", BEHIND + 3)):
+        store = replicas[node].open()
+        store.queues.start({}, 0)
+        write_snapshot(store, applied)
+        store.close()
+    run(Wire(), {"n2": replicas["n2"].shipper()}, {"n1": install(replicas["n1"].disk)})
+    store = replicas["n1"].open()
+    found = store.read_snapshot()
+    assert found is not None and found["applied_index"] > BEHIND
+    with pytest.raises(DerivedLost, match="being made again"):
+        store.start_queues(found)
+    store.abandon()

@@ -417,3 +417,18 @@ def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
     run(wire, shippers, {"n1": new})
     victim.open().close()
     assert victim.log_files() == group["n2"].log_files()
+
+
+@pytest.mark.parametrize("kind", ["a header", "a missing file", "a blank", "a short file"])
+def test_what_was_repaired_survives_a_power_cut(kind: str) -> None:
+    """Finished means durable: names and pages."""
+    group = replicas()
+    victim, whole = group["n1"], group["n2"].log_files()
+    victim.disk.any_names = True
+    unclean(victim)
+    KINDS[kind](victim)
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": victim.repair()})
+    for seed in range(5):
+        again = Replica("n1", after_power_cut(victim.disk, seed))
+        again.open().close()
+        assert again.log_files() == whole
