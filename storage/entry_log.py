@@ -619,10 +619,12 @@ class EntryLog:
     def _bytes(self, pos: int, length: int) -> memoryview:
         file = self._data.at(pos)
         inside = pos % self._data.file_bytes
-        if pos >= self._known_from:
+        if pos + length > self._known_from:
+            # Also of a range that began before this start, the newest part may not be in the file yet.
             held = self._writer.held(file, inside, length)
             if held is not None:
                 return memoryview(held)
+        if pos >= self._known_from:
             return file.view()[inside : inside + length]
         data = file.pread(inside, length)
         if len(data) != length:

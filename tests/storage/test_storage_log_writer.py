@@ -79,6 +79,21 @@ def test_a_finished_sync_means_the_medium(mode: str) -> None:
     assert disk.on_medium(path, 0, log.end_pos) == want + rest
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_read_across_a_start_sees_what_waits_in_the_pool(mode: str) -> None:
+    """What was there at a start and what was appended since are one range to a reader, wherever the newer bytes are."""
+    disk = ForgetfulDisk()
+    log = open_log(disk, mode)
+    append(log, 3)
+    sync(log)
+    log.flush_mark()
+    log.close()
+    log = EntryLog.open(disk, "/log", IDENTITY, clean=False, writer=make_writer(mode, buffers=2, buffer_bytes=20_000, submit=never))
+    append(log, 3)
+    entries = log.read(0, SIZE)
+    assert verify_range(bytes(entries.data), 0, entries.term, 0, entries.prev_chain).last_index == 5
+
+
 class Model:
     """A pool over two files and the bytes that readers must see."""
 
