@@ -1,16 +1,23 @@
-"""The invariants, watched from outside after every step: what no interleaving may ever show (design §1, I1–I4).
+"""The invariants, watched from outside after every step: what no interleaving may ever show (design §1, I1–I5).
 
 Here lives knowledge about all nodes at once, which no node has. A checker reads replicas and media and remembers; it never acts on them.
-`Violation` names the invariant; the simulator turns it into a seed that fails.
+`Violation` names the invariant; the simulator turns it into a seed that fails. What is applied is compared in `truth.py`, what clients saw
+in `histories.py`.
+
+Only a node that did something is looked at, and of its log only what moved: by chaining, equal CRCs at one entry stand for equal logs up to
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ledgermq.proto.types import Role
+from ledgermq.proto.types import Range, Role
+
+LOOKED_BACK = 64
+"""After a start or a change of leaders so many entries before the end are compared."""
 
 
 class Violation(AssertionError):
@@ -50,75 +57,131 @@ class Watched(Protocol):
 
     def chain_at(self, index: int) -> int: ...
 
-    def stored_on_medium(self, index: int) -> bool:
-        """Whether the entry would be there after a power cut now."""
-        ...
-
     def bytes_behind_end(self) -> int:
         """How many bytes behind the end of the log are not zero."""
         ...
 
 
+class OnMedium(Protocol):
+    """What a checker may ask of a node's disk, whether the node lives or not."""
+
+    def holds(self, pos: int, data: bytes) -> bool:
+        """Whether a power cut now would leave these bytes at this place of the log."""
+        ...
+
+
+class Committed(Protocol):
+    """What is known to be committed (`truth.py`)."""
+
+    chains: list[int]
+    terms: list[int]
+
+    def pieces(self, first_index: int, last_index: int) -> list[Range]: ...
+
+
+@dataclass(slots=True)
+class Seen:
+    """A life as it was at the last look."""
+
+    life: int
+    tip: tuple[int, int, int] | None = None
+    commit: int = -1
+    led: int = -1
+    """The term it led, −1 for none."""
+    begin: int = 0
+
+
 @dataclass
 class Checkers:
-    """Memory of one run. `look` is called after every step with the living replicas."""
+    """Memory of one run. `look` is called after every step with the replica that did something in it."""
 
-    voters: int
+    committed: Committed
+    media: Mapping[str, OnMedium]
     leaders: dict[int, tuple[str, int]] = field(default_factory=dict)
     """term → (node, life) of its leader"""
-    history: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(index, term) → chain CRC, over all replicas and all time"""
-    committed: list[tuple[int, int]] = field(default_factory=list)
-    """index → (term, chain CRC) of every entry some replica called committed"""
-    commits: dict[tuple[str, int], int] = field(default_factory=dict)
-    led: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(node, life) → the term it led at the last look, −1 for none"""
-    seen_end: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    history: dict[int, dict[int, int]] = field(default_factory=dict)
+    """index → term → chain CRC, over all replicas and all time, wherever a log once ended"""
+    peaks: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(node, term) → the highest index that this node ever had an entry of this term at"""
+    seen: dict[str, Seen] = field(default_factory=dict)
+    begins: dict[str, int] = field(default_factory=dict)
+    """node → where its log began when it was last looked at: what it trimmed it had."""
+    durable: tuple[int, int] = (-1, 0)
+    """(index, chain CRC) of the highest entry that a client was told is durable"""
+    on_majority: int = 0
+    """Up to here the media were asked."""
+    elections: int = 0
 
-    def look(self, living: Mapping[str, tuple[int, Watched]], on_medium: Mapping[str, Watched]) -> None:
-        """`living`: node → (life, replica). `on_medium`: every node whose disk can be asked, crashed ones included."""
-        for node, (life, replica) in living.items():
+    def look(self, node: str, life: int, replica: Watched) -> None:
+        """`life` is the number of the node's life. Raises Violation."""
+        seen = self.seen.get(node)
+        if seen is None or seen.life != life:
+            seen = self.seen[node] = Seen(life)
+        leads = replica.role is Role.LEADER
+        if leads and seen.led != replica.term:
             self._one_leader_per_term(node, life, replica)
-            self._log_matching(node, life, replica)
-        for node, (life, replica) in living.items():
-            self._commit_is_sound(node, life, replica, on_medium)
+        tip = replica.tip
+        if tip != seen.tip:
+            self._log_matching(node, replica, seen.tip, tip)
+            seen.tip = tip
+        self._commit_is_sound(node, replica, seen, leads)
 
     def _one_leader_per_term(self, node: str, life: int, replica: Watched) -> None:
-        if replica.role is not Role.LEADER:
-            return
         known = self.leaders.get(replica.term)
         if known is None:
             self.leaders[replica.term] = (node, life)
+            self.elections += 1
             self._leader_completeness(node, replica)
         elif known != (node, life):
             raise Violation("I1", f"term {replica.term} is led by {known[0]} (life {known[1]}) and by {node} (life {life})")
 
     def _leader_completeness(self, node: str, replica: Watched) -> None:
         """I3, checked when a leader appears: by chaining, its entry at the last committed index stands for all before it."""
-        if not self.committed:
-            return
-        last = len(self.committed) - 1
-        if replica.end_index < last or replica.chain_at(last) != self.committed[last][1]:
+        last = len(self.committed.chains) - 1
+        if last >= 0 and not _has(replica, last, self.committed.chains[last]):
             raise Violation("I3", f"{node} leads term {replica.term} without the committed entry {last}")
+        self.still_durable(node, replica)
 
-    def _log_matching(self, node: str, life: int, replica: Watched) -> None:
-        tip = replica.tip
-        before = self.seen_end.get((node, life))
-        if before == tip:
+    def still_durable(self, node: str, replica: Watched) -> None:
+        """I5: what was acknowledged as durable is in the log of whoever leads."""
+        index, chain = self.durable
+        if not _has(replica, index, chain):
+            raise Violation("ack", f"entry {index} was acknowledged as durable, and {node} lost it")
+
+    def promised(self, node: str, index: int, term: int, durability: str) -> None:
+        """This node tells a client that the log up to here is safe, in the sense of its class."""
+        if durability != "durable":
+            holders = {node, *self.had_by(index, term)}
+            if len(holders) <= len(self.media) // 2:
+                raise Violation("ack", f"entry {index} is acknowledged from memory, but only {sorted(holders)} ever had it")
             return
-        self.seen_end[node, life] = tip
-        if before is None or tip[0] <= before[0] or tip[1] != before[1]:
+        chains, terms = self.committed.chains, self.committed.terms
+        if index >= len(chains) or terms[index] != term:
+            raise Violation("ack", f"{node} acknowledges entry {index} of term {term} as durable, and nobody applied it")
+        if index > self.durable[0]:
+            self.durable = index, chains[index]
+
+    def _log_matching(self, node: str, replica: Watched, before: tuple[int, int, int] | None, tip: tuple[int, int, int]) -> None:
+        """I2, wherever any log ever ended: there the batches of the others meet this one."""
+        end, term, chain = tip
+        if before is None or end <= before[0] or term != before[1]:
             self._nothing_behind(node, replica)
-        index = tip[0]
-        while index >= replica.begin_index:
-            key, chain = (index, replica.term_at(index)), replica.chain_at(index)
-            known = self.history.setdefault(key, chain)
-            if known != chain:
-                raise Violation("I2", f"entry {index} of term {key[1]} has chain CRC {chain:08x} on {node}, {known:08x} elsewhere")
-            index -= 1
-            below = index < replica.begin_index
-            if before is not None and index <= before[0] and (below or self.history.get((index, replica.term_at(index))) is not None):
-                return
+        begin = replica.begin_index
+        # What a start finds was looked at when it was written; what another leader replaced lies near the end.
+        low = min(before[0], end) if before is not None and term == before[1] else end - LOOKED_BACK
+        for index in range(max(low, begin), end):
+            known = self.history.get(index)
+            if known is not None:
+                self._same(node, replica.term_at(index), index, known, replica.chain_at(index))
+        if end >= begin:
+            self._same(node, term, end, self.history.setdefault(end, {}), chain)
+        peak = (node, term)
+        if self.peaks.get(peak, -1) < end:
+            self.peaks[peak] = end
+
+    def _same(self, node: str, term: int, index: int, known: dict[int, int], chain: int) -> None:
+        if known.setdefault(term, chain) != chain:
+            raise Violation("I2", f"entry {index} of term {term} has chain CRC {chain:08x} on {node}, {known[term]:08x} elsewhere")
 
     def _nothing_behind(self, node: str, replica: Watched) -> None:
         """The log ends with its last entry (format §2): what was cut off cannot come back."""
@@ -126,39 +189,62 @@ class Checkers:
         if left:
             raise Violation("I10", f"{node} has {left} bytes that are not zero behind entry {replica.end_index}")
 
-    def _commit_is_sound(self, node: str, life: int, replica: Watched, on_medium: Mapping[str, Watched]) -> None:
-        commit, before = replica.commit_index, self.commits.get((node, life), -1)
+    def _commit_is_sound(self, node: str, replica: Watched, seen: Seen, leads: bool) -> None:
+        commit, before, led_before = replica.commit_index, seen.commit, seen.led
+        seen.led = replica.term if leads else -1
+        begin = replica.begin_index
+        if begin != seen.begin:
+            self.begins[node] = seen.begin = begin
+            if begin > max(commit, len(self.committed.chains) - 1) + 1:
+                raise Violation("I5", f"{node} trimmed entries up to {begin - 1}, which nobody called committed")
+        if commit == before:
+            return
         if commit < before:
             raise Violation("I4", f"the commit index of {node} fell from {before} to {commit}")
         if commit > replica.end_index:
             raise Violation("I4", f"{node} calls {commit} committed, but its log ends at {replica.end_index}")
-        self.commits[node, life] = commit
-        if replica.begin_index > max(commit, len(self.committed) - 1) + 1:
-            raise Violation("I5", f"{node} trimmed entries up to {replica.begin_index - 1}, which nobody called committed")
-        led_before = self.led.get((node, life)) == replica.term
-        self.led[node, life] = replica.term if replica.role is Role.LEADER else -1
-        if commit > before and led_before and replica.role is Role.LEADER and replica.term_at(commit) != replica.term:
+        seen.commit = commit
+        if leads and led_before == replica.term and replica.term_at(commit) != replica.term:
             raise Violation(
                 "I3", f"{node} leads term {replica.term} and commits entry {commit} of term {replica.term_at(commit)} by counting"
             )
-        for index in range(max(before + 1, replica.begin_index - 1, 0), commit + 1):
-            entry = (replica.term_at(index), replica.chain_at(index))
-            if index < len(self.committed):
-                if self.committed[index] != entry:
-                    raise Violation("I3", f"{node} commits another entry {index} than was committed before")
-                continue
-            self.committed.append(entry)
-        if commit > before and replica.role is Role.LEADER:
-            self._on_a_majority(commit, on_medium)
+        known = min(commit, len(self.committed.chains) - 1)
+        if known >= begin and replica.chain_at(known) != self.committed.chains[known]:
+            raise Violation("I3", f"{node} commits another entry {known} than was committed before")
+        if leads:
+            self._on_a_majority(commit)
 
-    def _on_a_majority(self, index: int, on_medium: Mapping[str, Watched]) -> None:
+    def _on_a_majority(self, commit: int) -> None:
         """I4: commit counts only fsynced copies, and we ask the media, not the nodes."""
-        holders = [
-            name
-            for name, replica in on_medium.items()
-            # What a node trimmed it had; that nobody needs it any more was committed.
-            if index < replica.begin_index
-            or (replica.end_index >= index and replica.chain_at(index) == self.committed[index][1] and replica.stored_on_medium(index))
-        ]
-        if len(holders) <= self.voters // 2:
-            raise Violation("I4", f"entry {index} is called committed, but only {holders or 'no node'} would have it after a power cut")
+        last = min(commit, len(self.committed.chains) - 1)
+        if last <= self.on_majority:
+            return
+        pieces = self.committed.pieces(self.on_majority + 1, last)
+        holders = [name for name, medium in self.media.items() if _holds(medium, pieces, self.begins.get(name, 0), last)]
+        if len(holders) <= len(self.media) // 2:
+            raise Violation("I4", f"entry {last} is called committed, but only {holders or 'no node'} would have it after a power cut")
+        self.on_majority = last
+
+    def dies(self, node: str, replica: Watched) -> None:
+        """Within one step a node may take entries, say so, and end; or trim: nobody would see it."""
+        end, term, _ = replica.tip
+        self.peaks[node, term] = max(end, self.peaks.get((node, term), -1))
+        self.begins[node] = replica.begin_index
+
+    def had_by(self, index: int, term: int) -> list[str]:
+        """The nodes that were ever seen with this entry: two logs that hold an entry of one term hold the same."""
+        return [node for node in self.media if self.peaks.get((node, term), -1) >= index]
+
+
+def _has(replica: Watched, index: int, chain: int) -> bool:
+    if index < replica.begin_index:
+        # Trimmed: a record says so, and a trim takes only what was committed.
+        return True
+    return replica.end_index >= index and replica.chain_at(index) == chain
+
+
+def _holds(medium: OnMedium, pieces: Iterable[Range], begin_index: int, last_index: int) -> bool:
+    """What a node trimmed it had; that nobody needs it any more was committed."""
+    return all(
+        piece.first_index < begin_index or medium.holds(piece.pos, bytes(piece.data)) for piece in pieces if piece.last_index <= last_index
+    )

@@ -13,7 +13,7 @@ import click
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.faults import FAULTS, KNOWN, schedule
-from ledgermq.sim.node import SMALL_FILE_BYTES
+from ledgermq.sim.node import DATA_FILE_BYTES, SMALL_FILE_BYTES
 from ledgermq.sim.world import Outcome, World
 
 DEFAULT_STEPS = 2000
@@ -72,7 +72,8 @@ def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: t
     chosen = seeds if seeds is not None else range(1 if seed is None else seed, (1 if seed is None else seed) + 1)
     outcome = None
     for number in chosen:
-        outcome = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy), **_sizes(kinds)).run(steps, schedule(kinds))
+        world = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy), file_bytes=_file_bytes(kinds))
+        outcome = world.run(steps, schedule(kinds))
         if not outcome.passed:
             break
     assert outcome is not None
@@ -81,9 +82,9 @@ def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: t
         raise SystemExit(1)
 
 
-def _sizes(kinds: tuple[str, ...]) -> dict[str, int]:
+def _file_bytes(kinds: tuple[str, ...]) -> int:
     """Log files so small that some of them can go within a run."""
-    return {"file_bytes": SMALL_FILE_BYTES} if "trim" in kinds else {}
+    return SMALL_FILE_BYTES if "trim" in kinds else DATA_FILE_BYTES
 
 
 def report(outcome: Outcome, count: int, as_json: bool) -> None:

@@ -1,56 +1,88 @@
 """One simulated node: its medium, which lasts, and its lives, each started from what the medium holds by the product's own code.
 
-Here lives the wiring of entry log, hard state and Raft replica over the forgetful disk, and what a checker may look at. Each of the nodes
-appends to its log in another way. The planted bugs that prove the simulator's worth are in `bugs.py`.
+Here lives the wiring of store, replica, machine and group over the forgetful disk, as a node wires them, and what a checker may look at.
+Each of the nodes appends to its log in another way. The planted bugs that prove the simulator's worth are in `bugs.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from ledgermq.node.core.flush import LazySync
-from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.core.calls import Call
+from ledgermq.node.core.flush import FlushPolicy, LazySync
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Effects, Machine
+from ledgermq.node.core.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
-from ledgermq.proto.types import Identity, Role
+from ledgermq.node.core.restoring import restore
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.layout_columns import BODY_AT
+from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, RaftConfig
 from ledgermq.sim.bugs import Bug, disk_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.sim.keeping import Keeper
+from ledgermq.sim.truth import chains_of
 from ledgermq.storage.identity import mint
 from ledgermq.storage.log_writer import MODES, make_writer
+from ledgermq.storage.store import GroupStore
 
 GROUP = "g1"
 CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 CREATED_MS = 1
-DATA_FILE_BYTES = 16 << 10
-INDEX_FILE_BYTES = 32 * 128
-SMALL_FILE_BYTES = 4 << 10
-"""For runs in which files of the log are trimmed."""
+DATA_FILE_BYTES = 64 << 10
+SMALL_FILE_BYTES = 8 << 10
+"""For runs in which many files of the log come and go."""
+BYTES_A_UNIT = 128
+"""An index file has a unit for so many bytes of a log file."""
+QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
+RECORD_BODY_AT = BODY_AT - HEADER_BYTES
+"""Where a message record's body begins."""
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=4096, thorough_ns=600 * MS)
 """Long enough for crashes in between, short enough for a run to see their end."""
-KEPT = 256
+TIMES = LeaseTimes(liveness_ns=3_000 * MS)
+
+Applied = Callable[[str, Range], None]
+"""Told the node and what it has just applied."""
+
+
+class WatchedMachine(Machine):
+    """The product's machine, and an eye on every range it applies."""
+
+    node: str
+    applied: Applied
+
+    def apply(self, entries: Range) -> Effects:
+        effects = super().apply(entries)
+        self.applied(self.node, effects.entries)
+        return effects
 
 
 class Life:
-    """One run of a node's process."""
+    """One run of a node's process: a store, a machine, a group, and what has come in for the next turn."""
 
-    def __init__(self, medium: Medium, replica: RaftReplica) -> None:
+    def __init__(self, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper) -> None:
+        self.store = store
+        self.machine = machine
+        self.group = group
         self.replica = replica
-        self.finished: list[tuple[SyncTicket, OSError | None]] = []
-        self._medium = medium
-
-    def take_finished(self) -> list[tuple[SyncTicket, OSError | None]]:
-        finished, self.finished = self.finished, []
-        return finished
+        self.keeper = keeper
+        self.log = store.log
+        self.calls: list[Call] = []
+        self.packets: list[tuple[str, PeerPacket]] = []
+        self.synced: list[tuple[SyncTicket, OSError | None]] = []
+        self.syncing = False
+        self.hold_calls = True
+        """As the group said after its last turn: calls that come while a sync is under way can wait for its end."""
 
     # What checkers look at
 
@@ -64,7 +96,11 @@ class Life:
 
     @property
     def end_index(self) -> int:
-        return self.replica.log.end_index
+        return self.log.end_index
+
+    @property
+    def begin_index(self) -> int:
+        return self.log.begin_index
 
     @property
     def commit_index(self) -> int:
@@ -72,81 +108,41 @@ class Life:
 
     @property
     def tip(self) -> tuple[int, int, int]:
-        log = self.replica.log
-        return log.end_index, log.end_term, log.end_chain
+        return self.log.end_index, self.log.end_term, self.log.end_chain
 
     def term_at(self, index: int) -> int:
-        return self.replica.log.term_at(index)
+        return self.log.term_at(index)
 
     def chain_at(self, index: int) -> int:
-        return self.replica.log.chain_at(index)
-
-    @property
-    def file_bytes(self) -> int:
-        return self._medium.file_bytes
-
-    @property
-    def begin_index(self) -> int:
-        return self.replica.log.begin_index
-
-    def stored_on_medium(self, index: int) -> bool:
-        entries = self.replica.log.read(index, 1)
-        base = entries.pos - entries.pos % self.file_bytes
-        path = f"{self._medium.directory}/data/{base:020d}"
-        return self._medium.disk.on_medium(path, entries.pos - base, len(entries.data)) == bytes(entries.data)
+        return self.log.chain_at(index)
 
     def bytes_behind_end(self) -> int:
-        end, disk, left = self.replica.log.end_pos, self._medium.disk, 0
-        for name in disk.listdir(f"{self._medium.directory}/data"):
-            if name.isdigit():
-                data = disk.read_file(f"{self._medium.directory}/data/{name}")
-                rest = data[max(0, end - int(name)) :]
+        """How many bytes behind the end of the log are not zero."""
+        end, disk, left = self.log.end_pos, self.store.disk, 0
+        directory = f"{self.store.log_directory}/data"
+        for name in disk.listdir(directory):
+            if name.isdigit() and int(name) + self.store.identity.data_file_bytes > end:
+                rest = disk.read_file(f"{directory}/{name}")[max(0, end - int(name)) :]
                 left += len(rest) - rest.count(0)
         return left
-
-
-def _left_of(life: Life, index: int) -> int | None:
-    """The chain CRC of an entry that the medium holds; None for one that is not there, or was being cut when the life ended."""
-    try:
-        return life.chain_at(index) if life.stored_on_medium(index) else None
-    except StorageError:
-        return None
-
-
-class Remains:
-    """What a dead node's medium is known to hold: the chain CRCs of its last entries that a power cut would leave."""
-
-    role = Role.FOLLOWER
-    term = -1
-    commit_index = -1
-    tip = (-1, -1, 0)
-
-    def __init__(self, chains: dict[int, int], begin_index: int = 0) -> None:
-        self._chains = chains
-        self.begin_index = begin_index
-        self.end_index = max(chains, default=-1)
-
-    def term_at(self, index: int) -> int:
-        raise AssertionError("a dead node has no opinion")
-
-    def chain_at(self, index: int) -> int:
-        return self._chains.get(index, -1)
-
-    def stored_on_medium(self, index: int) -> bool:
-        return index in self._chains
-
-    def bytes_behind_end(self) -> int:
-        return 0
 
 
 class Medium:
     """A node's disk through all its lives."""
 
-    def __init__(self, name: str, voters: tuple[str, ...], bug: Bug = Bug.NONE, file_bytes: int = DATA_FILE_BYTES) -> None:
+    def __init__(
+        self,
+        name: str,
+        voters: tuple[str, ...],
+        bug: Bug = Bug.NONE,
+        file_bytes: int = DATA_FILE_BYTES,
+        policy: FlushPolicy = FlushPolicy.DURABLE,
+    ) -> None:
         self.name = name
         self.file_bytes = file_bytes
         self.voters = voters
-        self.directory = f"/{name}/{GROUP}/dledger-{name}"
+        self.root = f"/{name}/{GROUP}"
+        self.data_directory = f"{self.root}/dledger-{name}/data"
         self.disk: ForgetfulDisk = disk_type(bug)()
         self.sync_failed = False
         """Whether a sync of this life was made to fail."""
@@ -155,9 +151,8 @@ class Medium:
         self._accesses_left: int | None = None
         self._kills_to_come: list[int] = []
         self._bug = bug
-        self._life: Life | None = None
-        self._remains = Remains({})
-        self._identity = self._make()
+        self._settings = LeaderSettings(times=TIMES, entry_bytes_max=file_bytes - 8, policy=policy)
+        self.identity = self._make()
 
     def _make(self) -> Identity:
         incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name))
@@ -168,52 +163,68 @@ class Medium:
             incarnation,
             CREATED_MS,
             data_file_bytes=self.file_bytes,
-            index_file_bytes=INDEX_FILE_BYTES * self.file_bytes // DATA_FILE_BYTES,
+            index_file_bytes=32 * (self.file_bytes // BYTES_A_UNIT),
+            consume_queue_file_bytes=QUEUE_FILE_BYTES,
         )
-        self.disk.mkdirs(self.directory)
-        EntryLog.create(self.disk, self.directory, identity)
-        HardStateFile.create(self.disk, f"{self.directory}/hardstate").close()
-        log = EntryLog.open(self.disk, self.directory, identity, clean=True)
-        bootstrap(log, self.voters, CREATED_MS)
-        log.close()
-        for path in self.disk.files():
-            self.disk.open(path).sync()
-        for directory in (self.directory, f"{self.directory}/data", f"{self.directory}/index"):
+        GroupStore.create(self.disk, self.root, identity)
+        store = GroupStore.open(self.disk, self.root, identity)
+        bootstrap(store.log, self.voters, CREATED_MS)
+        store.close()
+        for directory in (self.root, f"{self.root}/state", f"{self.root}/dledger-{self.name}", self.data_directory):
             self.disk.sync_dir(directory)
         return identity
 
-    def live(self, now_ns: int, chance: Chance, boot_id: int) -> Life:
-        """Recover and start."""
+    def live(self, now_ns: int, chance: Chance, boot_id: int, applied: Applied) -> Life:
+        """Recover and start, as a node opens a group."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
         writer = make_writer(MODES[sorted(self.voters).index(self.name) % len(MODES)], buffers=3, buffer_bytes=4096)
-        log = log_type(self._bug).open(self.disk, self.directory, self._identity, clean=False, writer=writer)
-        if log.fenced is not None:
-            raise Violation("I10", f"{self.name} finds its log damaged at start: {log.fenced}")
-        hard_state = HardStateFile.open(self.disk, f"{self.directory}/hardstate")
-        config = RaftConfig(self.name, self.voters, boot_id)
-        replica = replica_type(self._bug)(GROUP, config, log, hard_state, chance, now_ns, store_host=STORE_HOST, lazy=LAZY)
-        self._life = Life(self, replica)
-        return self._life
+        store = GroupStore.open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
+        if store.log.fenced is not None:
+            raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
+        machine = WatchedMachine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
+        machine.node, machine.applied = self.name, applied
+        restore(store, machine)
+        checkpoint = store.read_checkpoint()
+        noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
+        replica = replica_type(self._bug)(
+            GROUP,
+            RaftConfig(self.name, self.voters, boot_id),
+            store.log,
+            store.hard_state,
+            chance,
+            now_ns,
+            store_host=STORE_HOST,
+            commit_index=max(0, machine.applied_index, noted),
+            lazy=LAZY,
+        )
+        group = Group(GROUP, self.name, replica, machine, self._settings)
+        return Life(store, machine, group, replica, Keeper(store, machine, group, now_ns))
 
-    def watched(self) -> Life | Remains:
-        """The living replica, or what is known of a dead one's medium."""
-        return self._life if self._life is not None else self._remains
+    def holds(self, pos: int, data: bytes) -> bool:
+        """Whether a power cut now would leave these bytes at this place of the log."""
+        base = pos - pos % self.file_bytes
+        path = f"{self.data_directory}/{base:020d}"
+        return self.disk.on_medium(path, pos - base, len(data)) == data
+
+    def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
+        """The first entry of the first of these ranges that the log does not hold as it is; None if it holds all. What is durable is looked
+        for in the files themselves."""
+        last, durable = life.machine.applied_index, life.replica.durable_index
+        for piece in pieces:
+            if piece.first_index < life.begin_index or piece.last_index > last:
+                continue
+            if piece.last_index <= durable:
+                base = piece.pos - piece.pos % self.file_bytes
+                same = self.disk.read_file(f"{self.data_directory}/{base:020d}")[piece.pos - base : piece.end_pos - base] == piece.data
+            else:
+                same = all(life.chain_at(piece.first_index + at) == chain for at, chain in enumerate(chains_of(piece)))
+            if not same:
+                return piece.first_index
+        return None
 
     def crash(self, chance: DiskChance | None) -> None:
-        """End the life; with a source of chance the power goes, too."""
-        life, self._life = self._life, None
-        assert life is not None
-        last = life.end_index
-        begin = life.begin_index
-        indexes = range(max(begin, last - KEPT), last + 1)
-        self._remains = Remains({index: chain for index in indexes if (chain := _left_of(life, index)) is not None}, begin)
-        if chance is not None:
-            self.disk.power_cut(chance)
-        self.disk = self.disk.successor()
-
-    def abandon(self, chance: DiskChance | None = None) -> None:
-        """A life that did not get through its recovery; with a source of chance the power goes, too."""
+        """End a life; with a source of chance the power goes, too."""
         if chance is not None:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()

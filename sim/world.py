@@ -1,7 +1,11 @@
 """One simulated cluster: virtual time, a heap of events, and the turns of its nodes; a pure function of its seed and scenario.
 
-Here lives the order of things. What a node does is the product's code (`node.py` starts it), what may go wrong is drawn in `faults.py`,
-and what must hold is judged in `checkers.py` after every step.
+Here lives the order of things. What a node does is the product's code (`node.py` wires it, `keeping.py` does what is beside its turns),
+what clients do is in `clients.py`, what may go wrong is planned in `faults.py`, and what must hold is judged after every step
+(`checkers.py`, `truth.py`) and over what clients saw (`histories.py`).
+
+A node's turn follows its engine's rules: it takes whatever has arrived, calls wait while a sync is under way if the group says so, and what
+a turn leaves is sent when all of it went well.
 """
 
 from __future__ import annotations
@@ -9,29 +13,43 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections import Counter
+import traceback
+from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
-from ledgermq.node.core.flush import Durability, FlushPolicy
-from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, SyncTicket
+from ledgermq.node.core.calls import Call, Done, Produced, Trim
+from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.core.group import TurnOutput
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.proto.types import Role
 from ledgermq.raft.transfer import Cause
-from ledgermq.sim.acknowledgements import Acknowledgements, lost
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, Violation
+from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
+from ledgermq.sim.controller import Controller
 from ledgermq.sim.disk import Killed
+from ledgermq.sim.histories import Histories
+from ledgermq.sim.keeping import Duty
 from ledgermq.sim.network import MS, Network
-from ledgermq.sim.node import DATA_FILE_BYTES, Life, Medium
-from ledgermq.sim.trims import Trims
-from ledgermq.sim.workload import Workload
+from ledgermq.sim.node import DATA_FILE_BYTES, RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.truth import Truth
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
+CALL_NS = (MS // 10, MS)
 HEAL_S = 30
+SETTLE_NS = SECOND
+"""How often what clients saw is held against the log."""
+RECONCILE_NS = 100 * MS
+PASS_NS = MS
+"""At most so much later than something came in a node turns."""
+DUTY_NS = (MS, 20 * MS)
+DRAINED_SHARE = 0.25
+"""Of the runs in which clients receive, at the end, until nothing is left."""
+EVENTS_KEPT = 4096
 
 
 @dataclass
@@ -48,10 +66,27 @@ class Outcome:
     """Batches, not entries; so below."""
     acknowledged_memory: int = 0
     lost_memory: int = 0
+    virtual_ns: int = 0
+    coverage: dict[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         return self.violation is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the seed met what a run is for: an election after the first, a crash with unsynced pages, and enough entries."""
+        of = self.coverage.get
+        return of("elections", 0) > 1 and of("crashes-with-unsynced-pages", 0) > 0 and self.commits >= 200
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """One thing that happened, for people."""
+
+    at_ns: int
+    node: str
+    text: str
 
 
 @dataclass
@@ -63,8 +98,14 @@ class Station:
     life: Life | None = None
     lives: int = 0
     paused_until: int = 0
-    waiting: list[tuple[str, PeerPacket]] = field(default_factory=list)
-    wake_at: int = 0
+    wall_offset_ms: int = 0
+    """How wrong the wall clock of this node is."""
+    timer_ns: int = 0
+    """When the timer event that is under way fires, 0 without one."""
+    wake_ns: int = 0
+    """When the node wants to turn."""
+    turning: bool = False
+    """A turn is about to happen."""
 
 
 class World:
@@ -78,6 +119,8 @@ class World:
         bug: Bug = Bug.NONE,
         policy: FlushPolicy = FlushPolicy.DURABLE,
         file_bytes: int = DATA_FILE_BYTES,
+        clients: int = 3,
+        habits: Habits | None = None,
     ) -> None:
         self.seed = seed
         self.bug = bug
@@ -85,66 +128,107 @@ class World:
         self.now = SECOND
         self.step_number = 0
         self.network = Network(self.chance)
-        self.workload = Workload(self.chance, policy)
-        self.checkers = Checkers(nodes)
-        self.acknowledgements = Acknowledgements(nodes)
-        self.trims = Trims()
-        self.lost_memory = 0
+        self.names = [f"n{k}" for k in range(1, nodes + 1)]
+        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes, policy)) for name in self.names}
+        log_id = self.stations[self.names[0]].medium.identity.log_id
+        self.truth = Truth(log_id, file_bytes)
+        self.checkers = Checkers(self.truth, {name: station.medium for name, station in self.stations.items()})
+        self.histories = Histories(self.truth)
+        self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names})
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
-        self.names = [f"n{k}" for k in range(1, nodes + 1)]
-        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes)) for name in self.names}
+        self.coverage: Counter[str] = Counter()
+        """What happened, besides faults."""
+        self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
+        """The last of what happened, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
         self.healed = False
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._digest = hashlib.sha256()
+        self._token = 0
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
+        """Calls of clients by token, and the life that took them."""
+        self._touched: list[str] = []
+        habits = habits or Habits()
+        self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
 
     # -- time -----------------------------------------------------------------------------------------------------------------------
 
-    def after(self, delay_ns: int, action: Callable[[], None]) -> None:
+    def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
         """Let something happen later."""
         self._order += 1
-        heapq.heappush(self._events, (self.now + max(0, delay_ns), self._order, action))
+        heapq.heappush(self._heap, (self.now + (delay_ns if delay_ns > 0 else 0), self._order, action, arguments))
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, node: str = "") -> None:
         """One line of the history; the digest covers all of them."""
-        self._digest.update(f"{self.now} {text}\n".encode())
+        self._digest.update(f"{self.now} {node} {text}\n".encode())
+        self.events.append(TimelineEvent(self.now, node, text))
 
-    def run(self, steps: int, schedule: Callable[[World], None]) -> Outcome:
-        """`schedule` sets the faults up (`faults.acting(plan)`); after `steps` events everything heals and progress is demanded."""
+    def run(self, steps: int, schedule: Callable[[World], None], *, until_ns: int | None = None) -> Outcome:
+        """`schedule` sets the faults up (`faults.acting(plan)`); after `steps` events, or `until_ns` of virtual time, everything heals and
+        progress is demanded."""
         violation = None
+        began = self.now
         try:
             for name in self.names:
                 self.start(name)
+            for client in self.clients:
+                client.start()
+            self.after(RECONCILE_NS // 4, self._reconcile)
+            self.after(SETTLE_NS, self._settle)
             schedule(self)
-            self._spend(steps)
+            self._spend(steps, began + until_ns if until_ns is not None else None)
             self._demand_progress()
         except Violation as broken:
             violation = broken
         except AssertionError as broken:
-            violation = Violation("assertion", str(broken))
-        digest = self._digest.hexdigest()[:16]
-        told = self.acknowledgements
-        counts = len(self.checkers.committed), len(self.checkers.leaders), len(told.durable), len(told.memory), self.lost_memory
-        return Outcome(self.seed, self.step_number, digest, violation, *counts)
+            violation = Violation("assertion", f"{broken} ({_place(broken)})")
+        durable, memory = self.histories.acknowledged
+        result = Outcome(self.seed, self.step_number, "", violation, len(self.truth), len(self.checkers.leaders), durable, memory)
+        result.lost_memory = self.histories.early_lost() if violation is None else 0
+        result.virtual_ns = self.now - began
+        self._count(result)
+        # What differs anywhere in a run differs in its log.
+        self._digest.update(f"{self.truth.chains[-1:]} {result.coverage}".encode())
+        result.digest = self._digest.hexdigest()[:16]
+        return result
 
-    def _spend(self, steps: int) -> None:
+    def _spend(self, steps: int, until: int | None) -> None:
         end = self.step_number + steps
-        while self.step_number < end and self._events:
+        heap = self._heap
+        while self.step_number < end and heap and (until is None or heap[0][0] <= until):
             self._one_event()
 
     def _one_event(self) -> None:
-        self.now, _, action = heapq.heappop(self._events)
+        self.now, _, action, arguments = heapq.heappop(self._heap)
         self.step_number += 1
-        action()
-        self.look()
+        action(*arguments)
+        if self._touched:
+            self.look()
 
     def look(self) -> None:
-        """Every checker, after every step."""
-        living = {s.name: (s.lives, s.life) for s in self.stations.values() if s.life is not None}
-        self.checkers.look(living, {s.name: s.medium.watched() for s in self.stations.values()})
-        self.acknowledgements.look({name: life for name, (_, life) in living.items()})
+        """Every checker, after every step, at whoever did something in it."""
+        touched, self._touched = self._touched, []
+        for name in touched:
+            station = self.stations[name]
+            if station.life is not None:
+                self.checkers.look(name, station.lives, station.life)
+
+    def _settle(self) -> None:
+        """Now and then: what clients saw and what replicas derived, against the log."""
+        self.histories.settle()
+        self._compare_states()
+        self.after(SETTLE_NS, self._settle)
+
+    def _compare_states(self) -> None:
+        states = []
+        for station in self.stations.values():
+            if station.life is not None:
+                states += [(index, station.name, value) for index, value in station.life.keeper.take_states()]
+        for index, name, value in sorted(states, key=lambda state: state[:2]):
+            self.truth.state(name, index, value)
+            self.coverage["states-compared"] += 1
 
     # -- nodes ----------------------------------------------------------------------------------------------------------------------
 
@@ -154,40 +238,60 @@ class World:
         if station.life is not None:
             return
         station.lives += 1
-        station.waiting.clear()
         station.paused_until = self.now
-        self.note(f"start {name}")
+        self.note("start", name)
+        medium = station.medium
         try:
-            with station.medium.working():
-                station.life = station.medium.live(self.now, random.Random(self.chance.random()), station.lives)
+            with medium.working():
+                station.life = medium.live(self.now, random.Random(self.chance.random()), station.lives, self.truth.applied)
         except Killed:
-            self.note(f"killed in recovery {name}")
-            station.medium.abandon(self.chance if self.chance.random() < 0.5 else None)
-            self.after(SECOND, lambda: self.start(name))
+            self.note("killed in recovery", name)
+            medium.crash(self.chance if self.chance.random() < 0.5 else None)
+            self.after(SECOND, self.start, name)
             return
         except (OSError, StorageError) as error:
-            if not (station.medium.sync_failed or isinstance(error, NoSpace)):
+            if not (medium.sync_failed or isinstance(error, NoSpace)):
                 raise
             # A sync failed (code 73) or the disk is full (74): the process exits and its supervisor starts it again.
-            station.medium.abandon()
-            self.after(SECOND, lambda: self.start(name))
+            medium.crash(None)
+            self.after(SECOND, self.start, name)
             return
-        self._turn(name)
+        machine = station.life.machine
+        if machine.applied_index >= 0:
+            self.coverage["starts-from-snapshot"] += 1
+            self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
+        self._turn_soon(station)
 
     def crash(self, name: str, *, power: bool) -> None:
-        """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives."""
+        """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives. Once everything has
+        healed nothing breaks any more."""
         station = self.stations[name]
-        if station.life is None:
+        if station.life is None or self.healed:
             return
-        self.note(f"{'power cut' if power else 'kill'} {name}")
-        self.acknowledgements.dies(name, station.life)
-        station.life = None
+        self.note("power cut" if power else "kill", name)
+        if power and station.medium.disk.unsynced_pages():
+            self.coverage["crashes-with-unsynced-pages"] += 1
+        self._bury(station)
         station.medium.crash(self.chance if power else None)
+
+    def _bury(self, station: Station) -> None:
+        """The process is gone, and with it every connection."""
+        life, station.life = station.life, None
+        assert life is not None
+        self.coverage["crashes"] += 1
+        self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
+        self.checkers.dies(station.name, life)
+        for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
 
     def pause(self, name: str, duration_ns: int) -> None:
         """The process stands still; packets wait for it."""
-        self.stations[name].paused_until = self.now + duration_ns
-        self.after(duration_ns, lambda: self._turn(name))
+        if self.healed:
+            return
+        station = self.stations[name]
+        station.paused_until = self.now + duration_ns
+        self.note(f"paused for {duration_ns // MS} ms", name)
+        self.after(duration_ns, self._turn_soon, station)
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
         """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
@@ -200,174 +304,303 @@ class World:
 
     def _sync_ns(self, name: str) -> tuple[int, int]:
         """The slowest of what is under way for a node."""
+        if not self._slow:
+            return SYNC_NS
         return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
 
     def _deliver(self, sender: str, to: str, packet: PeerPacket) -> None:
         station = self.stations[to]
         if station.life is not None:
-            station.waiting.append((sender, packet))
-            self._turn(to)
+            station.life.packets.append((sender, packet))
+            self._turn_soon(station)
 
-    def _synced(self, name: str, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
+    def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
         """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
-        if self.stations[name].life is not life:
+        if station.life is not life:
             return
         try:
-            with self.stations[name].medium.working():
+            with station.medium.working():
                 error = run_ticket(ticket) if early is True else early
         except Killed:
-            self._killed(name)
+            self._killed(station)
             return
         assert not isinstance(error, bool)
-        life.finished.append((ticket, error))
-        self._turn(name)
+        life.syncing = False
+        life.synced.append((ticket, error))
+        self._turn_soon(station)
 
-    def _wake(self, name: str, at: int) -> None:
-        station = self.stations[name]
-        if station.wake_at == at:
-            station.wake_at = 0
-            self._turn(name)
+    def _turn_soon(self, station: Station) -> None:
+        """Something has come in. A node that stands still takes it when it goes on."""
+        if not station.turning and self.now >= station.paused_until:
+            station.turning = True
+            # An engine is at something else: whatever arrives meanwhile is taken together.
+            self.after(int(self.chance.random() * PASS_NS), self._turn, station)
 
-    def _turn(self, name: str) -> None:
-        """What a node's engine does with what has come in: step, tick, propose, carry out."""
-        station = self.stations[name]
+    def _timer(self, station: Station, at: int) -> None:
+        if station.timer_ns != at:
+            return
+        station.timer_ns = 0
+        if station.wake_ns > self.now:
+            self._set_timer(station)
+        else:
+            self._turn_soon(station)
+
+    def _set_timer(self, station: Station) -> None:
+        at = max(station.wake_ns, self.now + MS // 10)
+        if station.timer_ns == 0 or at < station.timer_ns:
+            station.timer_ns = at
+            self.after(at - self.now, self._timer, station, at)
+
+    def _turn(self, station: Station) -> None:
+        """What a node's engine does with what has come in."""
+        station.turning = False
         life = station.life
         if life is None or self.now < station.paused_until:
             return
-        waiting, station.waiting = station.waiting, []
+        self._touched.append(station.name)
+        packets, life.packets = life.packets, []
+        synced, life.synced = life.synced, []
+        calls: list[Call] = []
+        if life.calls and not (life.syncing and life.hold_calls):
+            calls, life.calls = life.calls, []
+        medium = station.medium
+        medium.busy = True
+        try:
+            output = life.group.turn(self.now, self.now // MS + station.wall_offset_ms, calls, packets, synced)
+            duty = life.keeper.after_turn(self.now)
+            self._carry_out(station, life, output)
+        except Killed:
+            self._killed(station)
+            return
+        except (Fenced, LogFenced) as fenced:
+            self._fenced(station, fenced)
+            return
+        finally:
+            medium.busy = False
+        if duty is not None:
+            self.after(self.chance.randrange(*DUTY_NS), self._duty, station, life, duty)
+
+    def _carry_out(self, station: Station, life: Life, output: TurnOutput) -> None:
+        life.hold_calls = output.hold_calls
+        name, network = station.name, self.network
+        for to, packet in output.packets:
+            # The bytes leave now: later the map they lie in may say something else.
+            sent = PeerPacket(packet.header, network.damaged(bytes(packet.payload)))
+            for delay in network.deliveries(name, to):
+                self.after(delay, self._deliver, name, to, sent)
+        if output.sync is not None:
+            early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
+            life.syncing = True
+            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
+        for done in output.done:
+            self._done(name, done)
+        for change in life.replica.take_changes():
+            self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
+            self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
+        station.wake_ns = output.wake_at_ns
+        self._set_timer(station)
+
+    def _duty(self, station: Station, life: Life, duty: Duty) -> None:
+        """A file is written beside the turns."""
+        if station.life is not life:
+            return
         try:
             with station.medium.working():
-                self._work(station, life, waiting)
+                duty()
         except Killed:
-            self._killed(name)
-        except (Fenced, LogFenced) as fenced:
-            self._fenced(name, fenced)
+            self._killed(station)
+        except Fenced as fenced:
+            self._fenced(station, fenced)
+        else:
+            life.keeper.busy = False
 
-    def _work(self, station: Station, life: Life, waiting: list[tuple[str, PeerPacket]]) -> None:
-        for ticket, error in life.take_finished():
-            life.replica.synced(self.now, ticket, error)
-        for sender, packet in waiting:
-            life.replica.step(self.now, sender, packet)
-        life.replica.tick(self.now)
-        self._take(station, life)
-        self._propose(station, life)
-        with suppress(NoSpace):  # tried again in the next turn
-            self.trims.carry_out(life)
-
-    def _killed(self, name: str) -> None:
+    def _killed(self, station: Station) -> None:
         """The process ended between two lines of its own code; the power may have gone with it."""
-        self.crash(name, power=self.chance.random() < 0.5)
-        self.after(self.chance.randrange(20 * MS, SECOND), lambda: self.start(name))
+        self.crash(station.name, power=self.chance.random() < 0.5)
+        self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
 
-    def _take(self, station: Station, life: Life) -> None:
-        output = life.replica.take(self.now)
-        for to, packet in output.packets:
-            packet = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
-            for delay in self.network.deliveries(station.name, to):
-                self.after(delay, partial(self._deliver, station.name, to, packet))
-        if output.sync is not None:
-            ticket = output.sync
-            early = run_ticket(ticket) if self.chance.random() < 0.5 else True
-            delay = int(self.chance.uniform(*self._sync_ns(station.name)))
-            self.after(delay, lambda: self._synced(station.name, life, ticket, early))
-        wake = max(output.wake_at_ns, self.now + MS // 10)
-        if station.wake_at == 0 or wake < station.wake_at:
-            station.wake_at = wake
-            self.after(wake - self.now, lambda: self._wake(station.name, wake))
+    def _fenced(self, station: Station, fenced: Fenced | LogFenced) -> None:
+        """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
+        self.note(f"fenced: {fenced}", station.name)
+        self.coverage["fenced"] += 1
+        if not station.medium.sync_failed:
+            raise Violation("I2", f"{station.name} fenced itself: {fenced}")
+        self._bury(station)
+        station.medium.crash(None)
+        self.after(SECOND, self.start, station.name)
 
-    def _propose(self, station: Station, life: Life) -> None:
-        """A new leader's term-start record first, then whatever the workload wants."""
-        replica = life.replica
-        if not replica.accepting:
-            return
-        batch = self.workload.next_batch(station.name, replica.term, self.now)
-        if batch is None:
-            return
-        try:
-            early = batch.durability is Durability.MEMORY
-            where = (batch.queue_offsets, self.now // MS)
-            replica.propose(self.now, batch.entries, *where, control=batch.control, urgent=not early, early=early)
-        except (NotLeader, LogFull):
-            return
-        self.workload.proposed(station.name, replica.term)
-        if not batch.control:
-            self.acknowledgements.proposed(station.name, life, batch.durability)
-        self.note(f"propose {station.name} {replica.term} {replica.end_index}")
-        self._take(station, life)
+    # -- clients --------------------------------------------------------------------------------------------------------------------
 
-    def trim(self, files: int) -> None:
-        """Whoever leads records that the log begins up to so many files later."""
+    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
+        """Put a call, made for the token it is given, to a node; the token. `answered` is called once, unless the call is given up: with
+        an answer, or with None when the connection broke."""
+        self._token += 1
+        token = self._token
+        self._waiting[token] = (answered, None)
+        self.after(self.chance.randrange(*CALL_NS), self._arrive, node, token, make(token))
+        return token
+
+    def give_up(self, token: int) -> None:
+        """Nobody waits for this call any more; what it asks for may still be done."""
+        self._waiting.pop(token, None)
+
+    def _arrive(self, node: str, token: int, call: Call) -> None:
+        station = self.stations[node]
+        waiting = self._waiting.get(token)
+        life = station.life
+        if waiting is None:
+            return
+        if life is None:
+            # Nobody listens there: the connection is refused.
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
+            return
+        self._waiting[token] = (waiting[0], life)
+        life.calls.append(call)
+        if not (life.syncing and life.hold_calls):
+            self._turn_soon(station)
+
+    def _done(self, node: str, done: Done) -> None:
+        """An answer leaves the cluster: from now on it must hold, whether it reaches anybody or not."""
+        outcome = done.outcome
+        if isinstance(outcome, Produced):
+            self.checkers.promised(node, outcome.first_index + len(outcome.queue_offsets) - 1, outcome.term, outcome.durability)
+        if done.token in self._waiting:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, done.token, outcome)
+
+    def _answer(self, token: int, outcome: Answer) -> None:
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            waiting[0](outcome)
+
+    def _reconcile(self) -> None:
+        """The controller's wishes reach whoever leads."""
         for station in self.stations.values():
             life = station.life
-            if life is None or self.now < station.paused_until or not self.workload.led(station.name, life.term):
+            if life is not None and life.group.leader.serving:
+                self._token += 1
+                call = self.controller.missing(life.machine.topics, life.machine.groups, self._token)
+                if call is not None:
+                    life.calls.append(call)
+                    self._turn_soon(station)
+        self.after(RECONCILE_NS, self._reconcile)
+
+    # -- what a plan may ask for ----------------------------------------------------------------------------------------------------
+
+    def _leader_lives(self) -> list[tuple[Station, Life]]:
+        return [
+            (station, station.life)
+            for station in self.stations.values()
+            if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
+        ]
+
+    def trim(self, files: int) -> None:
+        """Whoever leads records that the log begins up to so many files later, if nothing needs them."""
+        for station, life in self._leader_lives():
+            if not life.group.leader.serving:
                 continue
-            record = self.trims.decide(life, files)
-            if record is None:
-                continue
-            entries, offsets = self.trims.batch(record, len(self.trims.recorded), self.now // MS)
-            try:
-                life.replica.propose(self.now, entries, offsets, self.now // MS, control=True)
-                self.trims.proposed(life, record)
-                self.note(f"trim {station.name} {record.begin_index}")
-                self._take(station, life)
-            except (NotLeader, LogFull):
-                continue
-            except Fenced as fenced:
-                self._fenced(station.name, fenced)
+            record = life.keeper.trim_record(tuple(self.names), station.name, files, self.now // MS)
+            if record is not None:
+                self._token += 1
+                life.calls.append(Trim(self._token, record))
+                self.note(f"trim to entry {record.begin_index}", station.name)
+                self._turn_soon(station)
 
     def transfer(self, to: str) -> None:
         """Whoever leads is asked to let another node lead."""
-        for station in self.stations.values():
-            life = station.life
-            if life is None or self.now < station.paused_until or life.role is not Role.LEADER or station.name == to:
+        for station, life in self._leader_lives():
+            if station.name == to:
                 continue
             refusal = life.replica.transfer(self.now, to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
-            self.note(f"transfer {station.name} {to} {'refused' if refusal else 'begun'}")
-            self.after(0, partial(self._turn, station.name))
-
-    def _fenced(self, name: str, fenced: Fenced | LogFenced) -> None:
-        """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
-        station = self.stations[name]
-        self.note(f"fenced {name} {fenced}")
-        if not station.medium.sync_failed:
-            raise Violation("I2", f"{name} fenced itself: {fenced}")
-        station.life = None
-        station.medium.crash(None)
-        self.after(SECOND, lambda: self.start(name))
+            self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
+            self.coverage["transfers-refused" if refusal else "transfers"] += 1
+            self._turn_soon(station)
 
     # -- the end --------------------------------------------------------------------------------------------------------------------
 
     def _demand_progress(self) -> None:
         """Heal everything; within virtual time all replicas must agree on a leader and commit one entry more, everywhere."""
         self.healed = True
+        self.note("everything heals")
         self.network.heal()
         self._slow.clear()
         for station in self.stations.values():
             station.paused_until = self.now
+            station.wall_offset_ms = 0
             station.medium.repair()
             self.start(station.name)
-        for name in self.names:
-            self.after(0, partial(self._turn, name))
-        goal = len(self.checkers.committed) + 1
+            self.after(0, self._turn_soon, station)
+        goal = len(self.truth) + 1
         deadline = self.now + HEAL_S * SECOND
-        while self._events and self.now < deadline:
+        while self._heap and self.now < deadline:
             self._one_event()
-            lives = [s.life for s in self.stations.values()]
-            if all(life is not None and life.replica.commit_index >= goal for life in lives):
-                self._compare_all()
+            lives = [station.life for station in self.stations.values()]
+            if all(life is not None and life.machine.applied_index >= goal for life in lives):
+                break
+        else:
+            raise Violation("O7", f"no progress within {HEAL_S} s of virtual time after everything healed")
+        self._come_to_rest(deadline)
+        self._compare_all()
+
+    def _come_to_rest(self, deadline: int) -> None:
+        """Clients send no more; all replicas must come to hold and apply the same, and of some runs every message is acknowledged."""
+        drains = self.chance.random() < DRAINED_SHARE
+        self.note("clients send no more" + (", and take what is left" if drains else ""))
+        for client in self.clients:
+            client.wind_down(receives=drains)
+        ends: set[tuple[int, int]] = set()
+        while self._heap and self.now < deadline:
+            self._one_event()
+            lives = self._lives()
+            ends = {(life.end_index, life.machine.applied_index) for _, life in lives}
+            same = len(lives) == len(self.names) and len(ends) == 1 and all(end == applied for end, applied in ends)
+            if same and not self._waiting and (not drains or self._all_acknowledged()):
+                self.coverage["drained"] += drains
                 return
-        raise Violation("O7", f"no progress within {HEAL_S} s of virtual time after everything healed")
+        if drains and len(ends) == 1:
+            raise Violation("delivery", f"messages are left that nobody is given within {HEAL_S} s of virtual time")
+        raise Violation("O7", f"the replicas did not come to hold the same within {HEAL_S} s of virtual time: {sorted(ends)}")
+
+    def _all_acknowledged(self) -> bool:
+        """No message is in flight or was never handed out."""
+        machine = self._lives()[0][1].machine
+        queues = [(CONSUMER_GROUP, topic, queue) for topic, config in machine.topics.items() for queue in range(config.queues)]
+        return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
 
     def _compare_all(self) -> None:
-        """All replicas hold the committed entries, by chain CRC recomputed by their own reads."""
-        lives = {s.name: s.life for s in self.stations.values() if s.life is not None}
-        last = min(life.commit_index for life in lives.values())
-        chains = {name: life.chain_at(last) for name, life in lives.items()}
-        if len(set(chains.values())) > 1:
-            raise Violation("I2", f"replicas differ at the committed entry {last}: {chains}")
-        name, leader = max(lives.items(), key=lambda item: (item[1].role is Role.LEADER, item[1].term))
-        self.acknowledgements.check(name, leader)
-        self.lost_memory = len(lost(leader, self.acknowledgements.memory))
+        """All bytes of all replicas up to what each has applied, and all that was derived from them."""
+        for station in self.stations.values():
+            life = station.life
+            assert life is not None
+            self.checkers.still_durable(station.name, life)
+            wrong = station.medium.first_difference(self.truth.pieces(life.begin_index, life.machine.applied_index), life)
+            if wrong is not None:
+                raise Violation("I2", f"{station.name} holds other bytes than were committed at entry {wrong}")
+        self._compare_states()
+        last = sorted((life.machine.applied_index, name) for name, life in self._lives())
+        for index, name in last:
+            life = self.stations[name].life
+            assert life is not None
+            self.truth.state(name, index, life.machine.export(self.stations[name].medium.identity.log_id))
+            self.truth.compare_queues(name, life.machine, life.store.queues)
+        self.histories.finish()
+
+    def _lives(self) -> list[tuple[str, Life]]:
+        return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
+
+    def _count(self, result: Outcome) -> None:
+        of = self.coverage
+        of["elections"] = self.checkers.elections
+        of["redeliveries"] = sum(group.again for group in self.histories.groups.values())
+        of["reads"] = self.histories.reads
+        of["acknowledged-messages"] = sum(len(done) for group in self.histories.groups.values() for done in group.done.values())
+        of["files-trimmed"] += sum(life.keeper.trimming.files_removed for _, life in self._lives())
+        result.coverage = dict(sorted(of.items()))
+
+
+def _place(error: BaseException) -> str:
+    """Module and line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}" if frames else "nowhere"
 
 
 def run_ticket(ticket: SyncTicket) -> OSError | None:

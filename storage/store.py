@@ -79,9 +79,11 @@ class GroupStore:
         writer: LogWriter | None = None,
         phases: Phases | None = None,
         recovering: bool = False,
+        log_type: type[EntryLog] = EntryLog,
     ) -> GroupStore:
         """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own;
-        `writer` says how its log is appended to. Only a recovery itself (`new_cluster.py`) opens what another one was interrupted in.
+        `writer` says how its log is appended to, `log_type` what keeps it (tests keep it badly). Only a recovery itself (`new_cluster.py`)
+        opens what another one was interrupted in.
 
         The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75),
         UnknownFormat (76) or Exhausted (79); a log with damage at or below its mark comes back fenced in `log.fenced`.
@@ -104,7 +106,7 @@ class GroupStore:
                 was_clean = checkpoints.is_clean(disk, root) and not installed
                 checkpoints.write_abort(disk, root, process)
                 hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
-            log = EntryLog.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)
+            log = log_type.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)
         except OSError as error:
             raise explain(root, error) from error
         return cls(disk, root, found, hard_state, log, was_clean=was_clean)

@@ -10,6 +10,6 @@ from ledgermq.storage.log_writer import MODES
 def test_each_node_appends_in_another_way() -> None:
     """After a run with crashes the three logs are still written in the three ways, and agreed all the same."""
     world = World(11)
-    assert world.run(200, schedule()).passed
-    lives = [station.medium.watched() for station in world.stations.values()]
+    assert world.run(800, schedule()).passed
+    lives = [station.life for station in world.stations.values()]
     assert sorted(life.replica.log._writer.mode for life in lives) == sorted(MODES)  # type: ignore[union-attr]

@@ -1,0 +1,261 @@
+"""Simulated clients: they send, receive under leases, acknowledge, prolong, and read by offset, through the calls that the server makes.
+
+Here lives only what a client does: whom it asks, how long it waits, what it tries again where, and what it believes. It knows no node and
+no log; what it was told goes to `histories.py`. A client that gets no answer does not know what became of its call, and never sends the
+same message again; one that is refused tries the same again at another node.
+
+A client acts in rounds, as programs do that gather work: what it has to send, to give back and to ask for leaves together.
+
+A message's body begins with eight bytes, the number that no other message of the run has: producer × 2³² + its sequence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ledgermq.node.core.calls import (
+    Ack,
+    Acked,
+    Call,
+    Change,
+    Changed,
+    Handle,
+    Peek,
+    Peeked,
+    Produce,
+    Produced,
+    Receive,
+    Received,
+    Refused,
+    Result,
+    TagFilter,
+)
+from ledgermq.node.core.flush import DURABLE_PRIORITY
+from ledgermq.proto.types import Draft
+from ledgermq.sim.histories import Histories, Sent
+from ledgermq.sim.network import MS
+
+NORMAL, FIFO = "orders", "journal"
+QUEUES = {NORMAL: 2, FIFO: 1}
+CONSUMER_GROUP = "readers"
+VALUES_A_PRODUCER = 1 << 32
+CLIENT_TIMEOUT_NS = 1_500 * MS
+PROPERTIES = b"UNIQ_KEY\x01x\x02"
+FIFO_PROPERTIES = b"UNIQ_KEY\x01x\x02__SHARDINGKEY\x01g\x02"
+FILLER = bytes(range(32, 127)) * 8
+EVERYTHING = TagFilter()
+
+Answer = Result | Refused | None
+"""None: no answer came in time, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How busy a client is: periods and numbers are drawn uniformly from (least, most)."""
+
+    round_ns: tuple[int, int] = (150 * MS, 350 * MS)
+    messages_a_send: tuple[int, int] = (12, 60)
+    filler_bytes: tuple[int, int] = (0, 60)
+    messages_a_receive: int = 64
+    invisible_ms: tuple[int, int] = (600, 2_000)
+    messages_a_read: int = 16
+    reads: float = 0.25
+    """Share of the rounds in which a queue is read by offset, at any node."""
+    forgets: float = 0.04
+    """Share of the batches received that are never acknowledged: they come again."""
+    prolongs: float = 0.06
+
+
+class Cluster(Protocol):
+    """What a client can reach."""
+
+    now: int
+    names: list[str]
+    histories: Histories
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
+
+    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
+        """Put a call, made for the token it is given, to a node; the token. `answered` is called once, unless the call is given up: with
+        an answer, or with None when the connection broke."""
+        ...
+
+    def give_up(self, token: int) -> None:
+        """Nobody waits for this call any more."""
+        ...
+
+
+class _Slot:
+    """One kind of call, of which a client has at most one under way."""
+
+    __slots__ = ("answered", "since", "token")
+
+    def __init__(self) -> None:
+        self.token = 0
+        self.since = 0
+        self.answered: Callable[[Answer], None] = _nobody
+
+
+class Client:
+    """One process of a user."""
+
+    def __init__(self, cluster: Cluster, number: int, chance: random.Random, habits: Habits, body_at: int) -> None:
+        """`body_at`: where a message record's body begins."""
+        self._cluster = cluster
+        self._number = number
+        self._session = f"client-{number} via sim"
+        self._chance = chance
+        self._habits = habits
+        self._body_at = body_at
+        self._node = cluster.names[number % len(cluster.names)]
+        """Whom it asks: whoever answered last, or was named as the leader."""
+        self._next_value = number * VALUES_A_PRODUCER
+        self._sends = 0
+        self._unsent: tuple[Sent, list[Draft]] | None = None
+        """What was refused, and may be sent again."""
+        self._leases: list[Handle] = []
+        """Received, and to be acknowledged in the next round."""
+        self._sends_on, self._receives_on = True, True
+        self._sending, self._receiving, self._giving_back, self._reading = _Slot(), _Slot(), _Slot(), _Slot()
+
+    def start(self) -> None:
+        """Begin; the first round comes within a period."""
+        self._cluster.after(self._chance.randrange(self._habits.round_ns[1]), self._round)
+
+    def wind_down(self, *, receives: bool) -> None:
+        """Nothing more is sent or read; with `receives` everything that is there is received and acknowledged, and nothing forgotten."""
+        self._sends_on, self._receives_on = False, receives
+
+    def _round(self) -> None:
+        cluster, chance = self._cluster, self._chance
+        for slot in (self._sending, self._receiving, self._giving_back, self._reading):
+            if slot.token and cluster.now - slot.since > CLIENT_TIMEOUT_NS:
+                cluster.give_up(slot.token)
+                slot.token = 0
+                slot.answered(None)
+        if self._sends_on and not self._sending.token:
+            self._send()
+        if self._leases and not self._giving_back.token:
+            self._acknowledge()
+        if self._receives_on and not self._receiving.token:
+            self._receive()
+        if self._sends_on and not self._reading.token and chance.random() < self._habits.reads:
+            self._read()
+        cluster.after(chance.randrange(*self._habits.round_ns), self._round)
+
+    def _ask(self, slot: _Slot, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> None:
+        def came(outcome: Answer) -> None:
+            slot.token = 0
+            answered(outcome)
+
+        slot.since, slot.answered = self._cluster.now, answered
+        slot.token = self._cluster.ask(node, make, came)
+
+    def _elsewhere(self, outcome: Answer) -> None:
+        """After a refusal or no answer: ask whoever is said to lead, or the next node."""
+        hint = outcome.leader if isinstance(outcome, Refused) else None
+        names = self._cluster.names
+        self._node = hint or names[(names.index(self._node) + 1) % len(names)]
+
+    # Sending
+
+    def _send(self) -> None:
+        send, drafts = self._unsent or self._new_messages()
+        self._unsent = None
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Produced):
+                self._cluster.histories.produced(send, outcome, self._cluster.now)
+                return
+            self._elsewhere(outcome)
+            if isinstance(outcome, Refused) and outcome.reason not in ("unknown-outcome", "too-large"):
+                # Nothing was appended: the same messages may be sent again.
+                self._unsent = send, drafts
+
+        self._ask(self._sending, self._node, lambda token: Produce(token, drafts), answered)
+
+    def _new_messages(self) -> tuple[Sent, list[Draft]]:
+        habits, chance = self._habits, self._chance
+        self._sends += 1
+        topic = FIFO if self._sends % 3 == 0 else NORMAL
+        queue, properties = chance.randrange(QUEUES[topic]), FIFO_PROPERTIES if topic == FIFO else PROPERTIES
+        count = chance.randrange(*habits.messages_a_send)
+        value, self._next_value = self._next_value, self._next_value + count
+        filler, born_ms = FILLER[: chance.randrange(*habits.filler_bytes)], self._cluster.now // MS
+        priority = chance.randrange(2 * DURABLE_PRIORITY)
+        numbers = range(value, value + count)
+        drafts = [Draft(topic, queue, number.to_bytes(8, "big") + filler, properties, born_ms, 0, 0, priority) for number in numbers]
+        return self._cluster.histories.sent(self._number, (topic, queue), value, count, self._cluster.now), drafts
+
+    # Receiving
+
+    def _receive(self) -> None:
+        habits, chance, invoked = self._habits, self._chance, self._cluster.now
+        topic = FIFO if chance.random() < 0.33 else NORMAL
+        invisible_ms = chance.randrange(*habits.invisible_ms)
+        until = invoked + chance.randrange(*habits.round_ns)
+
+        def make(token: int) -> Call:
+            return Receive(token, CONSUMER_GROUP, topic, self._session, EVERYTHING, habits.messages_a_receive, invisible_ms, until)
+
+        self._ask(self._receiving, self._node, make, lambda outcome: self._received(topic, invoked, outcome))
+
+    def _received(self, topic: str, invoked: int, outcome: Answer) -> None:
+        if not isinstance(outcome, Received):
+            self._elsewhere(outcome)
+            return
+        if not outcome.leases:
+            return
+        self._cluster.histories.delivered(CONSUMER_GROUP, topic, outcome.leases, self._body_at, invoked)
+        fate = self._chance.random()
+        if fate < self._habits.forgets and self._sends_on:
+            return
+        name = (CONSUMER_GROUP, topic)
+        handles = [Handle(*name, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt) for lease in outcome.leases]
+        if fate < self._habits.forgets + self._habits.prolongs:
+            self._prolong(handles.pop())
+        self._leases += handles
+
+    def _acknowledge(self) -> None:
+        handles, self._leases = self._leases, []
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Acked):
+                self._cluster.histories.acked(handles, outcome.ok, self._cluster.now)
+            else:
+                # Whatever became of it: the messages come again unless they are done.
+                self._elsewhere(outcome)
+
+        self._ask(self._giving_back, self._node, lambda token: Ack(token, handles), answered)
+
+    def _prolong(self, handle: Handle) -> None:
+        """This message gets more time, and is acknowledged under its new lease."""
+        invisible_ms = self._chance.randrange(*self._habits.invisible_ms)
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Changed) and outcome.lease_number is not None:
+                self._leases.append(replace(handle, lease_number=outcome.lease_number))
+
+        self._cluster.ask(self._node, lambda token: Change(token, handle, invisible_ms, self._session), answered)
+
+    # Reading by offset
+
+    def _read(self) -> None:
+        """Any node is asked: it may be behind, but what it shows was committed."""
+        chance, names = self._chance, self._cluster.names
+        topic = FIFO if chance.random() < 0.5 else NORMAL
+        queue, most = chance.randrange(QUEUES[topic]), self._habits.messages_a_read
+        offset = chance.randrange(1 << 10) if chance.random() < 0.5 else 1 << 40
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Peeked):
+                self._cluster.histories.shown((topic, queue), outcome.next_offset, outcome.records, self._body_at)
+
+        self._ask(self._reading, names[chance.randrange(len(names))], lambda token: Peek(token, topic, queue, offset, most), answered)
+
+
+def _nobody(outcome: Answer) -> None:
+    """A slot that was never used."""

@@ -1,0 +1,200 @@
+"""What the simulated clients were told, held against the one log of the run.
+
+Here lives the knowledge of outsiders: sends and their answers, messages received, acknowledged and read. Answers are noted in a few
+operations each; the values are compared in columns when `settle` is called, which the world does now and then and at the end.
+
+Laws: what was acknowledged as durable stands where the answer said, for ever (I5); nothing is in a queue that nobody sent, nothing twice,
+nothing that was refused for good; the sends of one producer to one queue stand in the order of their acknowledgements (I7); a queue is
+linearizable (`audit.history`); a message that was acknowledged is not delivered again, and first deliveries come in the order of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ledgermq.node.core.calls import Handle, Lease, Produced
+from ledgermq.proto.types import I64
+from ledgermq.sim.checkers import Violation
+
+QueueKey = tuple[str, int]
+VALUE_BYTES = 8
+
+
+class Log(Protocol):
+    """What is known to be committed (`truth.py`)."""
+
+    def queues(self) -> Mapping[QueueKey, I64]:
+        """Every queue's values by offset."""
+        ...
+
+
+@dataclass(slots=True)
+class Sent:
+    """One call's messages to one queue: the values `value` … `value + count − 1`."""
+
+    producer: int
+    key: QueueKey
+    value: int
+    count: int
+    invoked: int
+    returned: int | None = None
+    offset: int | None = None
+    """Of the first one; None while nobody knows whether it is there."""
+    early: bool = False
+    """Acknowledged from memory: it may be lost."""
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Of one consumer group, by queue."""
+
+    done: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
+    """Offset → when its acknowledgement was confirmed."""
+    attempts: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
+    """Offset → the highest attempt it was delivered with."""
+    first: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
+    """(lease number, offset) of first attempts."""
+    again: int = 0
+
+
+@dataclass
+class Histories:
+    """Memory of one run."""
+
+    log: Log
+    sends: list[Sent] = field(default_factory=list)
+    groups: dict[str, Deliveries] = field(default_factory=dict)
+    _told: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
+    """(offset, value) that somebody was shown or promised, not compared yet."""
+    _promised: list[Sent] = field(default_factory=list)
+    _last: dict[tuple[int, QueueKey], int] = field(default_factory=dict)
+    reads: int = 0
+
+    # Sends
+
+    def sent(self, producer: int, key: QueueKey, value: int, count: int, now: int) -> Sent:
+        """A client begins to send."""
+        send = Sent(producer, key, value, count, now)
+        self.sends.append(send)
+        return send
+
+    def produced(self, send: Sent, answer: Produced, now: int) -> None:
+        """The answer reached its client. I7 holds between the acknowledged sends of one producer."""
+        first, last = answer.queue_offsets[0], answer.queue_offsets[-1]
+        if len(answer.queue_offsets) != send.count or last - first != send.count - 1:
+            raise Violation("I6", f"{send.count} messages to {send.key} got the offsets {first} to {last}")
+        send.returned, send.offset, send.early = now, first, answer.durability != "durable"
+        if send.early:
+            return
+        producer = send.producer, send.key
+        if first <= self._last.get(producer, -1):
+            raise Violation("I7", f"producer {send.producer} was given {first} in {send.key} after {self._last[producer]}")
+        self._last[producer] = last
+        self._promised.append(send)
+
+    # Deliveries
+
+    def delivered(self, group: str, topic: str, leases: Sequence[Lease], body_at: int, invoked: int) -> None:
+        """A Receive that was asked at `invoked` was answered."""
+        state = self.groups.setdefault(group, Deliveries())
+        for lease in leases:
+            key, offset = (topic, lease.queue), lease.queue_offset
+            self._told.setdefault(key, []).append((offset, int.from_bytes(lease.record[body_at : body_at + VALUE_BYTES], "big")))
+            if state.done.setdefault(key, {}).get(offset, invoked) < invoked:
+                raise Violation("delivery", f"{group} was given message {offset} of {topic}/{lease.queue} after it was done")
+            attempts = state.attempts.setdefault(key, {})
+            before = attempts.get(offset, 0)
+            if lease.attempt == 1:
+                state.first.setdefault(key, []).append((lease.lease_number, offset))
+            if before:
+                state.again += 1
+            attempts[offset] = max(before, lease.attempt)
+
+    def acked(self, handles: Sequence[Handle], ok: Sequence[bool], now: int) -> None:
+        """An acknowledgement was answered."""
+        for handle, good in zip(handles, ok, strict=True):
+            if not good:
+                continue
+            done = self.groups[handle.group].done.setdefault((handle.topic, handle.queue), {})
+            if handle.queue_offset in done:
+                where = f"message {handle.queue_offset} of {handle.topic}/{handle.queue}"
+                raise Violation("delivery", f"{where} was acknowledged twice as done by {handle.group}")
+            done[handle.queue_offset] = now
+
+    # Reads
+
+    def shown(self, key: QueueKey, next_offset: int, records: Sequence[bytes], body_at: int) -> None:
+        """Messages up to before `next_offset` were read."""
+        self.reads += 1
+        first = next_offset - len(records)
+        told = self._told.setdefault(key, [])
+        for place, record in enumerate(records):
+            told.append((first + place, int.from_bytes(record[body_at : body_at + VALUE_BYTES], "big")))
+
+    # Comparing
+
+    def settle(self) -> None:
+        """Hold everything told since the last call against the log."""
+        queues = self.log.queues()
+        promised, self._promised = self._promised, []
+        for send in promised:
+            values = queues.get(send.key, _NOTHING)
+            assert send.offset is not None
+            wanted = np.arange(send.value, send.value + send.count)
+            if not np.array_equal(values[send.offset : send.offset + send.count], wanted):
+                raise Violation("I5", f"what producer {send.producer} was told of {send.key} at {send.offset} is not what the log holds")
+        told, self._told = self._told, {}
+        for key, rows in told.items():
+            table, values = np.array(rows, np.int64).reshape(-1, 2), queues.get(key, _NOTHING)
+            if len(table) and int(table[:, 0].max()) >= len(values):
+                raise Violation("I5", f"somebody was shown message {int(table[:, 0].max())} of {key}, which nobody committed")
+            wrong = np.flatnonzero(values[table[:, 0]] != table[:, 1])
+            if len(wrong):
+                raise Violation("I6", f"somebody was shown another message {int(table[wrong[0], 0])} of {key} than the log holds")
+
+    def finish(self) -> None:
+        """At the end of a run: everything that needs the whole history."""
+        self.settle()
+        queues = self.log.queues()
+        self._nothing_strange(queues)
+        for group, state in self.groups.items():
+            for key, first in state.first.items():
+                offsets = np.array([offset for _, offset in sorted(first)], np.int64)
+                if bool((np.diff(offsets) <= 0).any()):
+                    raise Violation("I7", f"{group} was first given messages of {key} in another order than the queue's")
+
+    def _nothing_strange(self, queues: Mapping[QueueKey, I64]) -> None:
+        """Whatever is in a queue was sent to it, once."""
+        sent: dict[QueueKey, list[I64]] = {}
+        for send in self.sends:
+            sent.setdefault(send.key, []).append(np.arange(send.value, send.value + send.count))
+        for key, values in queues.items():
+            unique = np.unique(values)
+            if len(unique) != len(values):
+                raise Violation("I6", f"a message stands twice in {key}")
+            strange = np.setdiff1d(unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True)
+            if len(strange):
+                raise Violation("I6", f"{key} holds message {int(strange[0])}, which nobody sent there")
+
+    def early_lost(self) -> int:
+        """How many batches that were acknowledged from memory are not in the log."""
+        queues = self.log.queues()
+        lost = 0
+        for send in self.sends:
+            if send.early and send.offset is not None:
+                values = queues.get(send.key, _NOTHING)[send.offset : send.offset + send.count]
+                lost += not np.array_equal(values, np.arange(send.value, send.value + send.count))
+        return lost
+
+    @property
+    def acknowledged(self) -> tuple[int, int]:
+        """Batches called durable, and batches called `memory`."""
+        early = sum(send.early for send in self.sends)
+        return sum(send.returned is not None for send in self.sends) - early, early
+
+
+_NOTHING: I64 = np.zeros(0, np.int64)

@@ -1,0 +1,171 @@
+"""What a simulated node does beside its turns: snapshots, checkpoint files and trims, in the order in which a node does them.
+
+Here lives the imitation of one thing only, the background thread of a node: a duty that is decided after a turn leaves as a `Duty`, which
+the world runs at a later moment, or never if the process ends before. What is written is the product's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.pins import PinBook
+from ledgermq.node.core.ports import Fenced
+from ledgermq.node.core.retention import TIME, Facts, Pin, Rules, decide, lowest, trim_of
+from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins, snapshot_pin
+from ledgermq.node.core.trimming import Trimming
+from ledgermq.proto.control import TrimRecord
+from ledgermq.raft.config import MS
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.consume_queue import QueueSync
+from ledgermq.storage.errors import NoSpace, is_no_space
+from ledgermq.storage.store import GroupStore
+
+Duty = Callable[[], None]
+CHECKPOINT_EVERY_NS = 1_500 * MS
+SNAPSHOT_EVERY_NS = 4_000 * MS
+RETRY_NS = 500 * MS
+_DUE_LONG_AGO = Rules(max_age_ms=1)
+
+
+class CountedTrimming(Trimming):
+    """A replica's removals, counted for the run."""
+
+    files_removed = 0
+
+    def file_removed(self, paths: list[str]) -> None:
+        self.files_removed += 1
+
+
+class _NoKeyIndex:
+    """Simulated nodes keep no key index."""
+
+    def trim(self, begin_pos: int) -> None:
+        """Nothing to trim."""
+
+
+class Keeper:
+    """One life's duties beside its turns; `after_turn` is called after every one."""
+
+    def __init__(self, store: GroupStore, machine: Machine, group: Group, now_ns: int) -> None:
+        self._store = store
+        self._machine = machine
+        self._group = group
+        self._book = FileBook(store.log, machine, store.identity.data_file_bytes)
+        self.trimming = CountedTrimming(machine, store.log, store.queues, _NoKeyIndex(), PinBook(), store.identity.data_file_bytes)
+        self._states: list[tuple[int, dict[str, Any]]] = []
+        """Index and state of what was exported and not looked at yet by a checker."""
+        self.busy = False
+        """A duty is under way."""
+        self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
+        self._snapshot_index = machine.applied_index
+        self._snapshot_wanted = False
+        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._rest_ns = 0
+        self._clean_again_ns = 0
+        self._checkpointed = -1
+
+    def after_turn(self, now_ns: int) -> Duty | None:
+        """Trims are carried out here; a file to be written is left for later. Raises Fenced, LogFenced."""
+        duty = None if self.busy else self._keep(now_ns)
+        self._clean(now_ns)
+        return duty
+
+    def take_states(self) -> list[tuple[int, dict[str, Any]]]:
+        """Applied index and state of every snapshot taken since the last call."""
+        states, self._states = self._states, []
+        return states
+
+    def _keep(self, now_ns: int) -> Duty | None:
+        if self._exported is None and self._snapshot_due(now_ns):
+            self._begin_snapshot(now_ns)
+        if self._exported is not None and self._exported[0] <= self._group.replicator.durable_index:
+            _, value, sync, copies = self._exported
+            self._exported = None
+            self.busy = True
+            return lambda: self._write_snapshot(value, sync, copies)
+        if now_ns < self._next_checkpoint_ns:
+            return None
+        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+        commit_index = min(self._group.replicator.commit_index, self._group.replicator.durable_index)
+        if commit_index == self._checkpointed:
+            return None
+        self._checkpointed = commit_index
+        self.busy = True
+        stamps = StoreCheckpoint(self._machine.store_ms, self._machine.store_ms, 0)
+        return lambda: self._hint(lambda: self._store.write_checkpoints(commit_index, stamps))
+
+    def _snapshot_due(self, now_ns: int) -> bool:
+        if not self._machine.settled:
+            return False
+        if self._retention_waits():
+            return now_ns >= self._rest_ns
+        return now_ns >= self._next_snapshot_ns and self._machine.applied_index > self._snapshot_index
+
+    def _retention_waits(self) -> bool:
+        older = self._store.durable_snapshot_index
+        return self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self._machine.applied_index)
+
+    def _begin_snapshot(self, now_ns: int) -> None:
+        try:
+            sync = self._store.queues.begin_sync()
+        except NoSpace:
+            self._rest_ns = self._next_snapshot_ns = now_ns + RETRY_NS
+            return
+        copies = 2 if self._retention_waits() else 1
+        value = self._machine.export(self._store.identity.log_id)
+        self._rest_ns = now_ns + RETRY_NS
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._snapshot_wanted = False
+        self._snapshot_index = self._machine.applied_index
+        self._exported = self._snapshot_index, value, sync, copies
+        self._states.append((self._snapshot_index, value))
+
+    def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None, copies: int) -> None:
+        if sync is not None:
+            try:
+                sync.run()
+            except OSError as error:
+                raise Fenced(f"the consume queues could not be synced: {error}") from error
+        for _ in range(copies):
+            self._hint(lambda: self._store.write_snapshot(value))
+
+    def _hint(self, write: Duty) -> None:
+        """A full disk is no reason to stop; any other failure is."""
+        try:
+            write()
+        except OSError as error:
+            if not is_no_space(error):
+                raise Fenced(f"a file of the replica's state could not be written: {error}") from error
+
+    def _clean(self, now_ns: int) -> None:
+        if now_ns < self._clean_again_ns:
+            return
+        try:
+            self.trimming.step(self._store.durable_snapshot_index, now_ns)
+        except NoSpace:
+            self._clean_again_ns = now_ns + RETRY_NS
+        except OSError as error:
+            if not is_no_space(error):
+                raise Fenced(f"what a trim leaves could not be removed: {error}") from error
+            self._clean_again_ns = now_ns + RETRY_NS
+
+    def trim_record(self, voters: tuple[str, ...], node: str, most: int, now_ms: int) -> TrimRecord | None:
+        """Leader only: what may go of the oldest `most` files, judged as a node's retention does with every file due and every digest
+        known. None when everything is pinned; a snapshot is asked for where that is what it waits for."""
+        book, machine = self._book, self._machine
+        while not book.advance():
+            continue
+        status = self._group.status()
+        snapshot_index = self._store.durable_snapshot_index
+        pins: list[Pin] = list(follower_pins(book, voters, node, status.peers, status.end_index, 0))
+        pins += [snapshot_pin(book, node, snapshot_index), *consumer_pins(machine, consumed_queues(machine))]
+        files = book.files()
+        bases = frozenset(file.base for file in files)
+        verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), (), bases))
+        if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
+            self._snapshot_wanted = True
+        return trim_of(verdicts[:most], {})
