@@ -38,7 +38,7 @@ from ledgermq.node.running import RunningGroup
 from ledgermq.proto.status import refused
 from ledgermq.proto.types import RebuildStatus, ReplicaStatus, Role
 from ledgermq.raft.config import MS
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.errors import Damaged, NoSpace
 
 PACKETS_MAX = 256
 """So many packets wait for the next step of a rebuild; older ones give way, and are asked for again."""
@@ -248,8 +248,7 @@ class HostedGroup:
                 raise Fenced(f"the log could not be synced: {error}") from error
             self._note_syncs([(ticket, error)])
         if self._job is not None and self._job.done():
-            job, self._job = self._job, None
-            self._then(job.result(), now_ns)
+            self._take_result(now_ns)
         if self._job is None:
             self._go_on(now_ns)
         detail = f"broker group {self.name} does not run on node {self.node}: {self._state}"
@@ -262,6 +261,21 @@ class HostedGroup:
         waits = self._job is not None or self._leaving is not None
         wake_at_ns = now_ns if self._is_open else _NEVER_NS if waits else self._step_at_ns
         return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
+
+    def _take_result(self, now_ns: int) -> None:
+        """Of the job that ended. A full disk ends no process: whatever was tried begins anew a little later."""
+        assert self._job is not None
+        job, self._job = self._job, None
+        try:
+            result = job.result()
+        except NoSpace as full:
+            if self._rebuild is not None:
+                self._rebuild.close()
+            self._running = self._leaving = self._rebuild = None
+            self._step_at_ns = now_ns + OPEN_AGAIN_NS
+            self._change(self._state, f"it waits for space: {full}")
+        else:
+            self._then(result, now_ns)
 
     @property
     def _is_open(self) -> bool:
@@ -357,13 +371,11 @@ class HostedGroup:
 
     def close(self) -> None:
         """A good stop of a group that runs; what is being rebuilt is let go of as it is, and the next start goes on."""
-        if self._job is not None:
-            job, self._job = self._job, None
-            self._then(job.result(), self._now_ns)
-        self._thread.shutdown()
         self._desk.close()
-        if self._job is not None:
-            self._then(self._job.result(), self._now_ns)
+        while self._job is not None:
+            # Its result may begin another one.
+            self._take_result(self._now_ns)
+        self._thread.shutdown()
         if self._is_open:
             assert self._running is not None
             self._running.close()

@@ -19,7 +19,7 @@ from ledgermq.node.core.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import ReplicaStatus, Role
-from ledgermq.storage.errors import Damaged, LogFenced
+from ledgermq.storage.errors import Damaged, LogFenced, NoSpace
 
 FAR_NS = 1 << 62
 VIEW = GroupView("n1", 3, True, {}, {}, {}, {})
@@ -313,6 +313,23 @@ def test_what_nobody_can_mend_ends_the_process_from_a_turn() -> None:
     life.turn()
     with pytest.raises(Damaged, match="identity lost"):
         life.until(State.RUNNING)
+
+
+def test_a_full_disk_makes_a_rebuild_wait_and_ends_nothing() -> None:
+    """Other groups of the node go on; it begins anew with the directory as it is then."""
+    first, second = FakeRebuild([NoSpace("the disk is full")]), FakeRebuild([step(finished=True)])
+    life = Life(FakeRunning([DAMAGE]), Broken(State.REPAIRING, "rotten", second), FakeRunning(), rebuild=first)
+    life.turn()
+    life.next_job()
+    output = life.next_job()
+    assert first.closed and life.group.state is State.REPAIRING and "waits for space" in life.group.status().rebuild.reason  # type: ignore[union-attr]
+    assert output.wake_at_ns == life.now_ns + OPEN_AGAIN_NS
+    for _ in range(3):
+        life.now_ns += OPEN_AGAIN_NS
+        life.turn()
+        if life.group.state is not State.RUNNING:
+            life.next_job()
+    life.until(State.RUNNING)
 
 
 def test_packets_go_to_whoever_they_are_for() -> None:
