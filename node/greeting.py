@@ -19,7 +19,7 @@ from typing import Protocol
 from ledgermq.node.peer_book import Boots, PeerBook, Refused
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
-from ledgermq.storage.identity import FORMAT_VERSION
+from ledgermq.storage.identity import FORMAT_MAX
 
 __all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerBook", "Refused", "Roll"]
 
@@ -51,7 +51,7 @@ class Greeter:
     book: PeerBook
     boots: Mapping[str, Boots] = field(default_factory=dict)
     """Broker group → the starts on its directory, this one last."""
-    format_max: int = FORMAT_VERSION
+    format_max: int = FORMAT_MAX
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
         """What the opening side answers to a challenge."""

@@ -17,6 +17,9 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
 
 FORMAT_VERSION = 1
+"""Directories are made in this version."""
+FORMAT_MAX = 1
+"""The highest version this program reads; it reads the one before as well, and leaves a directory in the version it has."""
 IDENTITY_FILE = "identity.json"
 NODE_FILE = "node.json"
 PEERS_FILE = "peers.json"
@@ -194,9 +197,9 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     if not disk.exists(path):
         return None
     value = sealed_json.read(disk, path)
-    if value.get("format_version") != FORMAT_VERSION:
+    if value.get("format_version") not in range(max(1, FORMAT_MAX - 1), FORMAT_MAX + 1):
         raise UnknownFormat(
-            f"{path} has format version {value.get('format_version')}, this program knows {FORMAT_VERSION}: start the program that wrote it"
+            f"{path} has format version {value.get('format_version')}, this program knows {FORMAT_MAX}: start the program that wrote it"
         )
     return value
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -14,6 +16,8 @@ import pytest
 from ledgermq.node.config import NodeAddress
 from ledgermq.node.local import LocalCluster, free_ports
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.storage import identity as identity_files
+from ledgermq.storage.real_disk import RealDisk
 from tests import cluster as real
 from tests.e2e.command_line import CommandLine
 
@@ -139,6 +143,46 @@ def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> 
         assert writer.acknowledged <= read_all(run)
         listed = {found["node"]: found["up"] for found in run.run("member", "list", "--json").json["members"]}
         assert listed == {"n2": True, "n3": True, "n4": True}
+
+
+BUILD_AHEAD = """
+import ledgermq.storage.identity as identity
+identity.FORMAT_MAX = 2
+"""
+"""As a sitecustomize module: the same program one format version ahead, which has not switched any group yet."""
+
+
+def test_builds_one_format_version_apart_are_exchanged_one_by_one_and_back(tmp_path: Path) -> None:
+    """Rolling to the next build and back while messages are sent; a directory of an unknown version is refused before the first write."""
+    ahead = tmp_path / "ahead"
+    ahead.mkdir()
+    (ahead / "sitecustomize.py").write_text(BUILD_AHEAD)
+    path = os.pathsep.join([str(ahead), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    with real.running(tmp_path) as cluster:
+        real.create_topic(cluster, "t")
+        with Writer(cluster) as writer:
+            for environment, nodes in (({"PYTHONPATH": path}, ("n1", "n2", "n3")), ({}, ("n2",))):
+                cluster.environment = environment
+                for node in nodes:
+                    assert cluster.terminate(node) == 0
+                    cluster.start(node)
+                    cluster.wait_ready(60)
+            before = len(writer.acknowledged)
+            real.wait_for(lambda: len(writer.acknowledged) > before + 20, 60, "messages among mixed builds")
+        assert writer.acknowledged <= read_all(CommandLine(cluster.endpoints))
+        assert cluster.terminate("n2") == 0
+        root = cluster.data("n2") / "g1"
+        found = identity_files.read_identity(RealDisk(), str(root))
+        assert found is not None and found.format_version == 1
+        identity_files.write_identity(RealDisk(), str(root), replace(found, format_version=2))
+        before_bytes = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+        assert cluster.start("n2").wait(60) == 76
+        assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before_bytes
+        assert "format version 2, this program knows 1" in cluster.last_error("n2")
+        cluster.environment = {"PYTHONPATH": path}
+        cluster.start("n2")
+        # All three read version 2 now.
+        cluster.wait_ready(60, ["n2"])
 
 
 def test_what_would_cost_the_quorum_is_refused_with_4(tmp_path: Path) -> None:
