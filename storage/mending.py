@@ -90,7 +90,7 @@ class Mending:
         self._directory = directory
         self._identity = identity
         self._files = _TolerantFiles(disk, f"{directory}/data", identity.data_file_bytes, allocate=True)
-        self._index = IndexFiles(MappedFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+        self._index = IndexFiles(_TolerantFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
         self._dirty: dict[DiskFile, None] = {}
 
     def mend_files(self) -> list[str]:
@@ -104,6 +104,10 @@ class Mending:
                 lengths[base] = self._disk.file_size(f"{directory}/{name}")
         first = self.start.pos - self.start.pos % size
         needed = set(range(first, self.mark.end_pos, size))
+        for base in [base for base, length in lengths.items() if base < first and length != size]:
+            # What an interrupted trim left goes anyway.
+            self._disk.unlink(f"{directory}/{file_name(base)}")
+            del lengths[base]
         made = [base for base in sorted(needed | lengths.keys()) if base >= first and lengths.get(base) != size]
         for base in made:
             self._make(f"{directory}/{file_name(base)}", lengths.get(base, 0))
@@ -218,9 +222,33 @@ class Mending:
         return self._files.begin
 
     def reach(self, end_pos: int) -> None:
-        """Have files up to a position behind the mark. Raises NoSpace, OSError."""
+        """Have files up to a position behind the mark. What lies behind a gap there is nothing that counts. Raises NoSpace, OSError."""
+        gap = self._files.gap_after()
+        for file in () if gap is None else self._files.drop_from(gap):
+            file.close()
         while self._files.end < end_pos:
             self._files.extend()
+
+    def drop_unreadable_units(self) -> list[str]:
+        """Remove index files that the disk does not give back: the next open makes them again from the log. Returns their paths."""
+        directory, removed = f"{self._directory}/index", []
+        for name in self._disk.listdir(directory):
+            path = f"{directory}/{name}"
+            file = self._disk.open(path)
+            try:
+                for offset in range(0, file.size, COPY_BYTES):
+                    file.pread(offset, COPY_BYTES)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                removed.append(path)
+            finally:
+                file.close()
+        for path in removed:
+            self._disk.unlink(path)
+        if removed:
+            self._disk.sync_dir(directory)
+        return removed
 
     def sync(self) -> None:
         """Make everything written durable. The first failure is final (I9)."""

@@ -405,6 +405,9 @@ class Repair:
             finally:
                 file.close()
         self._mending.close()
+        if not self.repaired:
+            # Nothing is wrong with the entries, and yet something could not be read.
+            self.repaired += [f"{path} is made again" for path in self._mending.drop_unreadable_units()]
         needs = self._mending.start.index > 0 and not any(self._fits(value) for _, value in read_snapshots(self._disk, self._state))
         self._phase = _Phase.SNAPSHOT if needs else _Phase.DONE
         return needs

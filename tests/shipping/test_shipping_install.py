@@ -264,7 +264,7 @@ def test_what_was_installed_survives_a_power_cut() -> None:
 
 
 def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> None:
-    """A consume queue file has its full length from its first unit on: without a note, units that were never written would count as there."""
+    """A consume queue file has its full length from its first unit on: without a note, units never written would count as there."""
     replicas = group(trimmed=False)
     for node, applied in (("n1", BEHIND), ("n2", BEHIND + 3)):
         store = replicas[node].open()

@@ -285,6 +285,37 @@ def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:
     assert victim.log_files() == whole
 
 
+def test_index_units_that_the_disk_refuses_to_give_are_made_again() -> None:
+    """The log is whole; without this the open would fail for ever."""
+    group = replicas()
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    path = f"{log_of('n1')}/index/{0:020d}"
+    disk = BadPages(victim.disk, {(path, 0)})
+    repair = victim.repair(disk=disk)  # type: ignore[arg-type]
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": repair})
+    assert repair.repaired == [f"{path} is made again"]
+    store = victim.open(disk)  # type: ignore[arg-type]
+    assert store.log.end_index == 52
+    store.close()
+    assert victim.log_files() == whole
+
+
+def test_files_behind_a_gap_above_the_mark_are_in_nobodys_way() -> None:
+    """A committed history that reaches further than the mark is written over what a torn tail left there."""
+    group = replicas(batches=((10, 1, 100), (8, 4, 100), (60, 4, 60)))
+    lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
+    places = entry_places(lone)
+    unclean(lone)
+    spoil(lone, places[15][0] + 8)
+    number = max(int(name) for name in lone.log_files()) // FILE_BYTES + 2
+    lone.disk.create(data("n1", number), FILE_BYTES, allocate=True).pwrite(0, b"\x01" * 100)
+    run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": lone.repair()})
+    store = lone.open()
+    assert store.log.end_index == 77
+    store.close()
+
+
 class BadPages:
     """A disk of which some pages cannot be read until they are written."""
 
@@ -294,6 +325,10 @@ class BadPages:
 
     def open(self, path: str) -> BadPagesFile:
         return BadPagesFile(self, self._disk.open(path))
+
+    def unlink(self, path: str) -> None:
+        self._disk.unlink(path)
+        self.bad = {(other, page) for other, page in self.bad if other != path}
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._disk, name)
