@@ -40,16 +40,18 @@ class RaftMessage(_message.Message):
     def __init__(self, sender: _Optional[str] = ..., to: _Optional[str] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_reply: _Optional[_Union[RaftVoteReply, _Mapping]] = ..., append: _Optional[_Union[RaftAppend, _Mapping]] = ..., append_reply: _Optional[_Union[RaftAppendReply, _Mapping]] = ..., timeout_now: _Optional[_Union[RaftTimeoutNow, _Mapping]] = ..., left_behind: _Optional[_Union[RaftLeftBehind, _Mapping]] = ...) -> None: ...
 
 class RaftVoteRequest(_message.Message):
-    __slots__ = ("pre", "last_index", "last_term", "transfer")
+    __slots__ = ("pre", "last_index", "last_term", "transfer", "incarnation")
     PRE_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     pre: bool
     last_index: int
     last_term: int
     transfer: bool
-    def __init__(self, pre: _Optional[bool] = ..., last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., transfer: _Optional[bool] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, pre: _Optional[bool] = ..., last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., transfer: _Optional[bool] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RaftVoteReply(_message.Message):
     __slots__ = ("pre", "granted")

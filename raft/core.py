@@ -317,13 +317,19 @@ class Core:
         named = self.members.incarnations.get(self.config.node)
         return self.met_by_all if named is None or not self.config.incarnation else named == self.config.incarnation
 
-    def _may_vote(self) -> bool:
-        """A voter; or one that is being removed, until that is committed; or a learner for certain: it may have been made a voter since,
-        and then only candidates that know it ask. An uncommitted learner may be a voter whose old promises are forgotten."""
+    def _counts(self) -> bool:
+        """Whether this copy may count: a voter's; or of one that is being removed, until that is committed; or of a learner for certain,
+        which may have been made a voter since. An uncommitted learner may be a voter whose old promises are forgotten."""
         node, pending = self.config.node, self.configurations.latest_index > self.commit_index
         if not self.admitted:
             return False
         return node in (*self.members.voters, *(self.configurations.before.voters if pending else self.members.learners))
+
+    def _may_vote(self, request: VoteRequest) -> bool:
+        """Whose copy counts; and whom the candidate's members name by this very directory: it was made a voter by an entry that is not here
+        yet, and the one that made it a learner, which ended its old promises, was committed before (dissertation §4.1)."""
+        named = self.members.incarnations.get(self.config.node, self.config.incarnation)
+        return self._counts() or (named == self.config.incarnation == request.incarnation != "")
 
     def _may_campaign(self) -> bool:
         """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
@@ -393,7 +399,9 @@ class Core:
         asked = self.term + int(pre)
         for voter in self.members.voters:
             if voter != self.config.node:
-                self._messages.append(VoteRequest(self.config.node, voter, asked, pre, self.log.end_index, self.log.end_term, transfer))
+                known_by = self.members.incarnations.get(voter, "")
+                end = self.log.end_index, self.log.end_term
+                self._messages.append(VoteRequest(self.config.node, voter, asked, pre, *end, transfer, known_by))
         self._count_votes(now_ns)
 
     def _count_votes(self, now_ns: int) -> None:
@@ -406,7 +414,7 @@ class Core:
             self._become_follower(self.term, None, now_ns)
 
     def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
-        if not self._may_vote():
+        if not self._may_vote(request):
             self.refused["no-voter"] += 1
             return None
         if request.term > self.term and self._hears_leader(now_ns) and not request.transfer:
@@ -569,7 +577,7 @@ class Core:
 
     def _answer_append(self, to: str, round_: int, rejected: bool, received: int, durable: int, hint_term: int = NO_TERM) -> None:
         me = self.config
-        said = (rejected, received, durable, hint_term, self.leaving, not self._may_vote())
+        said = (rejected, received, durable, hint_term, self.leaving, not self._counts())
         self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, *said))
 
     # Leading

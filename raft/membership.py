@@ -34,7 +34,8 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A wish. `incarnation` is that of the node's directory (ADD, RETURN); `reason` is for people and stands in the log."""
+    """A wish. `incarnation` is that of the node's directory, which the members name from then on; where they name one already, only ADD
+    and RETURN may name another. `reason` is for people and stands in the log."""
 
     kind: Change
     node: str
@@ -58,8 +59,8 @@ def changed(members: Members, change: MemberChange) -> Members | str:
         return f"{node} is a learner already"
     if kind is Change.RETURN and (not change.incarnation or incarnations.get(node) == change.incarnation):
         return f"{node} is known by this very directory; only a node with a new one can return"
-    if kind is Change.PROMOTE and change.incarnation and incarnations.get(node, change.incarnation) != change.incarnation:
-        return f"{node} is known by another directory than the one to be promoted"
+    if kind in (Change.PROMOTE, Change.DEMOTE) and incarnations.get(node, change.incarnation) != change.incarnation != "":
+        return f"{node} is known by another directory than the one it has now; it must return first"
     if kind in (Change.DEMOTE, Change.REMOVE, Change.RETURN) and voters == {node}:
         return f"{node} is the last voter of this group: without it nothing could ever be committed again"
     if kind is Change.RETURN and node in voters:
@@ -75,7 +76,7 @@ def changed(members: Members, change: MemberChange) -> Members | str:
         for part in (voters, learners, returning):
             part.discard(node)
         incarnations.pop(node, None)
-    if change.incarnation and kind in (Change.ADD, Change.RETURN):
+    if change.incarnation and kind is not Change.REMOVE:
         incarnations[node] = change.incarnation
     return Members(tuple(sorted(voters)), frozenset(learners), incarnations, frozenset(returning))
 

@@ -33,6 +33,7 @@ class VoteRequest:
     """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6): nobody changes state for it.
 
     `transfer`: the leader itself told the candidate to campaign (§3.10), so that having heard that leader is no reason to refuse.
+    `incarnation`: the directory by which the candidate's members name the receiver; empty where they name none.
     """
 
     sender: str
@@ -42,6 +43,7 @@ class VoteRequest:
     last_index: int
     last_term: int
     transfer: bool = False
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBeh
     if isinstance(message, VoteRequest):
         request = header.vote_request
         request.pre, request.last_index, request.last_term = message.pre, message.last_index, message.last_term
-        request.transfer = message.transfer
+        request.transfer, request.incarnation = message.transfer, message.incarnation
     elif isinstance(message, VoteReply):
         header.vote_reply.pre, header.vote_reply.granted = message.pre, message.granted
     elif isinstance(message, TimeoutNow):
@@ -108,7 +108,7 @@ def _plain(header: RaftMessage, kind: str | None) -> Message:
     if kind == "vote_request":
         request = header.vote_request
         _demand(not (request.pre and request.transfer), "a pre-vote for a handover")
-        last = (request.last_index, request.last_term, request.transfer)
+        last = (request.last_index, request.last_term, request.transfer, request.incarnation)
         return VoteRequest(header.sender, header.to, header.term, request.pre, *last)
     if kind == "vote_reply":
         return VoteReply(header.sender, header.to, header.term, header.vote_reply.pre, header.vote_reply.granted)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects, Writes
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.messages import Append, Extent, Message
+from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
 
 Entry = tuple[int, int]
 ENTRY_BYTES = 100
@@ -54,6 +55,11 @@ class Member:
     def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing) -> None:
         self.name, self.voters, self.chance, self.timing = name, voters, chance, timing
         self.disk = Disk()
+        self.directory = ""
+        """Its incarnation, where a membership entry may name one."""
+        self.admitted = True
+        self.said: dict[int, Members] = {}
+        """Chain word → what the membership entry with this word says; one table for all."""
         self.syncing: tuple[int, int, list[Entry]] | None = None
         self.boots = 0
         self.core: Core
@@ -62,9 +68,12 @@ class Member:
     def start(self, now_ns: int) -> None:
         self.boots += 1
         self.syncing = None
-        config = RaftConfig(self.name, self.voters, self.boots, timing=self.timing)
+        config = RaftConfig(self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory)
         log = LogView(self.disk.runs(), len(self.disk.written) - 1)
-        self.core = self.core_type(config, log, self.disk.hard_state, self.chance, now_ns, commit_index=0)
+        changes = [(index, self.said[word]) for index, (_, word) in enumerate(self.disk.written) if word in self.said]
+        known = [(NO_INDEX, config.members), *changes]
+        start = (config, log, self.disk.hard_state, self.chance, now_ns, min(0, log.end_index))
+        self.core = self.core_type(*start, admitted=self.admitted, configurations=known)
 
     def crash(self) -> None:
         """Keep a random part of what was not synced; here a prefix, as recovery would leave it."""
@@ -77,7 +86,9 @@ class Member:
         if isinstance(message, Append) and (at := self.core.chain_question(message)) is not None:
             theirs = packet.entries[at - message.prev_index]
             agree = theirs[1] == self.disk.written[at][1]
-        self.core.step(message, now_ns, chains_agree=agree)
+        pushed = message.extent if isinstance(message, Append) else None
+        members = self.said[packet.entries[-1][1]] if pushed is not None and pushed.membership else None
+        self.core.step(message, now_ns, chains_agree=agree, members=members)
         if isinstance(message, Append):
             self.carry_out(self.core.take_writes(), message, packet.entries)
 
@@ -106,6 +117,18 @@ class Member:
     def appended(self, extent: Extent) -> None:
         self.core.appended(extent)
 
+    def change(self, change: MemberChange, now_ns: int) -> str | None:
+        """A leader's membership entry; or why not."""
+        members = self.core.propose_members(change, now_ns)
+        if isinstance(members, str):
+            return members
+        index, term = len(self.disk.written), self.core.term
+        word = chain(self.disk.written[-1][1], term, self.chance.getrandbits(30))
+        self.disk.written.append((term, word))
+        self.said[word] = members
+        self.core.appended(Extent(index, index, term, ENTRY_BYTES, membership=True), members=members)
+        return None
+
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
         effects = self.core.take(now_ns)
         self.carry_out(effects.writes, None, [])
@@ -116,9 +139,12 @@ class Member:
                 ranges -= 1
                 most = max(1, min(budget, self.timing.range_bytes_max) // ENTRY_BYTES)
                 last = min(self.core.log.run_end(first), first + most - 1)
+                marks = [index for index in range(first, last + 1) if self.disk.written[index][1] in self.said]
+                last = last if not marks else max(first, marks[0] - 1)
                 term = self.core.log.term_at(first)
                 assert term is not None
-                message = self.core.pushed(push.to, Extent(first, last, term, (last - first + 1) * ENTRY_BYTES))
+                extent = Extent(first, last, term, (last - first + 1) * ENTRY_BYTES, membership=marks[:1] == [first])
+                message = self.core.pushed(push.to, extent)
                 packets.append(Packet(message, self.payload(message)))
                 budget -= (last - first + 1) * ENTRY_BYTES
                 first = last + 1
@@ -128,6 +154,8 @@ class Member:
         """The entry before the range (for its chain) and the range."""
         if not isinstance(message, Append):
             return []
+        if message.prev_index == NO_INDEX:
+            return [(NO_INDEX, 0), *self.disk.written[: message.last_index + 1]]
         return self.disk.written[message.prev_index : message.last_index + 1]
 
     def begin_sync(self) -> None:
@@ -228,7 +256,7 @@ class Cluster:
         for name in [n for n, until in self.down.items() if until <= self.now_ns]:
             del self.down[name]
             self.members[name].start(self.now_ns)
-            self.commits[name] = 0
+            self.commits[name] = min(0, self.members[name].core.log.end_index)
 
     def disturb(self) -> None:
         what = self.chance.random()
@@ -290,7 +318,7 @@ class Cluster:
         self.shuffle = False
         for name in list(self.down):
             self.members[name].start(self.now_ns)
-            self.commits[name] = 0
+            self.commits[name] = min(0, self.members[name].core.log.end_index)
         self.down.clear()
         deadline = self.now_ns + 20_000 * MS
         target, proposed_in = -1, -1

@@ -31,6 +31,7 @@ RANGE_BYTES = b"the bytes of a range are not looked at here"
 PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind] = {
     "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
     "vote_request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
+    "vote_request by directory": VoteRequest("n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"),
     "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
     "vote_reply": VoteReply("n1", "n2", 7, False, True),
     "pre-vote_reply": VoteReply("n1", "n2", 7, True, False),
