@@ -21,6 +21,7 @@ from bench import report
 
 MODULES = (
     "encode",
+    "core_step",
     "storage_append",
     "dispatch",
     "key_lookup",

@@ -820,9 +820,12 @@ class Core:
     def _change_members(self, extent: Extent, members: Members) -> None:
         """A leader's own change is in effect at once. Who is removed hears of it for a little while longer, so that it rests in peace."""
         assert extent.first_index == extent.last_index, extent
+        before = self.members.incarnations
         self.configurations.append(extent.first_index, members)
         for node, peer in self.peers.items():
             peer.removed_by = None if node in members.nodes else peer.removed_by or extent.first_index
+            if node in members.incarnations and before.get(node) != members.incarnations[node]:
+                peer.rename(extent.first_index, self._round)
         for node in members.nodes:
             if node != self.config.node and node not in self.peers:
                 self.peers[node] = Peer(node, self.log.end_index + 1, self._now_ns)

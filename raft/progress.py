@@ -45,6 +45,7 @@ class Peer:
     provisional     its copies, answers and votes count for nothing, by its own word
     answered_round  the last round it is known to have heard
     confirmed_ns    the moment the last round it is known to have heard was sent, or an earlier one
+    named_at        the entry by which this leader gave it another directory: who has not received that may be its former life
     removed_by      the entry that removed it from the group; it still hears of that
     leaving         it is about to stop, by its own word, and takes no leadership over
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
@@ -68,6 +69,7 @@ class Peer:
         self.provisional = False
         self.answered_round = 0
         self.confirmed_ns = LONG_AGO_NS
+        self.named_at = -1
         self.removed_by: int | None = None
         self.forget_at_ns = 0
         self.contact_ns = now_ns
@@ -116,10 +118,15 @@ class Peer:
         if now_ns - self.contact_ns >= silence_ns:
             self._progress_ns = now_ns
         self.contact_ns = now_ns
-        self.leaving, self.provisional = reply.leaving, reply.provisional
+        self.leaving, self.provisional = reply.leaving, reply.provisional or reply.received < self.named_at
         self.answered_round = max(self.answered_round, reply.round)
         if self._asked is not None and self._asked[0] <= reply.round:
             self.confirmed_ns, self._asked = self._asked[1], None
+
+    def rename(self, index: int, round_: int) -> None:
+        """From this entry on it is known by another directory; what the former one confirmed is lost with it."""
+        self.named_at, self.provisional = index, True
+        self._forget(round_)
 
     def stalled(self, end_index: int, now_ns: int, stall_ns: int, silence_ns: int) -> bool:
         """Whether it answered for `stall_ns`, without a silence as long as `silence_ns`, and received nothing of what it lacks."""

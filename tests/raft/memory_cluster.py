@@ -219,6 +219,10 @@ class Cluster:
                 continue
             self.network += [packet] * (2 if self.chance.random() < self.repeat else 1)
         self.check(member)
+        self.watch(member, effects)
+
+    def watch(self, member: Member, effects: Effects) -> None:
+        """For more checks after a turn."""
 
     def deliver(self) -> None:
         if not self.network:

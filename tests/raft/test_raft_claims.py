@@ -26,6 +26,7 @@ from tests.raft.test_raft_paper import LATER, append, core, follow, leader
 
 PAPER, CLUSTER, TRIMMED = "test_raft_paper", "test_raft_cluster", "test_raft_trimmed"
 HERE = "test_raft_claims"
+MEMBERS, MODEL, READS = "test_raft_members", "test_raft_members_model", "test_raft_reads"
 CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "figure 3",
@@ -85,6 +86,27 @@ CLAIMS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (f"{HERE}.test_5_5_a_whole_conversation_again_changes_nothing", f"{PAPER}.test_5_5_repeated_messages_change_nothing"),
     ),
     ("§5.6", "timing", (f"{HERE}.test_5_6_late_heartbeats_keep_a_leader", f"{PAPER}.test_impossible_periods_are_refused")),
+    (
+        "D §4.1",
+        "one server at a time",
+        (
+            f"{MEMBERS}.test_4_1_a_change_moves_one_server",
+            f"{MODEL}.test_changes_break_no_invariant_and_healing_brings_progress",
+        ),
+    ),
+    ("D §4.1", "in effect when appended, undone when cut", (f"{MEMBERS}.test_4_1_a_follower_follows_the_configuration_of_its_log",)),
+    ("D §4.1", "the next waits for the commit", (f"{MEMBERS}.test_4_1_the_next_change_waits_for_the_commit_of_the_one_before",)),
+    ("D §4.1", "an entry of the own term first", (f"{MEMBERS}.test_4_1_no_change_before_an_entry_of_the_own_term_is_committed",)),
+    ("D §4.1", "requests of strangers", (f"{MEMBERS}.test_4_1_requests_are_heard_from_servers_that_the_own_configuration_lacks",)),
+    ("D §4.2.1", "catching up", (f"{MEMBERS}.test_4_2_1_a_learner_is_promoted_once_it_has_caught_up",)),
+    ("D §4.2.2", "removing the leader", (f"{MEMBERS}.test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_itself",)),
+    ("D §4.2.3", "removed servers", (f"{MEMBERS}.test_4_2_3_removed_servers_cannot_disturb",)),
+    (
+        "D §6.4",
+        "ReadIndex",
+        (f"{READS}.test_6_4_a_read_waits_for_a_round_that_began_after_it", f"{READS}.test_6_4_no_read_is_stale_in_any_random_life"),
+    ),
+    ("D §6.4.1", "leases", (f"{READS}.test_6_4_1_a_lease_runs_from_the_sending_of_the_answered_round",)),
     ("§6", "membership entries", (f"{HERE}.test_6_membership_entries_begin_with_a_proposal",)),
     ("§7", "a trimmed log", (f"{TRIMMED}.test_a_follower_agrees_with_what_it_trimmed", "trimmed.txt", "left_behind.txt")),
     ("§8", "a new leader learns what is committed", (f"{HERE}.test_8_a_new_leader_knows_what_is_committed_with_its_first_entry",)),

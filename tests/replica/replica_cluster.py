@@ -41,7 +41,11 @@ class Node:
 
     replica_type: type[RaftReplica] = RaftReplica
 
-    def __init__(self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES) -> None:
+    def __init__(
+        self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES, *, joins: bool = False
+    ) -> None:
+        """`joins`: its log is empty, and it knows nobody."""
+        self.joins = joins
         self.name, self.disk, self.directory, self.names = name, disk, directory, names
         incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
         self.identity = mint(CLUSTER, GROUP, name, incarnation, CREATED_MS, data_file_bytes=data_file_bytes, index_file_bytes=32 * 4096)
@@ -50,7 +54,8 @@ class Node:
         self.last: ReplicaOutput | None = None
         GroupStore.create(disk, directory, self.identity)
         store = GroupStore.open(disk, directory, self.identity)
-        bootstrap(store.log, names, CREATED_MS)
+        if not joins:
+            bootstrap(store.log, names, CREATED_MS)
         store.close()
         self.replica: RaftReplica
         self.start(0)
@@ -59,9 +64,11 @@ class Node:
         self.boots += 1
         self.ticket = None
         self.store = GroupStore.open(self.disk, self.directory, self.identity)
-        config = RaftConfig(self.name, self.names, self.boots, timing=TIMING)
+        named = {"voters": () if self.joins else self.names, "incarnation": self.identity.incarnation}
+        config = RaftConfig(self.name, boot_id=self.boots, timing=TIMING, **named)
         chance = Random(f"{self.name}/{self.boots}")
-        self.replica = self.replica_type(GROUP, config, self.store.log, self.store.hard_state, chance, now_ns, store_host=bytes(8))
+        start = (GROUP, config, self.store.log, self.store.hard_state, chance, now_ns)
+        self.replica = self.replica_type(*start, store_host=bytes(8), admitted=not self.joins)
 
     @property
     def log_directory(self) -> str:
@@ -117,7 +124,7 @@ class Trio:
         """Everything that is on the wire, without syncing."""
         while self.network:
             sender, to, packet = self.network.pop(0)
-            if to not in self.down:
+            if to in self.nodes and to not in self.down:
                 self.nodes[to].replica.step(self.now_ns, sender, packet)
                 self.take(self.nodes[to])
 

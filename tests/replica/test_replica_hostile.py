@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
 import crc32c
@@ -19,9 +20,10 @@ from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.config import MS, RaftConfig, Timing
+from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import Change, MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.transfer import Cause
@@ -38,7 +40,7 @@ END = 12
 
 
 def core(begin: int = 0, name: str = "n1", *, admitted: bool = True, voters: tuple[str, ...] = VOTERS) -> Core:
-    config = RaftConfig(name, voters, 7, learners=frozenset({LEARNER}), timing=TIMING)
+    config = RaftConfig(name, voters, 7, learners=frozenset({LEARNER}), timing=TIMING, incarnation="this")
     log = LogView(RUNS[begin], END, BEFORE[begin])
     return Core(config, log, HardState(5, None), Random(3), 0, commit_index=max(0, begin - 1), admitted=admitted)
 
@@ -119,6 +121,7 @@ STAGES: dict[str, Callable[[], Core]] = {
     "leader, trimmed": lambda: flowing(6),
     "leader of one left behind": left_behind,
     "learner": lambda: core(name=LEARNER),
+    "joining": lambda: Core(RaftConfig("n1", (), 7, incarnation="this"), LogView(), HardState(), Random(3), 0, admitted=False),
     "not admitted": lambda: core(admitted=False),
     "alone": lambda: core(voters=("n1",)),
 }
@@ -152,6 +155,8 @@ def hostile(chance: Random) -> tuple[PeerPacket, str]:
                 payload = bytes(chance.choice((0, 1, 100, 5000)))
         elif field.type == field.TYPE_BOOL:
             setattr(content, field.name, chance.random() < 0.5)
+        elif field.type == field.TYPE_STRING:
+            setattr(content, field.name, chance.choice(("", "this", "other")))
         elif field.name == "cause":
             setattr(content, field.name, chance.choice((-(1 << 31), -1, 0, 1, 3, 4, 5, 6, 9, (1 << 31) - 1)))
         elif field.type in (field.TYPE_FIXED32, field.TYPE_FIXED64):
@@ -184,7 +189,11 @@ class Driver:
             return
         question = self.raft.chain_question(message)
         verified = message.extent is not None and (question is not None or message.prev_index == NO_INDEX)
-        self.raft.step(message, self.now_ns, chains_agree=question is None or self.chance.random() < 0.9)
+        members = None
+        if message.extent is not None and self.chance.random() < 0.3:
+            message = replace(message, extent=replace(message.extent, membership=True))
+            members = self.chance.choice((None, Members(("n2",)), Members(("n1", "n2"), frozenset({"n3"}), {"n1": "other"})))
+        self.raft.step(message, self.now_ns, chains_agree=question is None or self.chance.random() < 0.9, members=members)
         if self.raft.take_writes().append is not None:
             assert verified, f"{message} is appended with bytes that nobody looked at"
             if self.chance.random() < 0.1:
@@ -225,6 +234,11 @@ class Driver:
             self.sync = None
         elif event < 0.6 and self.raft.accepting:
             self.raft.appended(Extent(self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200))
+        elif event < 0.63 and self.raft.accepting:
+            change = MemberChange(self.chance.choice(list(Change)), self.chance.choice(("n1", "n2", "n3", "n4", LEARNER)), "some")
+            if isinstance(members := self.raft.propose_members(change, self.now_ns), Members):
+                index = self.raft.log.end_index + 1
+                self.raft.appended(Extent(index, index, self.raft.term, 100, membership=True), members=members)
         elif event < 0.65 and self.raft.log.begin_index < min(self.raft.commit_index, self.raft.durable_index):
             self.raft.trimmed(self.raft.log.begin_index + 1)
         elif event < 0.75 and self.raft.role is Role.LEADER:

@@ -1,0 +1,420 @@
+"""Membership change (Raft dissertation ch. 4, with the correction of 2015): one test per rule."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.config import MS, NOBODY, Members, RaftConfig
+from ledgermq.raft.core import Core
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import Change, Configurations, MemberChange, changed
+from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import Cause
+from tests.raft.memory_cluster import ENTRY_BYTES
+from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, leader, said
+
+ABC = Members(VOTERS)
+
+
+def heard(raft: Core, node: str, index: int, *, durable: int | None = None, provisional: bool = False, now_ns: int = LATER) -> None:
+    """This peer has everything up to `index`, on stable storage unless said otherwise."""
+    claim = index if durable is None else durable
+    raft.step(AppendReply(node, "a", raft.term, raft._round, 1, False, index, claim, provisional=provisional), now_ns)
+
+
+def leading(*nodes: str, voters: tuple[str, ...] = VOTERS) -> Core:
+    """Leader `a` of term 2 with a committed entry of its own, after answers of these nodes (default: all)."""
+    raft = leader(voters=voters)
+    raft.appended(Extent(1, 1, 2, 100))
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    for node in nodes or voters[1:]:
+        heard(raft, node, 1)
+    raft.take(LATER)
+    assert raft.commit_index == 1
+    return raft
+
+
+def send(raft: Core, now_ns: int = LATER) -> list[Append]:
+    """Everything the leader has to say, its pushes included, one range each."""
+    effects = raft.take(now_ns)
+    sent = [message for message in effects.messages if isinstance(message, Append)]
+    for push in effects.pushes:
+        term = raft.log.term_at(push.first_index)
+        assert term is not None
+        members = push.first_index in dict(raft.configurations.runs)
+        last = push.first_index if members else raft.log.end_index
+        size = (last - push.first_index + 1) * ENTRY_BYTES
+        sent.append(raft.pushed(push.to, Extent(push.first_index, last, term, size, membership=members)))
+    return sent
+
+
+def change(raft: Core, kind: Change, node: str, incarnation: str = "") -> str | None:
+    """Propose, and append what was allowed."""
+    members = raft.propose_members(MemberChange(kind, node, incarnation), LATER)
+    if isinstance(members, str):
+        return members
+    index = raft.log.end_index + 1
+    raft.appended(Extent(index, index, raft.term, ENTRY_BYTES, membership=True), members=members)
+    return None
+
+
+def commit(raft: Core, *nodes: str) -> None:
+    """The leader and these nodes store everything."""
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    for node in nodes:
+        heard(raft, node, raft.log.end_index)
+    raft.take(LATER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "voters", "learners"),
+    [
+        (Change.ADD, "e", "abc", "de"),
+        (Change.PROMOTE, "d", "abcd", ""),
+        (Change.DEMOTE, "c", "ab", "cd"),
+        (Change.REMOVE, "c", "ab", "d"),
+        (Change.REMOVE, "d", "abc", ""),
+        (Change.RETURN, "c", "ab", "cd"),
+        (Change.RETURN, "d", "abc", "d"),
+    ],
+)
+def test_4_1_a_change_moves_one_server(kind: Change, node: str, voters: str, learners: str) -> None:
+    """Dissertation §4.1: one server at a time, so that any two majorities before and after share a voter."""
+    before = Members(tuple("abc"), frozenset("d"), {"d": "d1"})
+    after = changed(before, MemberChange(kind, node, "new" if kind in (Change.ADD, Change.RETURN) else ""))
+    assert isinstance(after, Members)
+    assert (after.voters, after.learners) == (tuple(voters), frozenset(learners))
+    assert len(set(before.voters) ^ set(after.voters)) <= 1
+    assert after.returning == (frozenset("c") if (kind, node) == (Change.RETURN, "c") else frozenset())
+    named = {"d": "d1", node: "new"} if kind in (Change.ADD, Change.RETURN) else {"d": "d1"}
+    assert after.incarnations == {n: i for n, i in named.items() if n in after.nodes}
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "incarnation", "why"),
+    [
+        (Change.ADD, "a", "x", "voter of this group already"),
+        (Change.ADD, "d", "x", "learner of this group already"),
+        (Change.PROMOTE, "a", "", "a voter already"),
+        (Change.PROMOTE, "x", "", "no member of this group"),
+        (Change.PROMOTE, "d", "other", "another directory"),
+        (Change.DEMOTE, "d", "", "a learner already"),
+        (Change.REMOVE, "x", "", "no member of this group"),
+        (Change.RETURN, "d", "d1", "this very directory"),
+        (Change.RETURN, "a", "", "this very directory"),
+    ],
+)
+def test_4_1_impossible_changes_are_refused_with_words(kind: Change, node: str, incarnation: str, why: str) -> None:
+    """§4.1: what is no change of these members."""
+    answer = changed(Members(tuple("ab"), frozenset("d"), {"d": "d1"}), MemberChange(kind, node, incarnation))
+    assert isinstance(answer, str) and why in answer
+
+
+@pytest.mark.parametrize("kind", [Change.REMOVE, Change.DEMOTE, Change.RETURN])
+def test_4_1_the_last_voter_stays(kind: Change) -> None:
+    """§4.1: a group without voters could never commit anything, not even another change."""
+    answer = changed(Members(("a",), frozenset("d")), MemberChange(kind, "a", "x"))
+    assert isinstance(answer, str) and "last voter" in answer
+
+
+def test_4_1_a_configuration_is_in_effect_when_appended() -> None:
+    """§4.1: the leader uses the new configuration as soon as it is in its log, and replicates to the new server."""
+    raft = leading()
+    assert change(raft, Change.ADD, "d", "d1") is None
+    assert raft.members == Members(VOTERS, frozenset("d"), {"d": "d1"}) and "d" in raft.peers
+    assert {message.to for message in send(raft)} == {"b", "c", "d"}
+
+
+def test_4_1_a_follower_follows_the_configuration_of_its_log() -> None:
+    """§4.1: in effect when received, undone when cut off again."""
+    raft = core([1])
+    members = Members(("a", "b"))
+    raft.step(Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)), LATER, members=members)
+    raft.take_writes()
+    raft.append_written()
+    assert raft.members == members and raft.configurations.latest_index == 2
+    raft.step(Append("c", "a", 3, 1, 1, 1, 0, Extent(2, 2, 3, 100)), LATER)
+    raft.take_writes()
+    raft.append_written()
+    assert raft.members == ABC
+
+
+def test_4_1_a_refused_write_takes_its_configuration_back() -> None:
+    """A full disk: the entry is not there, and so its members are not."""
+    raft = core([1])
+    raft.step(Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)), LATER, members=Members(("b",)))
+    raft.take_writes()
+    raft.append_refused()
+    assert raft.members == ABC
+
+
+def test_4_1_the_next_change_waits_for_the_commit_of_the_one_before() -> None:
+    """§4.1: one at a time."""
+    raft = leading()
+    assert change(raft, Change.ADD, "d", "d1") is None
+    assert "not committed yet" in (change(raft, Change.ADD, "e", "e1") or "")
+    commit(raft, "b")
+    assert change(raft, Change.ADD, "e", "e1") is None
+
+
+def test_4_1_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
+    """§4.1, as corrected in 2015 (raft-dev, "bug in single-server membership changes"): a change that an earlier leader left uncommitted
+    could otherwise be overtaken by one whose majority does not meet it."""
+    raft = leader()
+    for node in ("b", "c"):
+        heard(raft, node, 0)
+    assert "not committed an entry of its term" in (change(raft, Change.ADD, "d", "d1") or "")
+
+
+def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
+    """§4.2.1: a new server without the log would hold up commits; it receives first, and does not vote."""
+    raft = leading()
+    change(raft, Change.ADD, "d", "d1")
+    commit(raft, "b", "c")
+    assert "has not answered" in (change(raft, Change.PROMOTE, "d") or "")
+    raft.appended(Extent(3, 60, 2, 58 * ENTRY_BYTES))
+    commit(raft, "b", "c")
+    raft.step(AppendReply("d", "a", 2, raft._round, 9, True, -1, -1), LATER)
+    assert "60 entries behind" in (change(raft, Change.PROMOTE, "d") or "").replace("61", "60")
+    send(raft)
+    heard(raft, "d", 60, provisional=True)
+    assert "not known to all voters" in (change(raft, Change.PROMOTE, "d") or "")
+    heard(raft, "d", 60)
+    assert change(raft, Change.PROMOTE, "d") is None
+    assert raft.members.voters == ("a", "b", "c", "d")
+
+
+def test_4_2_1_copies_of_learners_do_not_count() -> None:
+    """§4.2.1: neither for commit nor for the leader's contact with a majority."""
+    raft = leading()
+    change(raft, Change.ADD, "d", "d1")
+    commit(raft, "d")
+    assert raft.commit_index == 1
+    heard(raft, "b", 2)
+    assert raft.commit_index == 2
+
+
+def test_4_2_1_provisional_copies_do_not_count() -> None:
+    """A voter whose directory nobody would miss: its copy is no copy, and its answer no answer (design §4)."""
+    raft = leading("b")
+    raft.appended(Extent(2, 2, 2, 100))
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    heard(raft, "b", 2, provisional=True)
+    assert (raft.commit_index, raft.replicated_index, raft.lease_index(LATER)) == (1, 1, None)
+    heard(raft, "b", 2)
+    assert (raft.commit_index, raft.lease_index(LATER)) == (2, 2)
+
+
+def test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_itself() -> None:
+    """§4.2.2: it manages a cluster that does not include itself, then hands over, or steps down."""
+    raft = leading()
+    assert change(raft, Change.REMOVE, "a") is None
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    heard(raft, "b", 2)
+    assert (raft.commit_index, raft.role) == (1, Role.LEADER)
+    heard(raft, "c", 2)
+    assert raft.commit_index == 2
+    told = [message for message in raft.take(LATER).messages if isinstance(message, TimeoutNow)]
+    assert [(message.to, message.cause) for message in told] == [("c", Cause.REMOVED)]
+    follow(raft, Append("c", "a", 3, 1, 2, 2, 2), LATER)
+    assert raft.role is Role.LEARNER and raft.wake_at_ns(LATER) > 1 << 60
+    assert raft.take_changes()[-1].reason.cause is Cause.REMOVED
+
+
+def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
+    """§4.2.2: nobody is told, the others elect by themselves."""
+    raft = leading()
+    change(raft, Change.REMOVE, "a")
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    for node in ("b", "c"):
+        raft.step(AppendReply(node, "a", 2, raft._round, 1, False, 2, 2, leaving=True), LATER)
+    assert raft.commit_index == 2
+    raft.take(LATER)
+    assert raft.role is Role.LEARNER
+    assert raft.take_changes()[-1].reason.cause is Cause.REMOVED
+
+
+def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
+    """§4.2.2: until the entry is committed, its candidate and its vote may be what the others need; from then on it is at rest."""
+    view = LogView([(0, 0), (1, 1)], 2)
+    runs = [(-1, Members(("a", "b"))), (2, Members(("b",)))]
+    raft = Core(RaftConfig("a", ("a", "b"), 1), view, HardState(1, None), Random(1), 0, 1, configurations=runs)
+    raft.tick(LATER)
+    assert [message.to for message in said(raft) if isinstance(message, VoteRequest)] == ["b"]
+    raft.step(VoteReply("b", "a", 2, True, True), LATER)
+    raft.step(VoteReply("b", "a", 2, False, True), LATER)
+    assert raft.role is Role.LEADER
+    certain = Core(RaftConfig("a", ("a", "b"), 1), LogView([(0, 0), (1, 1)], 2), HardState(1, None), Random(1), 0, 2, configurations=runs)
+    certain.tick(10 * LATER)
+    assert (certain.role, said(certain)) == (Role.LEARNER, [])
+
+
+def test_4_2_2_who_was_removed_hears_of_it() -> None:
+    """For the longest election timeout after the commit the leader still tells it; then it is forgotten."""
+    raft = leading()
+    change(raft, Change.REMOVE, "c")
+    commit(raft, "b")
+    assert raft.commit_index == 2 and "c" in raft.peers
+    for beat in range(1, 12):
+        now_ns = LATER + beat * raft.config.timing.heartbeat_ns
+        sent = send(raft, now_ns)
+        heard(raft, "b", raft.log.end_index, now_ns=now_ns)
+        assert ("c" in {message.to for message in sent}) == (beat < 8)
+    assert "c" not in raft.peers
+    raft.step(AppendReply("c", "a", 2, 1, 1, False, 2, 2), now_ns)
+    assert raft.refused["stranger"] == 1
+
+
+def test_4_2_3_removed_servers_cannot_disturb() -> None:
+    """§4.2.3, §9.6: who hears its leader answers no stranger's candidacy with a vote, and keeps its term."""
+    raft = core([1])
+    follow(raft, append(1, 1), LATER)
+    raft.take(LATER)
+    raft.step(VoteRequest("x", "a", 9, False, 5, 5), LATER)
+    assert [m.granted for m in said(raft) if isinstance(m, VoteReply)] == [False]
+    assert (raft.term, raft.leader) == (2, "b")
+
+
+def test_4_1_requests_are_heard_from_servers_that_the_own_configuration_lacks() -> None:
+    """§4.1: a server accepts a leader, and grants its vote to a candidate, that is not part of its latest configuration; nothing else from
+    strangers counts."""
+    raft = core([1])
+    follow(raft, Append("d", "a", 3, 1, 1, 1, 0), LATER)
+    assert (raft.leader, raft.term) == ("d", 3)
+    raft.step(Append("e", "a", 3, 1, 1, 1, 0), LATER)
+    assert (raft.leader, raft.refused["stranger"], raft.take(LATER).fence) == ("d", 1, None)
+    voter = core([1])
+    voter.step(VoteRequest("d", "a", 2, False, 1, 1), LATER)
+    assert (said(voter), voter.refused["stranger"]) == ([], 1)
+    voter.step(VoteRequest("d", "a", 2, False, 2, 1), LATER)
+    assert said(voter) == [VoteReply("a", "d", 2, False, True)]
+
+
+@pytest.mark.parametrize(("asked_as", "granted"), [("a2", True), ("a1", False), ("", False)])
+def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(asked_as: str, granted: bool) -> None:
+    """§4.1: the entry that made it a voter may be on its way. The candidate's members name its very directory, so the entry that ended what
+    an earlier directory had promised is committed; by any other name it was asked as the directory that is lost."""
+    raft = Core(RaftConfig("a", (), 1, incarnation="a2"), LogView(), HardState(), Random(1), 0, admitted=False)
+    raft.step(VoteRequest("b", "a", 2, False, 5, 1, incarnation=asked_as), LATER)
+    assert bool([m for m in said(raft) if isinstance(m, VoteReply) and m.granted]) is granted
+    assert raft.refused["no-voter"] == int(not granted)
+
+
+def test_4_3_changes_that_would_lose_the_quorum_are_refused() -> None:
+    """§4.3, availability: of the new voters a majority must be there, or the change itself could never be committed."""
+    raft = leading("b")
+    answer = change(raft, Change.REMOVE, "b")
+    assert answer is not None and "lose the quorum: 2 of the voters a, c are needed, and c cannot be heard" in answer
+    assert change(raft, Change.REMOVE, "c") is None
+
+
+def test_no_change_during_a_handover() -> None:
+    """§3.10: while leadership moves nothing new begins."""
+    raft = leading()
+    raft.transfer("b", Cause.OPERATOR, LATER, 2000 * MS)
+    assert "handed over" in (change(raft, Change.ADD, "d", "d1") or "")
+
+
+def test_a_returning_voter_is_owed_its_promotion() -> None:
+    """A lost directory: learner first, then a voter again by the leader itself once it has caught up."""
+    raft = leading()
+    assert change(raft, Change.RETURN, "c", "c2") is None
+    assert raft.members == Members(("a", "b"), frozenset("c"), {"c": "c2"}, frozenset("c"))
+    commit(raft, "b")
+    assert raft.due_change(LATER) is None
+    raft.step(AppendReply("c", "a", 2, raft._round, 77, True, -1, -1), LATER)
+    send(raft)
+    raft.step(AppendReply("c", "a", 2, raft._round, 77, False, 2, 2), LATER)
+    due = raft.due_change(LATER)
+    assert due is not None and (due.kind, due.node) == (Change.PROMOTE, "c")
+    assert isinstance(raft.propose_members(due, LATER), Members)
+
+
+def test_a_replica_joins_with_an_empty_log() -> None:
+    """It knows nobody, follows whoever leads, calls its copy provisional, and is a learner for certain once its entry is committed."""
+    raft = Core(RaftConfig("d", (), 1, incarnation="d1"), LogView(), HardState(), Random(1), 0, admitted=False)
+    assert (raft.members, raft.role, raft.wake_at_ns(0) > 1 << 60) == (NOBODY, Role.LEARNER, True)
+    raft.step(Append("a", "d", 2, 1, 4, 2, 0), LATER)
+    assert said(raft) == [AppendReply("d", "a", 2, 1, 1, True, -1, -1, provisional=True)]
+    for index, term, members in ((0, 0, ABC), (1, 2, None), (2, 2, Members(VOTERS, frozenset("d"), {"d": "d1"}))):
+        before = -1 if index == 0 else 0 if index == 1 else 2
+        extent = Extent(index, index, term, 100, membership=members is not None)
+        raft.step(Append("a", "d", 2, 2 + index, index - 1, before, index - 1, extent), LATER, members=members)
+        raft.take_writes()
+        raft.append_written()
+    raft.synced(*raft.sync_begins())
+    assert [m.provisional for m in said(raft) if isinstance(m, AppendReply)][-1]
+    raft.step(Append("a", "d", 2, 9, 2, 2, 2), LATER)
+    (reply,) = [m for m in said(raft) if isinstance(m, AppendReply)]
+    assert (reply.received, reply.durable, reply.provisional, raft.commit_index) == (2, 2, False, 2)
+
+
+def test_a_wiped_voter_does_not_vote_as_its_former_self() -> None:
+    """Design §4: committed on a and w, w loses its disk, c campaigns. Did w's new directory vote as the old one, the entry were lost."""
+    wiped = Core(RaftConfig("w", (), 2, incarnation="w2"), LogView(), HardState(), Random(1), 0, admitted=False)
+    for pre in (True, False):
+        wiped.step(VoteRequest("c", "w", 9, pre, 0, 0, incarnation=""), 10 * LATER)
+    assert said(wiped, 10 * LATER) == [] and wiped.term == 0
+
+
+def test_a_directory_that_the_members_replaced_is_never_admitted_again() -> None:
+    """An old backup of a voter that has returned with another directory since."""
+    runs = [(-1, ABC), (1, Members(VOTERS, incarnations={"a": "new"}))]
+    view = LogView([(0, 0), (1, 1)], 1)
+    raft = Core(RaftConfig("a", VOTERS, 1, incarnation="old"), view, HardState(1), Random(1), 0, 1, configurations=runs)
+    raft.admit()
+    raft.tick(10 * LATER)
+    assert not raft.admitted and said(raft) == []
+
+
+def test_left_behind_is_said_with_every_heartbeat_and_passed_on() -> None:
+    """§7: the log alone cannot help; what to do about it is not the core's business."""
+    raft = core([1])
+    follow(raft, append(1, 1), 0)
+    raft.step(LeftBehind("c", "a", 2, 50), 0)
+    raft.step(LeftBehind("b", "a", 1, 50), 0)
+    assert raft.take(0).left_behind is None
+    raft.step(LeftBehind("b", "a", 2, 50), 0)
+    assert raft.take(0).left_behind == ("b", 50)
+    assert raft.take(0).left_behind is None
+
+
+def test_a_peer_that_answers_without_progress_is_compared_anew() -> None:
+    """For `stall_ns` it answers and receives nothing of what it lacks: everything about it is forgotten, and counted. A silent one is not
+    stalled, nor one that lacks nothing."""
+    raft = leading()
+    stall, beat = raft.config.timing.stall_ns, raft.config.timing.heartbeat_ns
+    raft.appended(Extent(2, 2, 2, 100))
+    send(raft)
+    for now_ns in range(LATER, LATER + stall + 1, beat):
+        heard(raft, "b", 2, now_ns=now_ns)
+        heard(raft, "c", 1, now_ns=now_ns)
+        send(raft, now_ns)
+    assert raft.restarts == {"c": 1}
+    assert raft.peers["c"].received == -1
+    heard(raft, "c", 2, now_ns=now_ns)
+    later = now_ns + 2 * stall
+    heard(raft, "c", 2, now_ns=later)
+    heard(raft, "b", 2, now_ns=later)
+    send(raft, later)
+    assert raft.restarts == {"c": 1}
+
+
+def test_configurations_of_a_trimmed_log_are_bounded() -> None:
+    """Memory is O(configurations of the retained log)."""
+    known = Configurations([(-1, ABC)])
+    for index in range(10, 1000, 10):
+        known.append(index, Members((*VOTERS, f"n{index}")))
+        known.trim(index - 25)
+    assert len(known.runs) <= 4
+    assert known.at(known.latest_index).voters[-1] == "n990"
+    known.truncate_from(0)
+    assert len(known.runs) == 1
