@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.controller import voters
+from ledgermq.node.controller import snapshot, voters
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.journal import Entry, Journal
+from ledgermq.node.controller.metadata import State, export
+from ledgermq.node.controller.quorum import Place, Quorum
 from ledgermq.proto.status import Conflict, LedgerError
 from ledgermq.storage.real_disk import RealDisk
-from tests.controller.controller_cluster import FAST, Cluster, free_ports
+from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 groups_of = st.sets(st.sampled_from(NAMES), min_size=1)
@@ -241,3 +244,42 @@ def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
             await cluster.running["n1"].set_voter("n1", present=False, timeout=2)
 
     run(tmp_path, body, nodes=1)
+
+
+def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_left(tmp_path: Path) -> None:
+    """Behind every record, between snapshot and compaction, and behind it; whatever the configuration says meanwhile."""
+    disk, home = RealDisk(), tmp_path / "home"
+    home.mkdir()
+    journal = Journal(disk, str(home), snapshot=None, file_bytes=1 << 16)
+    three, four, later = ("n1", "n2", "n3"), ("n1", "n2", "n3", "n4"), ("n2", "n3", "n4")
+    commands = [voters.encode(three), b"\x01", b"J{}", voters.encode(four), b"J{}", voters.encode(later), b"J{}"]
+    left: list[tuple[Path, tuple[str, ...]]] = []
+
+    def crash(expected: tuple[str, ...]) -> None:
+        left.append((Path(shutil.copytree(home, tmp_path / f"left-{len(left)}")), expected))
+
+    for index, (command, expected) in enumerate(zip(commands, [three, three, three, four, four, later, later], strict=True), 1):
+        journal.add(command, index, min(index - 1, 1))
+        journal.flush()
+        crash(expected)
+    for last, covered in ((3, three), (5, four), (7, later)):
+        newest = journal[last - journal[0][1]]
+        snapshot.write(disk, str(home / snapshot.NAME), export(State()), newest, journal[newest[1] - 1 - journal[0][1]], covered)
+        crash(later)
+        journal.deleteEntriesTo(last - 1 - journal[0][1])
+        crash(later)
+    journal.deleteEntriesFrom(1)
+    journal.flush()
+    crash(later)
+    journal._destroy()
+    for directory, expected in left:
+        place = Place("n1", ("n1", "n8", "n9"), f"127.0.0.1:{free_ports(1)[0]}", str(directory))
+        quorum = Quorum(place, {}, SECRET, disk, FAST, 1 << 16)
+        try:
+            assert quorum.voters == expected, directory.name
+            # The first tick loads the snapshot, which must not bring back what the journal has replaced.
+            quorum.tick()
+            assert quorum.voters == expected, directory.name
+            assert {node.id for node in quorum.otherNodes} == set(expected) - {"n1"}
+        finally:
+            quorum.destroy()
