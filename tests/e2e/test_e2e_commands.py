@@ -59,9 +59,12 @@ def test_status_json_has_the_published_shape(cli: CommandLine, topic: str) -> No
     (group,) = found["groups"]
     assert list(group) == ["group", "leader", "term", "commit_index", "replicas"]
     assert group["group"] == "g1" and group["leader"] in ("n1", "n2", "n3") and group["term"] >= 1 and group["commit_index"] >= 0
-    keys = ["node", "role", "end_index", "durable_index", "commit_index", "lag_entries"]
+    keys = ["node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up"]
     assert [list(replica) for replica in group["replicas"]] == [keys] * 3
     assert sorted(replica["role"] for replica in group["replicas"]) == ["follower", "follower", "leader"]
+    assert all((replica["catch_up"] is None) == (replica["role"] == "leader") for replica in group["replicas"])
+    followers = [replica["catch_up"] for replica in group["replicas"] if replica["catch_up"]]
+    assert all({"state", "behind_entries", "behind_bytes", "seconds_left"} <= follower.keys() for follower in followers)
     (own,) = [t for t in found["topics"] if t["topic"] == topic]
     assert own == {"namespace": "", "topic": topic, "kind": "normal", "queues": 4, "messages": 0}
     assert cli.ok("status").out.startswith(f"cluster {found['cluster_id']}: ok\n")
