@@ -27,6 +27,11 @@ Commands:
   crash NODE, start NODE lose what was not synced; come back
   lose NODE INDEX        the disk of a crashed node forgets INDEX and what follows, although it had been synced
   transfer A B           leader A hands over to B, with patience for two seconds
+  join NODE              NODE exists from now on, with an empty log and a new directory
+  change A KIND B        leader A proposes a change of member B: add, promote, demote, remove or return
+  read NODE TOKEN        ask NODE for a read that a majority confirms
+  lease NODE             what NODE may read under its lease
+  members                who the members are, by each log
   status                 one line per node, and on a leader one per peer
   terms                  the terms of every log, entry by entry
 """
@@ -37,10 +42,11 @@ from itertools import product
 from random import Random
 
 from ledgermq.proto.types import HardState
-from ledgermq.raft.config import MS, Timing
-from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.config import MS, Members, Timing
+from ledgermq.raft.membership import Change, MemberChange
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
-from tests.raft.memory_cluster import Member, Packet, chain
+from tests.raft.memory_cluster import Disk, Member, Packet, chain
 
 TIMING = Timing(window_bytes=600, window_ranges=4, range_bytes_max=300)
 
@@ -75,6 +81,7 @@ def describe(message: Message) -> str:
         return f"{way} {verdict}{claim}{' provisional' if message.provisional else ''}"
     assert isinstance(message, Append)
     push = f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}" if message.extent else ""
+    push += " (members)" if message.extent and message.extent.membership else ""
     push += "".join(f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word))
     return f"{way} append after {message.prev_index}/t{message.prev_term}{push} commit {message.commit_index}"
 
@@ -91,6 +98,7 @@ class Scenario:
         self.kept: list[Packet] = []
         self.trace: list[str] = []
         self.shown: dict[str, str] = {}
+        self.said: dict[int, Members] = {}
 
     def run(self, block: list[str]) -> str:
         self.trace = []
@@ -117,6 +125,10 @@ class Scenario:
         state = f"{member.core.role.value} of term {member.core.term}, leader {member.core.leader}"
         if effects.role_changed:
             self.trace.append(f"{member.name} is {state}")
+        for token, index in effects.reads:
+            self.trace.append(f"{member.name} answers read {token} {'not' if index is None else f'from entry {index}'}")
+        if effects.left_behind is not None:
+            self.trace.append(f"{member.name} is left behind by {effects.left_behind[0]}")
         commit = f"{member.name} commits {effects.commit_index}"
         if self.shown.get(member.name, f"{member.name} commits 0") != commit:
             self.trace.append(commit)
@@ -134,6 +146,8 @@ class Scenario:
         if len(names) == 1:
             names = tuple(f"n{i + 1}" for i in range(int(names[0])))
         self.members = {name: CarefulMember(name, names, Random(name), TIMING) for name in names}
+        for member in self.members.values():
+            member.said = self.said
 
     def do_logs(self, name: str, *terms: str) -> None:
         """Equal beginnings are equal histories."""
@@ -251,6 +265,33 @@ class Scenario:
         if refusal is not None:
             self.trace.append(f"{leader} refuses: {refusal}")
         self.take(self.members[leader])
+
+    def do_join(self, name: str) -> None:
+        member = self.members[name] = CarefulMember(name, (), Random(name), TIMING)
+        member.disk, member.said = Disk(written=[], durable=NO_INDEX), self.said
+        member.directory, member.admitted = f"{name}/new", False
+        member.start(self.now_ns)
+
+    def do_change(self, leader: str, kind: str, node: str) -> None:
+        directory = self.members[node].directory if kind in ("add", "return") else ""
+        refusal = self.members[leader].change(MemberChange(Change(kind), node, directory), self.now_ns)
+        if refusal is not None:
+            self.trace.append(f"{leader} refuses: {refusal}")
+        self.take(self.members[leader])
+
+    def do_read(self, name: str, token: str) -> None:
+        self.members[name].core.read(int(token), self.now_ns)
+        self.take(self.members[name])
+
+    def do_lease(self, name: str) -> None:
+        index = self.members[name].core.lease_index(self.now_ns)
+        self.trace.append(f"{name} {'has no lease' if index is None else f'may read entry {index}'}")
+
+    def do_members(self) -> None:
+        for member in self.members.values():
+            known, index = member.core.members, member.core.configurations.latest_index
+            learners = [f"{n} (returning)" if n in known.returning else n for n in sorted(known.learners)]
+            self.trace.append(f"{member.name}: {' '.join(known.voters)}; {' '.join(learners)}; since {index}".replace("; ;", ";"))
 
     def do_status(self) -> None:
         for member in self.members.values():
