@@ -3,7 +3,7 @@ MESSAGES ?= 20000
 VENV := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-all soak bench lint proto lock clean
+.PHONY: help demo test test-all soak sim bench lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ test-all: ## all but soak: also real processes, the official client, Spark, cont
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -m soak --timeout 3600
+
+sim: ## four minutes of simulated clusters, from a seed that is derived from the commit
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m bench.sim_soak --for 240 --from-commit
 
 bench: ## benchmarks; results as JSON under bench/results/
 	@bash deploy/setup-venv.sh dev

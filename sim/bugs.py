@@ -6,18 +6,25 @@ simulator, and `tests/sim/test_planted_bugs.py` says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
+from ledgermq.node.core.calls import Done
+from ledgermq.node.core.group import Group
+from ledgermq.node.core.leader import Leader
+from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
-from ledgermq.proto.types import Range
+from ledgermq.proto.types import Range, SyncedMark
 from ledgermq.raft.core import Core
-from ledgermq.raft.messages import Extent
+from ledgermq.raft.messages import Extent, VoteRequest
 from ledgermq.sim.disk import ForgetfulDisk, Inode
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.sim.keeping import Keeper
+from ledgermq.storage.entry_log import EntryLog, SyncJob
 
 
 class Bug(str, Enum):
@@ -32,6 +39,17 @@ class Bug(str, Enum):
     CHAIN_NOT_VERIFIED = "chain-not-verified"
     EARLY_ACK_ALONE = "early-ack-alone"
     LAZY_CALLED_DURABLE = "lazy-called-durable"
+    MARK_NOT_LOWERED = "mark-not-lowered"
+    CACHE_BELIEVED = "cache-believed"
+    SYNC_RETRIED = "sync-retried"
+    VOTE_FOR_ANY_LOG = "vote-for-any-log"
+    COMMIT_UNVERIFIED = "commit-unverified"
+    LEADER_FORGOTTEN = "leader-forgotten"
+    LEASE_FROM_RECEIPT = "lease-from-receipt"
+    LEASE_OUTLIVES_TRANSFER = "lease-outlives-transfer"
+    ANSWER_BEFORE_COMMIT = "answer-before-commit"
+    SNAPSHOT_ABOVE_DURABLE = "snapshot-above-durable"
+    TRIM_WITHOUT_SNAPSHOT = "trim-without-snapshot"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -91,6 +109,84 @@ class LeavesTails(EntryLog):
         """Nothing is erased."""
 
 
+class KeepsMark(EntryLog):
+    """Cuts the log without lowering the synced mark first."""
+
+    def _lower_mark(self, mark: SyncedMark) -> None:
+        """The mark stays where it was."""
+
+
+class BelievesCache(EntryLog):
+    """Takes what it finds after a crash for durable, without writing it again."""
+
+    @classmethod
+    def open(cls, *arguments: Any, **options: Any) -> EntryLog:
+        return super().open(*arguments, **{**options, "clean": True})
+
+
+class RetriesSyncs(EntryLog):
+    """After a failed sync it goes on, and the next one succeeds."""
+
+    def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
+        super().finish_sync(job, None)
+
+
+class VotesForAnyLog(Core):
+    """Does not look at a candidate's log (Raft §5.4.1)."""
+
+    def _up_to_date(self, request: VoteRequest) -> bool:
+        return True
+
+
+class CommitsUnverified(Core):
+    """Takes the leader's word about entries that it has not compared with its own."""
+
+    def _follow_commit(self) -> None:
+        self.commit_index = max(self.commit_index, min(self._leader_commit, self.log.end_index))
+        self._rest()
+
+
+class ForgetsLeader(Core):
+    """Votes for others although it hears a leader, and right after it started (Raft dissertation §4.2.3, §6.4.1)."""
+
+    def _hears_leader(self, now_ns: int) -> bool:
+        return False
+
+
+class LeasesFromReceipt(Core):
+    """Counts a lease from the moment it heard of a round's answer instead of the round's sending."""
+
+    def lease_index(self, now_ns: int) -> int | None:
+        sent = {peer.node: peer.confirmed_ns for peer in self.peers.values()}
+        for peer in self.peers.values():
+            peer.confirmed_ns = max(peer.confirmed_ns, peer.contact_ns)
+        found = super().lease_index(now_ns)
+        for peer in self.peers.values():
+            peer.confirmed_ns = sent[peer.node]
+        return found
+
+
+class LeasesThroughTransfers(Core):
+    """Goes on with its lease although somebody was told to take over."""
+
+    def lease_index(self, now_ns: int) -> int | None:
+        given_up, self._lease_given_up = self._lease_given_up, False
+        found = super().lease_index(now_ns)
+        self._lease_given_up = given_up
+        return found
+
+
+class AnswersAtOnce(Leader):
+    """Answers when the record is in its own log, not when it is committed."""
+
+    def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
+        done = super().appended(plan, queue_offsets, store_ms)
+        while self._awaited:
+            _, _, awaited = self._awaited.pop(0)
+            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self._hand_out(awaited)
+        return done
+
+
 class TrustsPayloads(RaftReplica):
     """Appends what was pushed without recomputing a checksum or comparing chains."""
 
@@ -114,20 +210,45 @@ class TrustsPayloads(RaftReplica):
         return True
 
 
+class KeepsTooMuch(Keeper):
+    """Writes a snapshot of what is applied although the log up to there is not on stable storage here."""
+
+    def _may_be_kept(self, index: int) -> bool:
+        return True
+
+
+class TrimsWithoutSnapshot(Keeper):
+    """Takes what is applied for what a snapshot covers."""
+
+    def _snapshot_on_disk(self) -> int:
+        return self._machine.applied_index
+
+
 CORES: dict[Bug, type[Core]] = {
     Bug.ACK_BEFORE_SYNC: AcksBeforeSync,
     Bug.OLD_TERM_COMMIT: CommitsOldTerms,
     Bug.ABA_IN_SYNCED: BelievesEverySync,
     Bug.EARLY_ACK_ALONE: HoldsForAll,
     Bug.LAZY_CALLED_DURABLE: CallsLazyDurable,
+    Bug.VOTE_FOR_ANY_LOG: VotesForAnyLog,
+    Bug.COMMIT_UNVERIFIED: CommitsUnverified,
+    Bug.LEADER_FORGOTTEN: ForgetsLeader,
+    Bug.LEASE_FROM_RECEIPT: LeasesFromReceipt,
+    Bug.LEASE_OUTLIVES_TRANSFER: LeasesThroughTransfers,
+}
+LOGS: dict[Bug, type[EntryLog]] = {
+    Bug.TAIL_NOT_ERASED: LeavesTails,
+    Bug.MARK_NOT_LOWERED: KeepsMark,
+    Bug.CACHE_BELIEVED: BelievesCache,
+    Bug.SYNC_RETRIED: RetriesSyncs,
 }
 
 
 def replica_type(bug: Bug) -> type[RaftReplica]:
     """RaftReplica with the bug in it."""
+    core = CORES.get(bug)
     if bug is Bug.CHAIN_NOT_VERIFIED:
         return TrustsPayloads
-    core = CORES.get(bug)
     return RaftReplica if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
 
 
@@ -136,4 +257,13 @@ def disk_type(bug: Bug) -> type[ForgetfulDisk]:
 
 
 def log_type(bug: Bug) -> type[EntryLog]:
-    return LeavesTails if bug is Bug.TAIL_NOT_ERASED else EntryLog
+    return LOGS.get(bug, EntryLog)
+
+
+def keeper_type(bug: Bug) -> type[Keeper]:
+    return {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot}.get(bug, Keeper)
+
+
+def group_type(bug: Bug) -> type[Group]:
+    """Group with the bug in it."""
+    return type("BrokenGroup", (Group,), {"leader_type": AnswersAtOnce}) if bug is Bug.ANSWER_BEFORE_COMMIT else Group

@@ -1,22 +1,28 @@
 """The `ledgermq sim` command: a cluster on virtual time from a seed, and the verdict of its checkers.
 
-stdout is a pure function of the arguments and the code: no time, no path, no process id.
+stdout is a pure function of the arguments, the files they name and the code: no time, no path, no process id.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.bugs import Bug
-from ledgermq.sim.faults import FAULTS, KNOWN, schedule
-from ledgermq.sim.node import DATA_FILE_BYTES, SMALL_FILE_BYTES
-from ledgermq.sim.world import Outcome, World
+from ledgermq.sim.cases import DEFAULT_STEPS, Case, Ran
+from ledgermq.sim.faults import FAULTS, KNOWN
+from ledgermq.sim.plan import PlanError
+from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings, SettingsError, read
+from ledgermq.sim.shrink import RUNS_MAX, shrink
+from ledgermq.sim.timeline import draw, explain
+from ledgermq.sim.world import BEGAN_NS
 
-DEFAULT_STEPS = 2000
+EXIT_USAGE = 64
 
 
 class SeedRange(click.ParamType[range]):
@@ -48,70 +54,197 @@ class FaultList(click.ParamType[tuple[str, ...]]):
         return names
 
 
+class UnusableFile(click.ClickException):
+    """A configuration or plan that cannot be used: a usage error."""
+
+    exit_code = EXIT_USAGE
+
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="One seed; 1 by default.")
 @click.option("--seeds", type=SeedRange(), help="Several seeds; stops at the first that fails.")
-@click.option("--steps", type=click.IntRange(1), default=DEFAULT_STEPS, show_default=True, help="Events before everything heals.")
-@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True)
-@click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.")
-@click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), default="durable", show_default=True, help="Flush policy.")
+@click.option("--steps", type=click.IntRange(1), help=f"Events before everything heals.  [default: {DEFAULT_STEPS}]")
+@click.option("--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
+@click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]")
+@click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), help="Flush policy.  [default: durable]")
+@click.option("--config", "config_file", type=_FILE, help="Nodes, timing, flush policy and file sizes of this node configuration.")
+@click.option("--group", help="The broker group of --config; the first by default.")
+@click.option("--plan", "plan_file", type=_FILE, help="Replay a run that --shrink --save wrote, exactly.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Look for a shorter run that breaks the same invariant.")
+@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the failing (or the shorter) run here.")
+@click.option("--bug", type=click.Choice([b.value for b in Bug]), default="none", help="Break one rule of the product, to see it found.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def sim(seed: int | None, seeds: range | None, steps: int, nodes: int, faults: tuple[str, ...] | None, policy: str, as_json: bool) -> None:
+def sim(
+    seed: int | None,
+    seeds: range | None,
+    steps: int | None,
+    nodes: int | None,
+    faults: tuple[str, ...] | None,
+    policy: str | None,
+    config_file: Path | None,
+    group: str | None,
+    plan_file: Path | None,
+    shrinks: bool,
+    save: Path | None,
+    bug: str,
+    as_json: bool,
+) -> None:
     """Run the whole cluster on virtual time, on disks that forget and a network that loses, and check every invariant after every step.
 
     \b
     Examples:
       ledgermq sim --seed 7
       ledgermq sim --seeds 1..200 --faults power-cut-all,isolate
+      ledgermq sim --config node.yaml --seeds 1..50
+      ledgermq sim --seed 41 --shrink --save short.json
+      ledgermq sim --plan short.json
 
     Exit status: 0 all invariants held, 1 one was broken.
     """
     if seed is not None and seeds is not None:
         raise click.UsageError("give --seed or --seeds, not both; one of them is enough")
-    kinds = tuple(FAULTS) if faults is None else faults
-    chosen = seeds if seeds is not None else range(1 if seed is None else seed, (1 if seed is None else seed) + 1)
-    outcome = None
-    for number in chosen:
-        world = World(number, nodes=nodes, bug=Bug.NONE, policy=FlushPolicy(policy), file_bytes=_file_bytes(kinds))
-        outcome = world.run(steps, schedule(kinds))
-        if not outcome.passed:
-            break
-    assert outcome is not None
-    report(outcome, len(chosen), as_json)
-    if not outcome.passed:
+    if plan_file is not None:
+        given = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--policy": policy}
+        given["--bug"] = None if bug == Bug.NONE.value else bug
+        told = [name for name, value in {**given, "--config": config_file}.items() if value is not None]
+        if told:
+            raise click.UsageError(f"--plan says everything; {told[0]} goes without it")
+        cases = [_load(plan_file)]
+        replay = "ledgermq sim --plan FILE"
+    else:
+        settings = _settings(config_file, group, nodes, policy, faults)
+        chosen = seeds if seeds is not None else [1 if seed is None else seed]
+        cases = [Case.drawn(number, steps or DEFAULT_STEPS, settings, faults, Bug(bug)) for number in chosen]
+        replay = _replay(steps, nodes, faults, policy, config_file, group, bug)
+    ran = _run_all(cases)
+    if not ran.result.passed:
+        tries = 0
+        if shrinks:
+            ran, tries = shrink(ran, Case.run, _tell)
+        if save is not None:
+            save.write_text(ran.case.to_json() + "\n")
+        if not as_json:
+            _explain(ran, tries, replay)
+    report(ran, len(cases), as_json)
+    if not ran.result.passed:
         raise SystemExit(1)
 
 
-def _file_bytes(kinds: tuple[str, ...]) -> int:
-    """Log files so small that some of them can go within a run."""
-    return SMALL_FILE_BYTES if "trim" in kinds else DATA_FILE_BYTES
+def _run_all(cases: list[Case]) -> Ran:
+    """Run until one fails; the last that ran."""
+    assert cases
+    for case in cases:
+        try:
+            ran = case.run()
+        except PlanError as error:
+            raise UnusableFile(f"the plan cannot be carried out: {error}; see: ledgermq sim --help") from error
+        if not ran.result.passed:
+            break
+    return ran
 
 
-def report(outcome: Outcome, count: int, as_json: bool) -> None:
+def _load(path: Path) -> Case:
+    try:
+        return Case.from_json(path.read_text())
+    except (OSError, UnicodeDecodeError, PlanError) as error:
+        raise UnusableFile(f"{path} is no run to replay ({error}); make one with: ledgermq sim --seed N --save FILE") from error
+
+
+def _settings(config: Path | None, group: str | None, nodes: int | None, policy: str | None, kinds: tuple[str, ...] | None) -> Settings:
+    if config is None:
+        if group is not None:
+            raise click.UsageError("--group names a broker group of --config; give both")
+        settings = Settings.of_nodes(nodes or 3)
+        if kinds is not None and "trim" in kinds:
+            # Log files so small that some of them can go within a run.
+            settings = replace(settings, file_bytes=SMALL_FILE_BYTES)
+    else:
+        if nodes is not None:
+            raise click.UsageError("the nodes are those of --config; leave --nodes out")
+        try:
+            settings = read(config.read_text(), group)
+        except (OSError, UnicodeDecodeError, SettingsError) as error:
+            raise UnusableFile(f"{config} cannot be simulated: {error}") from error
+    return settings if policy is None else replace(settings, policy=FlushPolicy(policy))
+
+
+def _replay(
+    steps: int | None,
+    nodes: int | None,
+    faults: tuple[str, ...] | None,
+    policy: str | None,
+    config: Path | None,
+    group: str | None,
+    bug: str,
+) -> str:
+    """The command that runs a seed again, up to its number."""
+    options = {"--steps": steps, "--nodes": nodes, "--faults": None if faults is None else ",".join(faults), "--policy": policy}
+    more = {"--group": group, "--bug": None if bug == Bug.NONE.value else bug}
+    told = [f"{name} {value}" for name, value in {**options, **more}.items() if value is not None]
+    return " ".join(["ledgermq sim", *told, *(["--config FILE"] if config is not None else []), "--seed"])
+
+
+def _tell(ran: Ran) -> None:
+    """Progress of a search, on stderr."""
+    click.echo(f"shorter: {len(ran.case.plan)} faults, {ran.result.steps} steps", err=True)
+
+
+def _explain(ran: Ran, tries: int, replay: str) -> None:
+    """One screen: what was broken, the faults that led there, who did what last, and how to see it again."""
+    result, case = ran.result, ran.case
+    violation = result.violation
+    assert violation is not None
+    for line in explain(violation.invariant, str(violation), result.virtual_ns, result.steps):
+        click.echo(line)
+    carried = ", ".join(f"{count} {kind}" for kind, count in ran.faults.items()) or "none"
+    click.echo(f"faults carried out: {carried}")
+    click.echo("")
+    for line in draw(ran.events, case.settings.names, since_ns=BEGAN_NS):
+        click.echo(line)
+    click.echo("")
+    if tries:
+        click.echo(f"shortened in {tries} of at most {RUNS_MAX} runs to {len(case.plan)} faults and {result.steps} steps")
+        for event in case.plan:
+            click.echo(f"  {event.at_ns / 1e9:.3f} s  {event}")
+        click.echo("keep it with --save FILE, replay it with: ledgermq sim --plan FILE")
+    else:
+        click.echo(f"replay: {replay if replay.endswith('FILE') else f'{replay} {case.seed}'}")
+
+
+def report(ran: Ran, count: int, as_json: bool) -> None:
     """The last line in text form, or the JSON object."""
+    result, violation = ran.result, ran.result.violation
     if as_json:
         fields = {
             "v": 1,
-            "verdict": "PASS" if outcome.passed else "FAIL",
+            "verdict": "PASS" if result.passed else "FAIL",
             "seeds": count,
-            "seed": outcome.seed,
-            "steps": outcome.steps,
-            "digest": outcome.digest,
-            "entries_committed": outcome.commits,
-            "terms": outcome.terms,
-            "batches_acknowledged_durable": outcome.acknowledged_durable,
-            "batches_acknowledged_memory": outcome.acknowledged_memory,
-            "batches_lost_from_memory": outcome.lost_memory,
-            "invariant": None if outcome.violation is None else outcome.violation.invariant,
-            "reason": None if outcome.violation is None else str(outcome.violation),
+            "seed": result.seed,
+            "steps": result.steps,
+            "digest": result.digest,
+            "entries_committed": result.commits,
+            "terms": result.terms,
+            "virtual_ms": result.virtual_ns // 1_000_000,
+            "counts": result.counts,
+            "coverage": {name.replace("-", "_"): number for name, number in result.coverage.items()},
+            "faults": {name.replace("-", "_"): number for name, number in ran.faults.items()},
+            "batches_acknowledged_durable": result.acknowledged_durable,
+            "batches_acknowledged_memory": result.acknowledged_memory,
+            "batches_lost_from_memory": result.lost_memory,
+            "invariant": None if violation is None else violation.invariant,
+            "reason": None if violation is None else str(violation),
         }
         click.echo(json.dumps(fields, separators=(",", ":")))
         return
-    click.echo(f"{outcome.commits} entries committed in {outcome.terms} terms")
-    if outcome.acknowledged_memory:
-        click.echo(f"{outcome.acknowledged_memory} batches acknowledged from memory, {outcome.lost_memory} of them lost")
-    if outcome.violation is None:
-        click.echo(f"sim: PASS seed={outcome.seed} steps={outcome.steps} digest={outcome.digest}")
-    else:
-        click.echo(str(outcome.violation))
-        click.echo(f"sim: FAIL seed={outcome.seed} invariant={outcome.violation.invariant} step={outcome.steps}")
+    if violation is not None:
+        click.echo(f"sim: FAIL seed={result.seed} invariant={violation.invariant} step={result.steps}")
+        return
+    click.echo(f"{result.commits} entries committed in {result.terms} terms, {result.virtual_ns / 1e9:.1f} virtual seconds")
+    if result.acknowledged_memory:
+        click.echo(f"{result.acknowledged_memory} batches acknowledged from memory, {result.lost_memory} of them lost")
+    click.echo("faults: " + (", ".join(f"{number} {name}" for name, number in ran.faults.items()) or "none"))
+    click.echo("covered: " + (", ".join(f"{number} {name}" for name, number in result.coverage.items() if number) or "nothing"))
+    click.echo(f"sim: PASS seed={result.seed} steps={result.steps} digest={result.digest}")

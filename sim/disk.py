@@ -115,17 +115,18 @@ class Lie:
     chance: Chance
     misdirected: bool
 
-    def tell(self, inode: Inode) -> None:
-        """One page that is being synced stays as the medium has it."""
+    def tell(self, inode: Inode) -> int:
+        """One page that is being synced stays as the medium has it; its number."""
         pages = sorted(inode.before)
         number = pages[self.chance.randrange(len(pages))]
         if self.misdirected:
             written = inode.page(number)
             whole = range((len(inode.data) + PAGE_BYTES - 1) // PAGE_BYTES)
-            others = [other for other in whole if other not in inode.before and len(inode.page(other)) == len(written)]
+            others = [other for other in whole if other < number and other not in inode.before and len(inode.page(other)) == len(written)]
             if others:
                 inode.lost[others[self.chance.randrange(len(others))]] = written
         inode.lost[number] = inode.before.pop(number)
+        return number
 
 
 class ForgetfulFile:
@@ -216,8 +217,8 @@ class ForgetfulDisk:
         self.trace: Callable[[str], None] | None = None
         self.on_access: Callable[[], None] | None = None
         self.lie: Lie | None = None
-        self.lies: list[str] = []
-        """Files of which a sync stored less than it said."""
+        self.lies: list[tuple[str, int]] = []
+        """File and page number of what a sync said it stored, and did not."""
         self.read_errors = 0
         self.any_names = False
         self.forgets_directories = False
@@ -391,10 +392,13 @@ class ForgetfulDisk:
                 changed[offset % PAGE_BYTES] ^= mask
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
-    def go_stale(self, path: str, chance: Chance) -> bool:
-        """One page of a file reads as before its last change, in cache and on the medium alike; False when none has an older version."""
+    def go_stale(self, path: str, chance: Chance, *, below: int | None = None) -> bool:
+        """One page of a file (that ends at or before the offset `below`) reads as before its last change, in cache and on the medium alike;
+        False when none has an older version."""
         inode = self._inode(path)
-        pages = sorted(number for number in inode.former if number not in inode.before and number not in inode.lost)
+        end = len(inode.data) if below is None else below
+        clean = (number for number in inode.former if number not in inode.before and number not in inode.lost)
+        pages = sorted(number for number in clean if (number + 1) * PAGE_BYTES <= end)
         if not pages:
             return False
         number = pages[chance.randrange(len(pages))]
@@ -492,9 +496,8 @@ class ForgetfulDisk:
                 inode.before.clear()
                 raise
         if self.lie is not None and self.lie.part in path and inode.before:
-            self.lie.tell(inode)
+            self.lies.append((path, self.lie.tell(inode)))
             self.lie = None
-            self.lies.append(path)
         inode.former.update(inode.before)
         inode.before.clear()
         if self.trace is not None:

@@ -12,19 +12,23 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ledgermq.sim import faults_disk, faults_group, faults_network, faults_process
+from ledgermq.sim import faults_disk, faults_group, faults_media, faults_network, faults_process
 from ledgermq.sim.faults_kind import Kind
 from ledgermq.sim.network import MS
 from ledgermq.sim.plan import FaultEvent, Plan, PlanError
 from ledgermq.sim.world import World
 
-GAP_NS = (20 * MS, 600 * MS)
+GAP_NS = 20 * MS
+PACES_NS = (600 * MS, 1500 * MS, 4000 * MS)
+"""The longest gap between two faults of a run: some runs are never left alone, others get far in between."""
 FAULTS_A_RUN = 4
 STEP_NS = 20 * MS
 """A plan is drawn for so much virtual time per step: more than a step takes at any load, so that faults go on until everything heals."""
 
-KNOWN: dict[str, Kind] = faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_group.KINDS
-BY_NAME = frozenset({"kill-inside", "crash-loop", "full-disk", "trim", "transfer"})
+KNOWN: dict[str, Kind] = (
+    faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS
+)
+BY_NAME = frozenset({"kill-inside", "crash-loop", "full-disk", "trim", "transfer", *faults_media.KINDS})
 """Drawn only when they are named."""
 FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}
 
@@ -39,12 +43,13 @@ def draw(seed: int, names: Sequence[str], steps: int, kinds: Sequence[str] | Non
     if not known:
         return Plan()
     chosen = [known[chance.randrange(len(known))] for _ in range(FAULTS_A_RUN)]
-    events, at = [], chance.randrange(*GAP_NS)
+    pace = PACES_NS[chance.randrange(len(PACES_NS))]
+    events, at = [], chance.randrange(GAP_NS, pace)
     while at < steps * STEP_NS:
         kind = chosen[chance.randrange(len(chosen))]
         params = {**KNOWN[kind].draw(chance, names), "salt": chance.randrange(1 << 32)}
         events.append(FaultEvent(at, kind, params))
-        at += chance.randrange(*GAP_NS)
+        at += chance.randrange(GAP_NS, pace)
     return Plan(tuple(events))
 
 

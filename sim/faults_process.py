@@ -14,6 +14,7 @@ from ledgermq.sim.world import SECOND, World
 
 ACCESSES = 200
 RECOVERY_ACCESSES = 60
+HOUR_MS = 3_600_000
 
 
 def end(world: World, event: FaultEvent, *, power: bool) -> None:
@@ -80,6 +81,19 @@ def rolling_restart(world: World, event: FaultEvent) -> None:
         world.after(at * every + down, partial(world.start, name))
 
 
+def clock_jump(world: World, event: FaultEvent) -> None:
+    """A node's wall clock is wrong for a while."""
+    name = target(world, event)
+    if name is not None:
+        station = world.stations[name]
+        station.wall_offset_ms += event.number("offset_ms")
+        world.after(event.number("for_ns"), partial(_set_right, world, name))
+
+
+def _set_right(world: World, name: str) -> None:
+    world.stations[name].wall_offset_ms = 0
+
+
 BACK = a_while(20, 2000)
 
 KINDS: dict[str, Kind] = {
@@ -116,6 +130,12 @@ KINDS: dict[str, Kind] = {
             "for_ns": chance.randrange(20 * MS, SECOND),
         },
         depose,
+    ),
+    "clock-jump": Kind(
+        (31,),
+        "a wall clock is wrong by up to an hour, ahead or behind, and set right again",
+        lasting(500, 4000, lambda c, n: {"node": some_node(c, n), "offset_ms": c.randrange(-HOUR_MS, HOUR_MS)}),
+        clock_jump,
     ),
     "rolling-restart": Kind(
         (36,),

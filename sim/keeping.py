@@ -79,10 +79,18 @@ class Keeper:
         states, self._states = self._states, []
         return states
 
+    def _may_be_kept(self, index: int) -> bool:
+        """A snapshot must not know more than the log on stable storage."""
+        return index <= self._group.replicator.durable_index
+
+    def _snapshot_on_disk(self) -> int:
+        """What lies below it can be done without."""
+        return self._store.durable_snapshot_index
+
     def _keep(self, now_ns: int) -> Duty | None:
         if self._exported is None and self._snapshot_due(now_ns):
             self._begin_snapshot(now_ns)
-        if self._exported is not None and self._exported[0] <= self._group.replicator.durable_index:
+        if self._exported is not None and self._may_be_kept(self._exported[0]):
             _, value, sync, copies = self._exported
             self._exported = None
             self.busy = True
@@ -106,7 +114,7 @@ class Keeper:
         return now_ns >= self._next_snapshot_ns and self._machine.applied_index > self._snapshot_index
 
     def _retention_waits(self) -> bool:
-        older = self._store.durable_snapshot_index
+        older = self._snapshot_on_disk()
         return self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self._machine.applied_index)
 
     def _begin_snapshot(self, now_ns: int) -> None:
@@ -145,7 +153,7 @@ class Keeper:
         if now_ns < self._clean_again_ns:
             return
         try:
-            self.trimming.step(self._store.durable_snapshot_index, now_ns)
+            self.trimming.step(self._snapshot_on_disk(), now_ns)
         except NoSpace:
             self._clean_again_ns = now_ns + RETRY_NS
         except OSError as error:
@@ -160,7 +168,7 @@ class Keeper:
         while not book.advance():
             continue
         status = self._group.status()
-        snapshot_index = self._store.durable_snapshot_index
+        snapshot_index = self._snapshot_on_disk()
         pins: list[Pin] = list(follower_pins(book, voters, node, status.peers, status.end_index, 0))
         pins += [snapshot_pin(book, node, snapshot_index), *consumer_pins(machine, consumed_queues(machine))]
         files = book.files()

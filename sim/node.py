@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ledgermq.node.core.calls import Call
-from ledgermq.node.core.flush import FlushPolicy, LazySync
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Effects, Machine
 from ledgermq.node.core.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
@@ -24,32 +22,26 @@ from ledgermq.node.core.restoring import restore
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BODY_AT
 from ledgermq.proto.types import Identity, Range, Role
-from ledgermq.raft.config import MS, Chance, RaftConfig
-from ledgermq.sim.bugs import Bug, disk_type, log_type, replica_type
+from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.sim.bugs import Bug, disk_type, group_type, keeper_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.sim.keeping import Keeper
+from ledgermq.sim.settings import Settings
 from ledgermq.sim.truth import chains_of
 from ledgermq.storage.identity import mint
 from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.store import GroupStore
 
-GROUP = "g1"
 CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 CREATED_MS = 1
-DATA_FILE_BYTES = 64 << 10
-SMALL_FILE_BYTES = 8 << 10
-"""For runs in which many files of the log come and go."""
 BYTES_A_UNIT = 128
 """An index file has a unit for so many bytes of a log file."""
 QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 """Where a message record's body begins."""
-LAZY = LazySync(interval_ns=100 * MS, least_bytes=4096, thorough_ns=600 * MS)
-"""Long enough for crashes in between, short enough for a run to see their end."""
-TIMES = LeaseTimes(liveness_ns=3_000 * MS)
 
 Applied = Callable[[str, Range], None]
 """Told the node and what it has just applied."""
@@ -130,35 +122,32 @@ class Life:
 class Medium:
     """A node's disk through all its lives."""
 
-    def __init__(
-        self,
-        name: str,
-        voters: tuple[str, ...],
-        bug: Bug = Bug.NONE,
-        file_bytes: int = DATA_FILE_BYTES,
-        policy: FlushPolicy = FlushPolicy.DURABLE,
-    ) -> None:
+    def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE) -> None:
         self.name = name
-        self.file_bytes = file_bytes
-        self.voters = voters
-        self.root = f"/{name}/{GROUP}"
+        self.settings = settings
+        self.file_bytes = settings.file_bytes
+        self.voters = settings.names
+        self.root = f"/{name}/{settings.group}"
         self.data_directory = f"{self.root}/dledger-{name}/data"
         self.disk: ForgetfulDisk = disk_type(bug)()
         self.sync_failed = False
         """Whether a sync of this life was made to fail."""
+        self.harmed = False
+        """Whether what lay safely on this medium was damaged, ever: then the node may find its log damaged, and has to mend it."""
+        self.wounded = False
+        """Harmed, and not verified as a whole since."""
         self.busy = False
         """The node's own code is running, not a checker's."""
         self._accesses_left: int | None = None
         self._kills_to_come: list[int] = []
         self._bug = bug
-        self._settings = LeaderSettings(times=TIMES, entry_bytes_max=file_bytes - 8, policy=policy)
         self.identity = self._make()
 
     def _make(self) -> Identity:
         incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name))
         identity = mint(
             CLUSTER_ID,
-            GROUP,
+            self.settings.group,
             self.name,
             incarnation,
             CREATED_MS,
@@ -178,31 +167,40 @@ class Medium:
         """Recover and start, as a node opens a group."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
-        writer = make_writer(MODES[sorted(self.voters).index(self.name) % len(MODES)], buffers=3, buffer_bytes=4096)
+        settings = self.settings
+        mode = settings.append or MODES[sorted(self.voters).index(self.name) % len(MODES)]
+        writer = make_writer(mode, buffers=3, buffer_bytes=4096)
         store = GroupStore.open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
         if store.log.fenced is not None:
-            raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
+            if not self.harmed:
+                raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
+            store.abandon()
+            raise store.log.fenced
         machine = WatchedMachine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
         machine.node, machine.applied = self.name, applied
         restore(store, machine)
         checkpoint = store.read_checkpoint()
         noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
         replica = replica_type(self._bug)(
-            GROUP,
-            RaftConfig(self.name, self.voters, boot_id),
+            settings.group,
+            RaftConfig(self.name, self.voters, boot_id, timing=settings.timing),
             store.log,
             store.hard_state,
             chance,
             now_ns,
             store_host=STORE_HOST,
             commit_index=max(0, machine.applied_index, noted),
-            lazy=LAZY,
+            lazy=settings.lazy,
         )
-        group = Group(GROUP, self.name, replica, machine, self._settings)
-        return Life(store, machine, group, replica, Keeper(store, machine, group, now_ns))
+        largest = settings.file_bytes - 8
+        leads = LeaderSettings(times=settings.times, entry_bytes_max=largest, policy=settings.policy, preferred=settings.preferred)
+        group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
+        return Life(store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
 
     def holds(self, pos: int, data: bytes) -> bool:
-        """Whether a power cut now would leave these bytes at this place of the log."""
+        """Whether a power cut now would leave these bytes at this place of the log. A medium that lies is believed: nobody could know."""
+        if self.harmed or self.disk.lies:
+            return True
         base = pos - pos % self.file_bytes
         path = f"{self.data_directory}/{base:020d}"
         return self.disk.on_medium(path, pos - base, len(data)) == data

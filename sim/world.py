@@ -15,14 +15,15 @@ import heapq
 import random
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ledgermq.node.core.calls import Call, Done, Produced, Trim
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.proto.types import Role
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.bugs import Bug
@@ -33,13 +34,17 @@ from ledgermq.sim.disk import Killed
 from ledgermq.sim.histories import Histories
 from ledgermq.sim.keeping import Duty
 from ledgermq.sim.network import MS, Network
-from ledgermq.sim.node import DATA_FILE_BYTES, RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.truth import Truth
-from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
+from ledgermq.sim.workshop import Workshop
+from ledgermq.storage.errors import LogDamaged, LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
 CALL_NS = (MS // 10, MS)
+BEGAN_NS = SECOND
+"""The moment at which every run begins."""
 HEAL_S = 30
 SETTLE_NS = SECOND
 """How often what clients saw is held against the log."""
@@ -96,6 +101,8 @@ class Station:
     name: str
     medium: Medium
     life: Life | None = None
+    workshop: Workshop | None = None
+    """There as long as the process is."""
     lives: int = 0
     paused_until: int = 0
     wall_offset_ms: int = 0
@@ -118,20 +125,22 @@ class World:
         nodes: int = 3,
         bug: Bug = Bug.NONE,
         policy: FlushPolicy = FlushPolicy.DURABLE,
-        file_bytes: int = DATA_FILE_BYTES,
+        file_bytes: int = FILE_BYTES,
+        settings: Settings | None = None,
         clients: int = 3,
         habits: Habits | None = None,
     ) -> None:
         self.seed = seed
         self.bug = bug
         self.chance = random.Random(seed)
-        self.now = SECOND
+        self.now = BEGAN_NS
         self.step_number = 0
         self.network = Network(self.chance)
-        self.names = [f"n{k}" for k in range(1, nodes + 1)]
-        self.stations = {name: Station(name, Medium(name, tuple(self.names), bug, file_bytes, policy)) for name in self.names}
+        self.settings = settings or replace(Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes)
+        self.names = list(self.settings.names)
+        self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
         log_id = self.stations[self.names[0]].medium.identity.log_id
-        self.truth = Truth(log_id, file_bytes)
+        self.truth = Truth(log_id, self.settings.file_bytes)
         self.checkers = Checkers(self.truth, {name: station.medium for name, station in self.stations.items()})
         self.histories = Histories(self.truth)
         self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names})
@@ -143,6 +152,9 @@ class World:
         """The last of what happened, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
         self.healed = False
+        self._leases_seen = 0
+        self.hopeless = False
+        """Something is damaged on every replica alike: to be refused by name, for ever."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._digest = hashlib.sha256()
@@ -206,6 +218,7 @@ class World:
         action(*arguments)
         if self._touched:
             self.look()
+            self._leases_are_true()
 
     def look(self) -> None:
         """Every checker, after every step, at whoever did something in it."""
@@ -214,6 +227,19 @@ class World:
             station = self.stations[name]
             if station.life is not None:
                 self.checkers.look(name, station.lives, station.life)
+
+    def _leases_are_true(self) -> None:
+        """Whoever would answer a read by its lease now must know of every entry that anybody committed (dissertation §6.4)."""
+        if len(self.truth) == self._leases_seen:
+            return
+        self._leases_seen = len(self.truth)
+        for station in self.stations.values():
+            life = station.life
+            if life is None or life.role is not Role.LEADER or self.now < station.paused_until:
+                continue
+            index = life.replica.lease_index(self.now)
+            if index is not None and index < len(self.truth) - 1:
+                raise Violation("read", f"{station.name} would answer reads up to entry {index}, but {len(self.truth) - 1} is committed")
 
     def _settle(self) -> None:
         """Now and then: what clients saw and what replicas derived, against the log."""
@@ -235,8 +261,15 @@ class World:
     def start(self, name: str) -> None:
         """Begin a node's next life from what its medium holds."""
         station = self.stations[name]
-        if station.life is not None:
+        if station.workshop is not None:
             return
+        station.workshop = Workshop(station.medium)
+        self._open(station)
+
+    def _open(self, station: Station) -> None:
+        """A process opens its group: at its start, and again when the group's files were mended."""
+        name, workshop = station.name, station.workshop
+        assert station.life is None and workshop is not None
         station.lives += 1
         station.paused_until = self.now
         self.note("start", name)
@@ -245,16 +278,10 @@ class World:
             with medium.working():
                 station.life = medium.live(self.now, random.Random(self.chance.random()), station.lives, self.truth.applied)
         except Killed:
-            self.note("killed in recovery", name)
-            medium.crash(self.chance if self.chance.random() < 0.5 else None)
-            self.after(SECOND, self.start, name)
+            self._killed_in_recovery(station)
             return
         except (OSError, StorageError) as error:
-            if not (medium.sync_failed or isinstance(error, NoSpace)):
-                raise
-            # A sync failed (code 73) or the disk is full (74): the process exits and its supervisor starts it again.
-            medium.crash(None)
-            self.after(SECOND, self.start, name)
+            self._failed(station, error)
             return
         machine = station.life.machine
         if machine.applied_index >= 0:
@@ -262,17 +289,90 @@ class World:
             self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
         self._turn_soon(station)
 
+    def _killed_in_recovery(self, station: Station) -> None:
+        self.note("killed in recovery", station.name)
+        self._end(station, power=self.chance.random() < 0.5)
+        self.after(SECOND, self.start, station.name)
+
+    def _failed(self, station: Station, error: Exception) -> None:
+        """The group cannot be opened, or read. Where its medium was damaged it is mended from peers; else the process ends: a sync failed
+        (code 73) or the disk is full (74), and its supervisor starts it again."""
+        medium, workshop = station.medium, station.workshop
+        assert workshop is not None and station.life is None
+        self.note(f"failed: {error}", station.name)
+        try:
+            with medium.working():
+                mends = medium.harmed and workshop.mend(error, self.now, self.chance.randrange(1 << 62))
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as again:
+            error, mends = again, False
+        if mends:
+            self.coverage["repairs"] += 1
+            self._work_soon(station)
+            return
+        if not (medium.sync_failed or isinstance(error, NoSpace) or medium.harmed):
+            raise Violation("I10", f"{station.name} cannot open its group: {error}") from error
+        self._end(station, power=False)
+        self.after(SECOND, self.start, station.name)
+
+    def _end(self, station: Station, *, power: bool) -> None:
+        """The process ends, whatever it was at."""
+        if station.life is not None:
+            self._bury(station)
+        station.workshop = None
+        station.medium.crash(self.chance if power else None)
+
+    def _work_soon(self, station: Station) -> None:
+        """The process's shipping thread has something to do."""
+        workshop = station.workshop
+        if workshop is not None and not workshop.turning and self.now >= station.paused_until:
+            workshop.turning = True
+            self.after(int(self.chance.random() * PASS_NS), self._work, station, workshop)
+
+    def _work(self, station: Station, workshop: Workshop) -> None:
+        """What a node's shipping thread does with what has come in."""
+        workshop.turning = False
+        if station.workshop is not workshop or self.now < station.paused_until:
+            return
+        mending, told = workshop.rebuild is not None, workshop.refused
+        try:
+            with station.medium.working():
+                worked = workshop.turn(self.now)
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as error:
+            if not mending:
+                raise
+            self.note(f"failed: {error}", station.name)
+            self._end(station, power=False)
+            self.after(SECOND, self.start, station.name)
+            return
+        if workshop.refused is not None and workshop.refused != told:
+            self.note(f"cannot be mended: {workshop.refused}", station.name)
+            self.coverage["repairs-refused"] += 1
+        self._send(station.name, worked.packets)
+        if worked.finished:
+            self.note("mended", station.name)
+            station.medium.wounded = False
+            self.coverage["mended"] += 1
+            self._open(station)
+        if worked.wake_at_ns >= 0:
+            delay = max(worked.wake_at_ns - self.now, MS // 10)
+            self.after(delay, self._work_soon, station)
+
     def crash(self, name: str, *, power: bool) -> None:
         """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives. Once everything has
         healed nothing breaks any more."""
         station = self.stations[name]
-        if station.life is None or self.healed:
+        if station.workshop is None or self.healed:
             return
         self.note("power cut" if power else "kill", name)
         if power and station.medium.disk.unsynced_pages():
             self.coverage["crashes-with-unsynced-pages"] += 1
-        self._bury(station)
-        station.medium.crash(self.chance if power else None)
+        self._end(station, power=power)
 
     def _bury(self, station: Station) -> None:
         """The process is gone, and with it every connection."""
@@ -292,6 +392,7 @@ class World:
         station.paused_until = self.now + duration_ns
         self.note(f"paused for {duration_ns // MS} ms", name)
         self.after(duration_ns, self._turn_soon, station)
+        self.after(duration_ns, self._work_soon, station)
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
         """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
@@ -310,7 +411,11 @@ class World:
 
     def _deliver(self, sender: str, to: str, packet: PeerPacket) -> None:
         station = self.stations[to]
-        if station.life is not None:
+        if is_shipping(packet):
+            if station.workshop is not None:
+                station.workshop.packets.append((sender, packet))
+                self._work_soon(station)
+        elif station.life is not None:
             station.life.packets.append((sender, packet))
             self._turn_soon(station)
 
@@ -375,6 +480,9 @@ class World:
         except (Fenced, LogFenced) as fenced:
             self._fenced(station, fenced)
             return
+        except Unreadable as unreadable:
+            self._unreadable(station, unreadable.failure)
+            return
         finally:
             medium.busy = False
         if duty is not None:
@@ -382,12 +490,8 @@ class World:
 
     def _carry_out(self, station: Station, life: Life, output: TurnOutput) -> None:
         life.hold_calls = output.hold_calls
-        name, network = station.name, self.network
-        for to, packet in output.packets:
-            # The bytes leave now: later the map they lie in may say something else.
-            sent = PeerPacket(packet.header, network.damaged(bytes(packet.payload)))
-            for delay in network.deliveries(name, to):
-                self.after(delay, self._deliver, name, to, sent)
+        name = station.name
+        self._send(name, output.packets)
         if output.sync is not None:
             early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
             life.syncing = True
@@ -399,6 +503,13 @@ class World:
             self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
         station.wake_ns = output.wake_at_ns
         self._set_timer(station)
+
+    def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
+        for to, packet in packets:
+            # The bytes leave now: later the map they lie in may say something else.
+            sent = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
+            for delay in self.network.deliveries(name, to):
+                self.after(delay, self._deliver, name, to, sent)
 
     def _duty(self, station: Station, life: Life, duty: Duty) -> None:
         """A file is written beside the turns."""
@@ -425,9 +536,18 @@ class World:
         self.coverage["fenced"] += 1
         if not station.medium.sync_failed:
             raise Violation("I2", f"{station.name} fenced itself: {fenced}")
-        self._bury(station)
-        station.medium.crash(None)
+        self._end(station, power=False)
         self.after(SECOND, self.start, station.name)
+
+    def _unreadable(self, station: Station, failure: Exception) -> None:
+        """What lay safely in the log cannot be read: the group is closed, and the process mends it."""
+        self.note(f"unreadable: {failure}", station.name)
+        self.coverage["unreadable"] += 1
+        if not station.medium.harmed:
+            raise Violation("I10", f"{station.name} cannot read its log: {failure}")
+        self._end(station, power=False)
+        station.workshop = Workshop(station.medium)
+        self._failed(station, failure)
 
     # -- clients --------------------------------------------------------------------------------------------------------------------
 
@@ -527,6 +647,8 @@ class World:
             station.paused_until = self.now
             station.wall_offset_ms = 0
             station.medium.repair()
+            if station.medium.harmed:
+                self._verify_all(station)
             self.start(station.name)
             self.after(0, self._turn_soon, station)
         goal = len(self.truth) + 1
@@ -536,6 +658,9 @@ class World:
             lives = [station.life for station in self.stations.values()]
             if all(life is not None and life.machine.applied_index >= goal for life in lives):
                 break
+            if self.hopeless and self._refused_by_name():
+                self.coverage["refused-by-name"] += 1
+                return
         else:
             raise Violation("O7", f"no progress within {HEAL_S} s of virtual time after everything healed")
         self._come_to_rest(deadline)
@@ -565,6 +690,18 @@ class World:
         machine = self._lives()[0][1].machine
         queues = [(CONSUMER_GROUP, topic, queue) for topic, config in machine.topics.items() for queue in range(config.queues)]
         return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
+
+    def _verify_all(self, station: Station) -> None:
+        """An operator has a replica verified as a whole: nothing finds rot in what nobody reads."""
+        if station.workshop is not None:
+            self._end(station, power=False)
+        station.workshop = Workshop(station.medium)
+        self._failed(station, LogDamaged("every byte is to be verified"))
+
+    def _refused_by_name(self) -> bool:
+        """A majority says that nobody has what it lacks."""
+        refused = [s for s in self.stations.values() if s.workshop is not None and s.workshop.refused is not None]
+        return len(refused) > len(self.stations) // 2
 
     def _compare_all(self) -> None:
         """All bytes of all replicas up to what each has applied, and all that was derived from them."""

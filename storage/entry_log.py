@@ -352,7 +352,7 @@ class EntryLog:
         mark = SyncedMark(self.term_at(last), last, end, self.chain_at(last)) if last >= 0 else self._empty_mark()
         try:
             if self._mark.value.index > last:
-                self._mark.lower(mark)
+                self._lower_mark(mark)
             if self._durable_mark.index > last:
                 self._durable_mark = mark
             if self._job is not None and self._job.index > last:
@@ -367,6 +367,10 @@ class EntryLog:
         while self._runs and self._runs[-1][0] > last:
             self._runs.pop()
         self._known_from = min(self._known_from, end)
+
+    def _lower_mark(self, mark: SyncedMark) -> None:
+        """Durably, before the first byte goes: else what is cut would be missed as damage after a crash."""
+        self._mark.lower(mark)
 
     def _erase(self, end: int, index: int) -> None:
         """Zero the bytes from `end` to the present end; whole files behind the next one go away."""

@@ -82,12 +82,14 @@ class _Turn:
 class Group:
     """One broker group. Not thread-safe: one caller owns it."""
 
+    leader_type: type[Leader] = Leader
+
     def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
         self.group = group
         self.node = node
         self.replicator = replicator
         self.machine = machine
-        self.leader = Leader(machine, settings)
+        self.leader = self.leader_type(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
         self._reads = Reads(replicator, machine)
         self.memberships = Memberships(replicator)

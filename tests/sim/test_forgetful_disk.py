@@ -220,7 +220,7 @@ def test_a_lost_write_is_there_until_the_power_goes(disk: ForgetfulDisk) -> None
     assert disk.on_medium("/d/f", 0, 1) == b"\0"
     disk.power_cut(random.Random(1))
     assert file.pread(0, PAGE_BYTES) == bytes(PAGE_BYTES)
-    assert disk.lies == ["/d/f"]
+    assert disk.lies == [("/d/f", 0)]
 
 
 def test_a_misdirected_write_replaces_another_page(disk: ForgetfulDisk) -> None:

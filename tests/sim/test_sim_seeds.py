@@ -1,29 +1,22 @@
-"""The simulator as a test: hundreds of seeds hold every invariant, and each planted bug is found within 2,000 seeds."""
+"""The simulator as a test: hundreds of seeds hold every invariant."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 from ledgermq.node.core.flush import FlushPolicy
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.commands import sim
 from ledgermq.sim.faults import FAULTS, KNOWN, acting, schedule
 from ledgermq.sim.network import MS
-from ledgermq.sim.node import SMALL_FILE_BYTES
 from ledgermq.sim.plan import FaultEvent, Plan
+from ledgermq.sim.settings import SMALL_FILE_BYTES
 from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
-SEEDS = 2000
 HELD = 300
 SLICE = 50
 STEPS = 2000
 """About three virtual seconds."""
-OF_EARLY_ACKNOWLEDGEMENTS = (Bug.EARLY_ACK_ALONE, Bug.LAZY_CALLED_DURABLE)
 
 
 @pytest.mark.parametrize("first", range(0, HELD, SLICE))
@@ -32,16 +25,6 @@ def test_every_invariant_holds(first: int) -> None:
     for seed in range(first, first + SLICE):
         outcome = World(seed).run(STEPS, schedule())
         assert outcome.passed, f"seed {seed}: {outcome.violation} (ledgermq sim --seed {seed} --steps {STEPS})"
-
-
-@pytest.mark.parametrize("bug", [bug for bug in Bug if bug is not Bug.NONE])
-def test_a_planted_bug_is_found(bug: Bug) -> None:
-    """Each rule that safety hangs on, once broken, is noticed within the seeds that pass without the bug."""
-    policy = FlushPolicy.HYBRID if bug in OF_EARLY_ACKNOWLEDGEMENTS else FlushPolicy.DURABLE
-    for seed in range(SEEDS):
-        if not World(seed, bug=bug, policy=policy).run(STEPS, schedule()).passed:
-            return
-    pytest.fail(f"{SEEDS} seeds did not notice {bug.value}")
 
 
 def test_a_seed_is_repeatable() -> None:
@@ -122,26 +105,3 @@ def test_five_nodes() -> None:
     """A larger group holds the same invariants."""
     outcomes = [World(seed, nodes=5).run(STEPS, schedule()) for seed in range(20)]
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
-
-
-def test_command_prints_a_pure_function_of_its_arguments() -> None:
-    """`ledgermq sim` says PASS with seed, steps and digest in its last line, twice the same."""
-    runs = [CliRunner().invoke(sim, ["--seed", "3", "--steps", "600"]) for _ in range(2)]
-    assert runs[0].output == runs[1].output
-    assert runs[0].exit_code == 0
-    assert runs[0].output.splitlines()[-1].startswith("sim: PASS seed=3 steps=")
-
-
-def test_command_tells_what_was_lost_from_memory() -> None:
-    """With another policy the verdict counts both classes; what is lost from memory breaks no invariant."""
-    result = CliRunner().invoke(sim, ["--seed", "4", "--policy", "memory", "--json"])
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["verdict"], told["batches_acknowledged_durable"]) == (0, "PASS", 0)
-    assert 0 <= told["batches_lost_from_memory"] < told["batches_acknowledged_memory"]
-
-
-def test_command_refuses_unknown_faults() -> None:
-    """A wrong fault name is a usage error that names what is known."""
-    result = CliRunner().invoke(sim, ["--faults", "earthquake"])
-    assert result.exit_code == 2
-    assert "power-cut" in result.output

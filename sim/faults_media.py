@@ -1,0 +1,229 @@
+"""Faults of what lies safely on a disk: rot, pages of yesterday, writes that never happened, files cut or gone (rows 18–20, 22–24, 26).
+
+Here lives which bytes of which replica are harmed. Only what is at or below the synced mark *on the medium* is: a power cut cannot explain
+damage there, so it has to be told from a torn tail, fenced and fetched from peers (I10). Damage above the mark together with a power cut is
+the double fault that docs/divergence.md names, and so is damage of the same place on several replicas, which two kinds do on purpose: all
+others harm a replica only while no other one is wounded. Nodes are killed first: rot shows when a page is read again, and files are cut by
+hand while nothing runs. Once anything was harmed every replica is verified as a whole when the world heals, as an operator's audit would
+ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.faults_kind import Draw, Kind, a_node, lasting, own_chance, some_node, target
+from ledgermq.sim.network import Chance
+from ledgermq.sim.node import Medium
+from ledgermq.sim.plan import FaultEvent, Value
+from ledgermq.sim.world import SECOND, World
+from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage.synced_mark import read_mark
+
+LEAST_BYTES = 1024
+"""Less log than this below the mark is not worth harming."""
+APART_BYTES = 2 * PAGE_BYTES
+
+
+def safe_end(medium: Medium) -> int:
+    """The position up to which this medium would vouch for its log after a power cut now."""
+    path = f"{medium.root}/dledger-{medium.name}/syncedmark"
+    content = medium.disk.on_medium(path, 0, medium.disk.file_size(path))
+    assert content is not None, "the mark is there from the beginning"
+    copy = ForgetfulDisk()
+    copy.mkdirs("/m")
+    copy.create("/m/m", len(content), allocate=True).pwrite(0, content)
+    return read_mark(copy, "/m/m", medium.identity.log_id).end_pos
+
+
+def files(medium: Medium) -> list[int]:
+    """Positions at which the medium's log files begin."""
+    return sorted(int(name) for name in medium.disk.listdir(medium.data_directory) if name.isdigit())
+
+
+def _harmed_alone(world: World, name: str) -> bool:
+    """Take a replica for wounded, if no other one is."""
+    if any(station.medium.wounded for other, station in world.stations.items() if other != name):
+        return False
+    world.stations[name].medium.wounded = True
+    return True
+
+
+def _extent(medium: Medium) -> tuple[int, int]:
+    """The positions between which bytes lie safely."""
+    bases = files(medium)
+    return (bases[0], safe_end(medium)) if bases else (0, 0)
+
+
+def _flip(world: World, medium: Medium, pos: int, bit: int) -> None:
+    base = pos - pos % medium.file_bytes
+    medium.disk.flip(f"{medium.data_directory}/{base:020d}", pos - base, 1 << bit)
+    medium.harmed = True
+    world.note(f"bit rot at position {pos}", medium.name)
+
+
+def rot(world: World, event: FaultEvent) -> None:
+    """A few bits of one replica."""
+    name = target(world, event)
+    if name is None or not _harmed_alone(world, name):
+        return
+    chance, medium = own_chance(event), world.stations[name].medium
+    world.crash(name, power=False)
+    low, high = _extent(medium)
+    if high - low >= LEAST_BYTES:
+        for _ in range(event.number("bits")):
+            _flip(world, medium, chance.randrange(low, high), chance.randrange(8))
+    world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def rot_everywhere(world: World, event: FaultEvent) -> None:
+    """A bit of every replica, each in another place."""
+    chance = own_chance(event)
+    _end_all(world, event, world.names)
+    media = [world.stations[name].medium for name in world.names]
+    low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
+    slice_bytes = (high - low) // len(media)
+    if slice_bytes <= 2 * APART_BYTES:
+        return
+    order = list(range(len(media)))
+    chance.shuffle(order)
+    for at, medium in zip(order, media, strict=True):
+        begin = low + at * slice_bytes + APART_BYTES
+        _flip(world, medium, chance.randrange(begin, begin + slice_bytes - 2 * APART_BYTES), chance.randrange(8))
+
+
+def same_rot(world: World, event: FaultEvent) -> None:
+    """The same byte of a majority, or of all replicas: from a majority it can still be fetched, from all it is gone for ever."""
+    chance = own_chance(event)
+    names = list(world.names)
+    chance.shuffle(names)
+    chosen = sorted(names if event.flag("all") else names[: len(names) // 2 + 1])
+    _end_all(world, event, chosen)
+    media = [world.stations[name].medium for name in chosen]
+    low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
+    if high - low >= LEAST_BYTES:
+        pos, bit = chance.randrange(low, high), chance.randrange(8)
+        for medium in media:
+            _flip(world, medium, pos, bit)
+        world.hopeless |= event.flag("all")
+
+
+def _end_all(world: World, event: FaultEvent, names: Sequence[str]) -> None:
+    for name in names:
+        world.crash(name, power=False)
+        world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def go_stale(world: World, event: FaultEvent) -> None:
+    """A page of one replica's log reads as before its last change."""
+    name = target(world, event)
+    if name is None or not _harmed_alone(world, name):
+        return
+    chance, medium = own_chance(event), world.stations[name].medium
+    world.crash(name, power=False)
+    end = safe_end(medium)
+    for base in reversed(files(medium)):
+        if medium.disk.go_stale(f"{medium.data_directory}/{base:020d}", chance, below=end - base):
+            medium.harmed = True
+            world.note(f"a page of the log file at {base} is stale", name)
+            break
+    world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def lie(world: World, event: FaultEvent) -> None:
+    """One write of one replica is nowhere, or elsewhere; later, when the mark has passed it, the power is cut."""
+    name = target(world, event)
+    if name is None or not _harmed_alone(world, name):
+        return
+    medium = world.stations[name].medium
+    medium.disk.lie_at_next_sync(f"{medium.data_directory}/", own_chance(event), misdirected=event.flag("misdirected"))
+    world.after(event.number("for_ns"), partial(_power_after_lie, world, name, len(medium.disk.lies)))
+
+
+def _power_after_lie(world: World, name: str, before: int) -> None:
+    medium = world.stations[name].medium
+    medium.disk.lie = None
+    if world.healed or len(medium.disk.lies) == before:
+        return
+    path, page = medium.disk.lies[-1]
+    if safe_end(medium) < int(path.rpartition("/")[2]) + (page + 1) * PAGE_BYTES:
+        # What the mark has not passed may be taken for torn, and is cut.
+        world.after(SECOND // 2, partial(_power_after_lie, world, name, before))
+        return
+    medium.harmed = True
+    world.note("a write was lost or went elsewhere", name)
+    world.crash(name, power=True)
+    world.after(SECOND // 2, partial(world.start, name))
+
+
+def unreadable(world: World, event: FaultEvent) -> None:
+    """Pages of one replica's log report EIO until they are written again."""
+    name = target(world, event)
+    if name is None or not _harmed_alone(world, name):
+        return
+    chance, medium = own_chance(event), world.stations[name].medium
+    low, high = _extent(medium)
+    if high - low < LEAST_BYTES:
+        return
+    medium.harmed = True
+    for _ in range(event.number("pages")):
+        pos = chance.randrange(low, high)
+        base = pos - pos % medium.file_bytes
+        medium.disk.break_page(f"{medium.data_directory}/{base:020d}", pos - base)
+        world.note(f"the page at position {pos} cannot be read", name)
+
+
+def cut_file(world: World, event: FaultEvent) -> None:
+    """A log file of one replica is shorter than it was, or gone."""
+    name = target(world, event)
+    if name is None or not _harmed_alone(world, name):
+        return
+    chance, medium = own_chance(event), world.stations[name].medium
+    world.crash(name, power=False)
+    safe = [base for base in files(medium) if base + LEAST_BYTES < safe_end(medium)]
+    if safe:
+        base = safe[chance.randrange(len(safe))]
+        path = f"{medium.data_directory}/{base:020d}"
+        medium.harmed = True
+        if event.flag("gone"):
+            medium.disk.vanish(path)
+        else:
+            medium.disk.shorten(path, chance.randrange(min(medium.file_bytes, safe_end(medium) - base)))
+        world.note(f"the log file at {base} is {'gone' if event.flag('gone') else 'cut'}", name)
+    world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def _with(**more: Value) -> Draw:
+    return lambda chance, names: {"node": some_node(chance, names), **more}
+
+
+def _draw_rot(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
+    return {"node": some_node(chance, names), "bits": chance.randrange(1, 4)}
+
+
+def _draw_unreadable(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
+    return {"node": some_node(chance, names), "pages": chance.randrange(1, 3)}
+
+
+KINDS: dict[str, Kind] = {
+    "bit-rot": Kind((18,), "one to three bits of one replica flip while it is down", lasting(20, 1000, _draw_rot), rot),
+    "bit-rot-everywhere": Kind((19,), "a bit of every replica flips, each in another place", lasting(20, 1000), rot_everywhere),
+    "same-rot-majority": Kind(
+        (20,), "the same bit of a majority flips", lasting(20, 1000, lambda c, n: {"all": False}), same_rot
+    ),
+    "same-rot-all": Kind(
+        (20,), "the same bit of every replica flips: to be refused by name", lasting(20, 1000, lambda c, n: {"all": True}), same_rot
+    ),
+    "stale-page": Kind((24,), "a page of the log is the one before its last change", lasting(20, 1000, a_node), go_stale),
+    "lost-write": Kind(
+        (23,), "a write was acknowledged and is nowhere; a power cut shows it", lasting(1500, 4000, _with(misdirected=False)), lie
+    ),
+    "misdirected-write": Kind(
+        (23,), "a write went over another page; a power cut shows it", lasting(1500, 4000, _with(misdirected=True)), lie
+    ),
+    "read-error": Kind((26,), "pages of the log report EIO until they are written again", _draw_unreadable, unreadable),
+    "truncated-file": Kind((22,), "a log file is shorter than it was", lasting(20, 1000, _with(gone=False)), cut_file),
+    "missing-file": Kind((22,), "a log file is gone", lasting(20, 1000, _with(gone=True)), cut_file),
+}

@@ -1,0 +1,168 @@
+"""What a simulated cluster is like: its nodes, its timing, its flush policy and file sizes, by default or from a node's own configuration.
+
+Here live the value and the reading of a configuration file (the YAML that `ledgermq serve` takes). Only keys that change what a simulated
+node does are read, by the same names, units and meaning; the node's own checks (`ledgermq config check`) are not repeated. Every real log
+file larger than `FILE_BYTES_MAX` is simulated at that size: what matters is that files roll and go, not how much lies in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto import units
+from ledgermq.raft.config import MS, Timing
+
+FILE_BYTES = 64 << 10
+FILE_BYTES_MAX = 256 << 10
+SMALL_FILE_BYTES = 8 << 10
+"""For runs in which many files of the log come and go."""
+APPEND_MODES = ("pwrite", "map", "pool")
+LAZY = LazySync(interval_ns=100 * MS, least_bytes=PAGE_BYTES, thorough_ns=600 * MS)
+"""Long enough for crashes in between, short enough for a run to see their end."""
+TIMES = LeaseTimes(liveness_ns=3_000 * MS)
+
+
+class SettingsError(ValueError):
+    """A configuration that cannot be simulated: `key` and what to do."""
+
+    def __init__(self, key: str, what: str, remedy: str) -> None:
+        super().__init__(f"{key}: {what}; {remedy}")
+        self.key, self.what, self.remedy = key, what, remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One simulated broker group."""
+
+    names: tuple[str, ...] = ("n1", "n2", "n3")
+    group: str = "g1"
+    timing: Timing = field(default_factory=Timing)
+    policy: FlushPolicy = FlushPolicy.DURABLE
+    lazy: LazySync = LAZY
+    times: LeaseTimes = TIMES
+    file_bytes: int = FILE_BYTES
+    append: str | None = None
+    """How every node writes its log; None: each node in another way."""
+    preferred: str | None = None
+
+    @staticmethod
+    def of_nodes(count: int) -> Settings:
+        """The defaults, with so many nodes."""
+        return Settings(tuple(f"n{k}" for k in range(1, count + 1)))
+
+
+def read(text: str, group: str | None = None) -> Settings:
+    """The settings of one broker group (the first, unless it is named) of a node's configuration. Raises SettingsError."""
+    try:
+        whole = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError("configuration", f"this is no YAML ({' '.join(str(error).split())})", "see: ledgermq config check") from error
+    keys = _Keys("", whole)
+    chosen = _group(keys, group)
+    flush, raft = keys.section("flush"), keys.section("raft")
+    name = chosen.text("name", "g1")
+    names = tuple(str(node) for node in chosen.items("replicas"))
+    if not 1 <= len(names) <= 9 or len(set(names)) != len(names):
+        raise SettingsError("cluster.groups.replicas", "one to nine different nodes can be simulated", "name each replica once")
+    preferred = chosen.text("preferred_leader", "")
+    append = keys.section("storage").text("append", "pwrite")
+    if append not in APPEND_MODES:
+        raise SettingsError("storage.append", f"there is no way of appending {append!r}", f"known: {', '.join(APPEND_MODES)}")
+    policy = flush.section("groups").text(name, flush.text("policy", FlushPolicy.DURABLE.value))
+    try:
+        chosen_policy = FlushPolicy(policy)
+    except ValueError:
+        known = ", ".join(p.value for p in FlushPolicy)
+        raise SettingsError("flush.policy", f"there is no flush policy {policy!r}", f"known: {known}") from None
+    return Settings(
+        names,
+        name,
+        _timing(raft),
+        chosen_policy,
+        LazySync(
+            flush.duration_ns("interval_ms", 500 * MS),
+            flush.size("least_pages", 4) * PAGE_BYTES,
+            flush.duration_ns("thorough_ms", 10_000 * MS),
+        ),
+        replace(TIMES, liveness_ns=keys.section("delivery").duration_ns("liveness_ms", 65_000 * MS)),
+        min(FILE_BYTES_MAX, max(FILE_BYTES, chosen.size("data_file_bytes", 1 << 30))),
+        append,
+        preferred or None,
+    )
+
+
+def _group(keys: _Keys, wanted: str | None) -> _Keys:
+    groups = [_Keys("cluster.groups.", group) for group in keys.section("cluster").items("groups")]
+    for group in groups:
+        if wanted is None or group.text("name", "") == wanted:
+            return group
+    known = ", ".join(group.text("name", "") for group in groups) or "none"
+    raise SettingsError("cluster.groups", f"there is no broker group {wanted or ''!r}", f"known: {known}; see: ledgermq config example")
+
+
+def _timing(raft: _Keys) -> Timing:
+    push, window = raft.size("push_bytes", 1 << 20), raft.size("window_bytes", 8 << 20)
+    heartbeat = raft.duration_ns("heartbeat_ms", 100 * MS)
+    election = raft.duration_ns("election_min_ms", 400 * MS), raft.duration_ns("election_max_ms", 800 * MS)
+    try:
+        return Timing(heartbeat, *election, window_bytes=window, range_bytes_max=min(push, window))
+    except ValueError as error:
+        raise SettingsError("raft", str(error), "see: ledgermq config check") from error
+
+
+class _Keys:
+    """One section of a configuration, and where it is."""
+
+    def __init__(self, where: str, given: Any) -> None:
+        self._where = where
+        if given is None:
+            given = {}
+        if not isinstance(given, Mapping):
+            raise SettingsError(where.rstrip(".") or "configuration", "keys and values are expected here", "see: ledgermq config example")
+        self._given = given
+
+    def section(self, key: str) -> _Keys:
+        return _Keys(f"{self._where}{key}.", self._given.get(key))
+
+    def items(self, key: str) -> list[Any]:
+        found = self._given.get(key, [])
+        if not isinstance(found, list):
+            raise self._wrong(key, "a list")
+        return found
+
+    def text(self, key: str, default: str) -> str:
+        found = self._given.get(key, default)
+        if found is None:
+            return default
+        if not isinstance(found, str):
+            raise self._wrong(key, "a text")
+        return found
+
+    def size(self, key: str, default: int) -> int:
+        """Bytes or a count: a number, or a text as `64KiB`."""
+        found = self._given.get(key, default)
+        value = int(found) if isinstance(found, str) and found.strip().isdigit() else found
+        value = units.size_bytes(value) if isinstance(value, str) else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._wrong(key, f"a size such as {units.SIZE_FORM}, or a number")
+        return value
+
+    def duration_ns(self, key: str, default_ns: int) -> int:
+        """A number of milliseconds, or a text as `500ms`."""
+        if key not in self._given:
+            return default_ns
+        found = self._given[key]
+        value = int(found) if isinstance(found, str) and found.strip().isdigit() else found
+        value = units.duration_ms(value) if isinstance(value, str) else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._wrong(key, f"a duration such as {units.DURATION_FORM}, or a number of milliseconds")
+        return value * MS
+
+    def _wrong(self, key: str, expected: str) -> SettingsError:
+        return SettingsError(f"{self._where}{key}", f"expected {expected}, not {self._given.get(key)!r}", "see: ledgermq config check")

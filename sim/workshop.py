@@ -1,0 +1,62 @@
+"""What a simulated process does with its group's files beside running the group: it serves peers from them, and mends them from peers.
+
+Here lives the imitation of a node's shipping thread: packets in, packets out, a turn at a time. What is served, fetched, proven and written
+is the product's code (`node.core.shipping`, `node.core.repair`). Whether damage may be there at all is the world's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.rebuild import Rebuild
+from ledgermq.node.core.repair import repair_needed
+from ledgermq.node.core.shipping import Shipper
+from ledgermq.sim.node import Medium
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What one turn left: packets for peers, when to turn again (−1: when something comes), and whether the group can be opened again."""
+
+    packets: tuple[tuple[str, PeerPacket], ...]
+    wake_at_ns: int
+    finished: bool
+
+
+class Workshop:
+    """One process's. It ends with the process."""
+
+    def __init__(self, medium: Medium) -> None:
+        self.packets: list[tuple[str, PeerPacket]] = []
+        self.rebuild: Rebuild | None = None
+        """What mends the group's files now; the group is not open then."""
+        self.refused: str | None = None
+        """Why nobody can give what is missing, as long as that is so."""
+        self.wake_ns = -1
+        self.turning = False
+        self._medium = medium
+        self._shipper = Shipper(medium.settings.group, medium.name, medium.disk, medium.root)
+
+    def mend(self, failure: BaseException, now_ns: int, session: int) -> bool:
+        """Begin to mend what made the group fail to open or to read; False when no peer could help with that. Raises OSError,
+        StorageError."""
+        medium = self._medium
+        others = [name for name in medium.voters if name != medium.name]
+        disk, root = medium.disk, medium.root
+        self.rebuild = repair_needed(disk, root, medium.identity, failure, others=others, session=session, now_ns=now_ns)
+        return self.rebuild is not None
+
+    def turn(self, now_ns: int) -> Worked:
+        """Take what has come in. Raises OSError, StorageError, as an open does."""
+        packets, self.packets = self.packets, []
+        served = self._shipper.turn(now_ns, packets)
+        if self.rebuild is None:
+            return Worked(served.packets, served.wake_at_ns, False)
+        output = self.rebuild.turn(now_ns, packets)
+        self.refused = output.refused
+        if output.finished:
+            self.rebuild.close()
+            self.rebuild = None
+        wakes = [at for at in (served.wake_at_ns, output.wake_at_ns) if at >= 0]
+        return Worked((*served.packets, *output.packets), min(wakes, default=-1), output.finished)
