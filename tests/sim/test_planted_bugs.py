@@ -1,0 +1,83 @@
+"""The simulator's own test: every rule of the product that is broken on purpose is noticed, and its page says by which seed.
+
+A bug that 2,000 seeds do not find is a defect of the simulator. The seed of each is committed here; the search, for when the draws
+change, is marked `soak` and prints what to write down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.sim.bugs import Bug
+from ledgermq.sim.cases import Case
+from ledgermq.sim.faults import KNOWN
+from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "simulator.md").read_text()
+SEEDS = 2000
+STEPS = 1200
+HYBRID = replace(Settings(), policy=FlushPolicy.HYBRID)
+SMALL = replace(Settings(), file_bytes=SMALL_FILE_BYTES)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The seed that finds a bug today, and what it is run with."""
+
+    seed: int
+    kinds: tuple[str, ...] | None = None
+    settings: Settings = Settings()  # noqa: RUF009  a frozen value
+
+    def case(self, bug: Bug, seed: int | None = None) -> Case:
+        return Case.drawn(self.seed if seed is None else seed, STEPS, self.settings, self.kinds, bug)
+
+
+FOUND: dict[Bug, Found] = {
+    Bug.VOTE_NOT_SYNCED: Found(1),
+    Bug.ACK_BEFORE_SYNC: Found(1),
+    Bug.OLD_TERM_COMMIT: Found(1),
+    Bug.TAIL_NOT_ERASED: Found(13),
+    Bug.ABA_IN_SYNCED: Found(18, ("slow-disks", "depose", "slow-leader", "isolate")),
+    Bug.CHAIN_NOT_VERIFIED: Found(13),
+    Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
+    Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
+    Bug.SYNC_RETRIED: Found(21),
+    Bug.VOTE_FOR_ANY_LOG: Found(21),
+    Bug.COMMIT_UNVERIFIED: Found(13),
+    Bug.ANSWER_BEFORE_COMMIT: Found(1),
+    Bug.TRIM_WITHOUT_SNAPSHOT: Found(1, ("trim", "kill", "power-cut", "trim"), SMALL),
+}
+BUGS = list(FOUND)
+NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND]
+"""Planted, and no seed is known: docs/known-weaknesses.md names them."""
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
+    """Its seed breaks an invariant with the bug, and none without it."""
+    found = FOUND[bug]
+    assert not found.case(bug).run().result.passed
+    assert found.case(Bug.NONE).run().result.passed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("bug", [*BUGS, *NOT_YET])
+def test_a_planted_bug_is_found_within_the_seeds(bug: Bug) -> None:
+    for seed in range(1, SEEDS + 1):
+        if not FOUND.get(bug, Found(1)).case(bug, seed).run().result.passed:
+            print(f"{bug.value}: seed {seed}")
+            return
+    pytest.fail(f"{SEEDS} seeds did not notice {bug.value}")
+
+
+def test_the_page_tells_every_bug_with_its_seed_and_every_kind_with_its_rows() -> None:
+    """What docs/simulator.md says is what the code has."""
+    assert [bug.value for bug in BUGS if f"| {bug.value} | {FOUND[bug].seed} |" not in PAGE] == []
+    weaknesses = (Path(__file__).resolve().parent.parent.parent / "docs" / "known-weaknesses.md").read_text()
+    assert [bug.value for bug in NOT_YET if bug.value not in weaknesses] == []
+    rows = {name: ", ".join(map(str, kind.rows)) for name, kind in KNOWN.items()}
+    assert [name for name, told in rows.items() if f"| {name} | {told} | {KNOWN[name].about} |" not in PAGE] == []
