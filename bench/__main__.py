@@ -37,6 +37,7 @@ MODULES = (
     "memory",
     "idle",
     "audit_scan",
+    "sim_speed",
 )
 
 

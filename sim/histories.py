@@ -10,13 +10,15 @@ linearizable (`audit.history`); a message that was acknowledged is not delivered
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from ledgermq.node.core.calls import Handle, Lease, Produced
+from ledgermq.audit.history import NEVER, Read, Send, check_queue
+from ledgermq.node.core.calls import Handle, Lease, Peeked, Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 
@@ -72,7 +74,8 @@ class Histories:
     """(offset, value) that somebody was shown or promised, not compared yet."""
     _promised: list[Sent] = field(default_factory=list)
     _last: dict[tuple[int, QueueKey], int] = field(default_factory=dict)
-    reads: int = 0
+    _ends: dict[QueueKey, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """(end of the queue, invoked, returned) of every read"""
 
     # Sends
 
@@ -127,12 +130,12 @@ class Histories:
 
     # Reads
 
-    def shown(self, key: QueueKey, next_offset: int, records: Sequence[bytes], body_at: int) -> None:
-        """Messages up to before `next_offset` were read."""
-        self.reads += 1
-        first = next_offset - len(records)
+    def shown(self, key: QueueKey, answer: Peeked, body_at: int, invoked: int, now: int) -> None:
+        """Messages of a queue, and where it ends, were read."""
+        self._ends.setdefault(key, []).append((answer.end_offset, invoked, now))
+        first = answer.next_offset - len(answer.records)
         told = self._told.setdefault(key, [])
-        for place, record in enumerate(records):
+        for place, record in enumerate(answer.records):
             told.append((first + place, int.from_bytes(record[body_at : body_at + VALUE_BYTES], "big")))
 
     # Comparing
@@ -161,6 +164,8 @@ class Histories:
         self.settle()
         queues = self.log.queues()
         self._nothing_strange(queues)
+        for key, values in queues.items():
+            self._linearizable(key, values)
         for group, state in self.groups.items():
             for key, first in state.first.items():
                 offsets = np.array([offset for _, offset in sorted(first)], np.int64)
@@ -179,6 +184,26 @@ class Histories:
             strange = np.setdiff1d(unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True)
             if len(strange):
                 raise Violation("I6", f"{key} holds message {int(strange[0])}, which nobody sent there")
+
+    def _linearizable(self, key: QueueKey, values: I64) -> None:
+        """Of one queue, with each send of many messages as one operation: it has happened for a read that sees its last message."""
+        at = {value: offset for offset, value in enumerate(values.tolist())}
+        found = [(at[send.value], send) for send in self.sends if send.key == key and send.value in at]
+        found.sort(key=lambda item: item[0])
+        lasts = [offset + send.count for offset, send in found]
+        sends = [
+            # Of an acknowledgement from memory reads need not know yet.
+            Send(str(send.value), send.invoked, NEVER if send.returned is None or send.early else send.returned, place)
+            for place, (_, send) in enumerate(found)
+        ]
+        seen = [(bisect_right(lasts, end), invoked, returned) for end, invoked, returned in self._ends.get(key, ())]
+        wrong = check_queue(sends, [Read(invoked, returned, count, (), count) for count, invoked, returned in seen])
+        if wrong:
+            raise Violation("O5", f"the history of {key} is not linearizable: {wrong[0].text}")
+
+    @property
+    def reads(self) -> int:
+        return sum(len(ends) for ends in self._ends.values())
 
     def early_lost(self) -> int:
         """How many batches that were acknowledged from memory are not in the log."""
