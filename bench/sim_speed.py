@@ -1,7 +1,7 @@
 """How fast the simulator is: virtual seconds of a busy three-node cluster per second of processor time, all checkers on.
 
-Busy: three clients, so many messages a virtual second as the result says (at least 300), calls for leases, acknowledgements and reads beside
-them. Two figures: with the default faults, where part of the time nobody leads and little is to be done, and without any fault.
+Busy: three clients, as many messages a virtual second as the result says (at least 300), calls for leases, acknowledgements and reads
+beside them. Two figures: with the default faults, where part of the time nobody leads and little is to be done, and without any fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.sim.world import SECOND, World
 NAME = "sim_speed"
 RUNS = 3
 DURABLE = False
-SEEDS = 12
+SEEDS = 4
 VIRTUAL_S = 20
 STEPS = 1 << 40
 PLANNED = 2_000
