@@ -22,6 +22,7 @@ from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
 from ledgermq.storage.log_scan import Piece, Point, Walker, is_place, make_blank
 from ledgermq.storage.mapped_files import STAGED, file_name, parse_name
+from ledgermq.storage.mending import MARKER
 from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snapshot
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
@@ -131,9 +132,13 @@ class Staging:
         return begin
 
     def resume(self, point: Point, stop: int) -> Iterator[Point]:
-        """Verify what is staged already from `point` on: the point behind each piece."""
+        """Verify what is staged already from `point` on: the point behind each piece. It may be in the page cache only, so it is written
+        again (design §4)."""
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
+            if piece.blank_at is not None:
+                self._data.write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
+            self._data.write(piece.pos, piece.data)
             self._note(piece)
             yield walker.point
 
@@ -221,6 +226,9 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
     _set_mark(disk, directory, identity.log_id, mark)
     checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(mark.index, mark.index))
     _exchange_state(disk, root, record)
+    if disk.exists(f"{directory}/{MARKER}"):
+        # What a repair had begun to mend is gone.
+        disk.unlink(f"{directory}/{MARKER}")
     disk.unlink(path)
     disk.sync_dir(directory)
     return True

@@ -26,6 +26,8 @@ from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, pa
 COPY_BYTES = 1 << 20
 UNITS_TRIED = 4096
 """So many index units behind a damaged entry are tried as places of the next good one; then the beginnings of the next files."""
+MARKER = "repair"
+"""In the log's directory, from before the first write until everything is durable: an open must not believe what is in the cache only."""
 UNDER_REPAIR = "repair.alloc"
 """The file that is made anew, until it has its name: unfinished work is removed at every start."""
 
@@ -86,12 +88,15 @@ class Mending:
         self.start = Point(begin.pos, begin.index, begin.term, begin.chain)
         self.mark = mark
         self.written_bytes = 0
+        self.again = disk.exists(f"{directory}/{MARKER}")
+        """An earlier repair was interrupted: what verifies may be in the page cache only, so all of it is written again (design §4)."""
         self._disk = disk
         self._directory = directory
         self._identity = identity
         self._files = _TolerantFiles(disk, f"{directory}/data", identity.data_file_bytes, allocate=True)
         self._index = IndexFiles(_TolerantFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
         self._dirty: dict[DiskFile, None] = {}
+        self._marked = self.again
 
     def mend_files(self) -> list[str]:
         """Let every file of the log up to the mark exist and have its length. Returns the paths of those made anew. Raises OSError, Damaged
@@ -148,7 +153,11 @@ class Mending:
         """Go on from `point` over entries that continue each other, all CRCs computed, as far as they are right and begin before the mark's
         end: the point behind each piece (up to 4 MiB)."""
         walker = Walker(self._files, point, verify=True)
-        for _ in walker.pieces(self.mark.end_pos):
+        for piece in walker.pieces(self.mark.end_pos):
+            if self.again:
+                if piece.blank_at is not None:
+                    self._write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
+                self._write(piece.pos, piece.data)
             self._files.close_idle(lambda file: file in self._dirty)
             yield walker.point
 
@@ -251,7 +260,7 @@ class Mending:
         return removed
 
     def sync(self) -> None:
-        """Make everything written durable. The first failure is final (I9)."""
+        """Make everything written durable, and then say so. The first failure is final (I9): the marker stays."""
         for file in self._dirty:
             file.sync()
         self._dirty.clear()
@@ -259,6 +268,15 @@ class Mending:
             if files.names_changed:
                 self._disk.sync_dir(files.directory)
                 files.names_changed = False
+        if self._marked:
+            self._disk.unlink(f"{self._directory}/{MARKER}")
+            self._disk.sync_dir(self._directory)
+            self._marked = False
+
+    def _note(self) -> None:
+        if not self._marked:
+            self._disk.replace_file(f"{self._directory}/{MARKER}", b"repair\n")
+            self._marked = True
 
     def close(self) -> None:
         self._files.close()
@@ -267,7 +285,8 @@ class Mending:
     def _write(self, pos: int, data: bytes | memoryview) -> None:
         file = self._files.for_writing(pos)
         inside = pos % self._files.file_bytes
-        if _Tolerant(file).pread(inside, len(data)) != data:
+        if self.again or _Tolerant(file).pread(inside, len(data)) != data:
+            self._note()
             self._dirty[file] = None
             file.pwrite(inside, data)
             self.written_bytes += len(data)

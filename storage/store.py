@@ -18,6 +18,7 @@ from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.installing import REBUILDING_FILE, carry_out
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, UNFINISHED, Submit, run_now
+from ledgermq.storage.mending import MARKER
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.queue_buffer import BufferedQueues
 from ledgermq.storage.recovered import as_recovered
@@ -103,6 +104,8 @@ class GroupStore:
                     if not disk.exists(f"{log_directory}/{name}"):
                         raise _incomplete(f"{log_directory}/{name}")
                 installed = carry_out(disk, root, found)
+                if disk.exists(f"{log_directory}/{MARKER}"):
+                    raise LogDamaged(f"a repair of {log_directory} was interrupted: restore this replica from its peers")
                 was_clean = checkpoints.is_clean(disk, root) and not installed
                 checkpoints.write_abort(disk, root, process)
                 hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")

@@ -230,6 +230,22 @@ def test_a_crash_at_any_point_leaves_the_old_log_or_the_new_one() -> None:
     assert seen == {BEHIND, 54}
 
 
+def test_what_an_interrupted_attempt_left_is_made_durable_before_it_counts() -> None:
+    """Killed with the page cache kept, resumed, finished, and then the power goes: bytes of the former life were in the cache only."""
+    base = group()
+    for replica in base.values():
+        replica.disk.any_names = True
+    for number, (name, disk) in enumerate(kill_points(base)):
+        if number % 4:
+            continue
+        run(Wire(), {"n2": copy.deepcopy(base["n2"]).shipper()}, {"n1": install(disk, session=99)})
+        after = Replica("n1", after_power_cut(disk, number))
+        try:
+            check(after, copy.deepcopy(base["n2"]))
+        except Exception as error:
+            raise AssertionError(name) from error
+
+
 @cache
 def base_begin() -> int:
     store = group()["n2"].open()

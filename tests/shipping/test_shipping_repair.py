@@ -400,6 +400,26 @@ def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> Non
                 assert again.disk.read_file(f"{log_of('n1')}/hardstate") == hard
 
 
+def test_a_repair_that_was_killed_is_finished_before_anything_opens() -> None:
+    """Its writes may be in the page cache only: a log that looks whole now would be damaged again by a power cut, after it has promised."""
+    group = replicas()
+    victim, whole = group["n1"], group["n2"].log_files()
+    unclean(victim)
+    KINDS["a header"](victim)
+    disk = KillDisk(victim.disk)
+    repair = victim.repair(disk=disk)  # type: ignore[arg-type]
+    before = len(disk.operations)
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": repair}, until=lambda last: victim.log_files() == whole)
+    assert not [path for name, path in disk.operations[before:] if name == "sync" and path.startswith(f"{log_of('n1')}/data/")]
+    with pytest.raises(LogDamaged, match="was interrupted"):
+        victim.open()
+    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": victim.repair(session=77)})
+    for seed in range(8):
+        again = Replica("n1", after_power_cut(victim.disk, seed))
+        again.open().close()
+        assert again.log_files() == whole
+
+
 def trimmed_group() -> dict[str, Replica]:
     """All three trimmed to the same file, each with its two snapshots."""
     group = replicas()
