@@ -33,14 +33,15 @@ OK = 20000
 
 def run(directory: Path) -> dict[str, Any]:
     gaps, quiet, took = [], [], []
-    with cl.running(directory) as cluster:
+    # One loop for all: the gRPC library does not like to outlive one.
+    with cl.running(directory) as cluster, asyncio.Runner() as runner:
         cl.create_topic(cluster, TOPIC)
         settings = cl.defaults(cluster)
         for number in range(TRANSFERS):
             cl.wait_until(lambda: caught_up(cluster), 30, "a whole cluster")
             leads = cl.leader(cluster)
             to = next(node for node in sorted(cluster.nodes) if node != leads) if number % 2 else cl.follower(cluster)
-            before, gap, answered = asyncio.run(one(cluster, leads, to, number))
+            before, gap, answered = runner.run(one(cluster, leads, to, number))
             gaps.append(gap)
             quiet.append(before)
             took.append(answered)
