@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.report import as_text
-from ledgermq.node.local import Child, LocalCluster
+from ledgermq.node.local import LOG_FILE, Child, LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, http, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine
@@ -36,13 +37,14 @@ WAIT_S = 60.0
 
 
 class FaultyCluster(LocalCluster):
-    """Nodes of which each has a directory and an environment of its own, if a test wants it."""
+    """Nodes of which each has a directory, settings and an environment of its own, if a test wants it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.own_environment: dict[str, Mapping[str, str]] = {}
         self.own_data: dict[str, Path] = {}
-        known_as = {node: f"{KNOWN_AS}{number}" for number, node in enumerate(self.nodes, 1)}
+        self.own_settings: dict[str, Sequence[str]] = {}
+        known_as = self.known_as = {node: f"{KNOWN_AS}{number}" for number, node in enumerate(self.nodes, 1)}
         self.settings = [*self.settings, *(f"nodes.{node}.host={host}" for node, host in known_as.items())]
         doors = {
             node: [((known_as[node], port), (address.host, port)) for port in (address.peer_port, address.controller_port)]
@@ -50,19 +52,31 @@ class FaultyCluster(LocalCluster):
         }
         self.network = Network(doors, self._who)
 
-    def _who(self, address: Address) -> str | None:
-        return holder(address, {node: child.process.pid for node, child in self.children.items()})
+    def _who(self, own: Address, other: Address) -> str | None:
+        return holder(own, other, {node: child.process.pid for node, child in self.children.items()})
 
     def data(self, node: str) -> Path:
         return self.own_data.get(node, self.directory / node)
 
     def start(self, node: str) -> Child:
-        environment = self.environment
+        environment, settings = self.environment, self.settings
         self.environment = {**environment, **self.own_environment.get(node, {})}
+        self.settings = [*settings, *self.own_settings.get(node, ())]
         try:
             return super().start(node)
         finally:
-            self.environment = environment
+            self.environment, self.settings = environment, settings
+
+    def address(self, node: str) -> str:
+        """Where the others reach it, as `ledgermq member` takes it."""
+        at = self.nodes[node]
+        return f"{self.known_as[node]}:{at.client_port}:{at.peer_port}:{at.controller_port}:{at.http_port}"
+
+    def wipe(self, node: str) -> None:
+        """Remove everything of a node that does not run but its log lines, which the tests still read."""
+        for path in self.data(node).iterdir():
+            if path.name != LOG_FILE:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def others(self, node: str) -> list[str]:
         return [name for name in self.nodes if name != node]
@@ -83,14 +97,17 @@ def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **opti
 
 
 def whole(cluster: LocalCluster) -> None:
-    """Return when every node is up and every replica has all that is committed."""
+    """Return when every node is up and every replica votes and has all that is committed."""
 
     def is_whole() -> bool:
         node = next(node for node, child in cluster.children.items() if child.exit_code is None)
+        if not cluster.ready(node):
+            return False
         found = status(cluster, node)
         replicas = found.groups[0].replicas
         ends = {replica.durable_index for replica in replicas}
-        return found.health == "ok" and len(replicas) == len(cluster.nodes) and ends == {found.groups[0].commit_index}
+        vote = sorted(replica.role for replica in replicas) == ["follower"] * (len(cluster.nodes) - 1) + ["leader"]
+        return found.health == "ok" and vote and ends == {found.groups[0].commit_index}
 
     wait_for(is_whole, WAIT_S, "a whole cluster")
 

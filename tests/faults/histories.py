@@ -9,7 +9,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import grpc
 
@@ -88,11 +87,8 @@ class Sender(Client):
 
 
 class Reader(Client):
-    """Reads the queue again and again through every node.
-
-    A peek is answered by the replica that was asked, from what it has applied (docs/known-weaknesses.md), so it may be old: its begin
-    counts as the beginning of time. It must still agree with everything else that was seen, and show nothing before it was sent.
-    """
+    """Reads the queue again and again through every node, from the last value it saw on: a node that does not even show that one is caught
+    being stale, as is one that lacks what was acknowledged before it was asked."""
 
     def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None) -> None:
         super().__init__(cluster, topic, number, nodes)
@@ -104,7 +100,7 @@ class Reader(Client):
             read = read_queue(channel, self.topic, self._first)
         except (grpc.RpcError, Refused):
             return False
-        self.reads.append(replace(read, invoked=0.0))
+        self.reads.append(read)
         self._first = max(self._first, read.end - 1)
         self.ended.wait(READ_EVERY_S)
         return True

@@ -16,17 +16,24 @@ import asyncio
 import contextlib
 import os
 import random
+import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 Address = tuple[str, int]
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 PIECE_BYTES = 64 << 10
 HELD_BYTES = 256 << 10
 """What a delayed direction holds of one connection; a wire has little room."""
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
+NETLINK_HEADER_BYTES = 16
+ANY_STATE = ANY_COOKIE = 0xFFFFFFFF
+INODE_AT = 84
+"""Header, family and state (4), the two ends (48), four words."""
 REPEAT_S = 0.2
 """What a lost segment costs on a quiet connection: the least time after which Linux sends it again."""
 
@@ -49,10 +56,10 @@ class Way:
 
 class Network:
     """Proxies in front of all nodes. `doors`: node → (where its peers think it listens, where it listens) of each of its ports; `who`: the
-    node that holds the other end of a connection from this address, None for a stranger, who is turned away."""
+    node that holds the connection from one address to another, None for a stranger, who is turned away."""
 
     def __init__(
-        self, doors: Mapping[str, Sequence[tuple[Address, Address]]], who: Callable[[Address], str | None], seed: int = 0
+        self, doors: Mapping[str, Sequence[tuple[Address, Address]]], who: Callable[[Address, Address], str | None], seed: int = 0
     ) -> None:
         self._doors = {node: list(of_node) for node, of_node in doors.items()}
         self._who = who
@@ -140,9 +147,14 @@ class Network:
             assert task is not None
             self._connections.add(task)
             try:
-                dialler = self._who(writer.get_extra_info("peername")[:2])
-                if dialler is not None and dialler != dialled:
-                    await self._carry(self._ways[dialler, dialled], self._ways[dialled, dialler], behind, reader, writer)
+                # First, because it is cheap: nobody needs to know who tries to reach a node that is down, again and again.
+                far = await asyncio.open_connection(*behind)
+                try:
+                    dialler = self._who(writer.get_extra_info("peername")[:2], writer.get_extra_info("sockname")[:2])
+                    if dialler is not None and dialler != dialled:
+                        await self._carry(self._ways[dialler, dialled], self._ways[dialled, dialler], (reader, writer), far)
+                finally:
+                    far[1].transport.abort()
             except (OSError, asyncio.CancelledError):
                 pass  # a side that is gone, or `reset`: the other side learns it the same way
             finally:
@@ -151,20 +163,14 @@ class Network:
 
         return accept
 
-    async def _carry(self, there: Way, back: Way, behind: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, there: Way, back: Way, near: Ends, far: Ends) -> None:
         """One connection, until both directions have ended or one fails."""
-        # A connection is made by segments in both directions.
-        await there.opened.wait()
-        await back.opened.wait()
-        far_reader, far_writer = await asyncio.open_connection(*behind)
         try:
             async with asyncio.TaskGroup() as directions:
-                directions.create_task(self._pump(reader, far_writer, there))
-                directions.create_task(self._pump(far_reader, writer, back))
+                directions.create_task(self._pump(near[0], far[1], there))
+                directions.create_task(self._pump(far[0], near[1], back))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        finally:
-            far_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
         """Carry one direction of one connection; the order of bytes never changes."""
@@ -209,19 +215,24 @@ class Network:
         return now + late
 
 
-def holder(address: Address, pids: Mapping[str, int]) -> str | None:
-    """Which of some processes has a TCP socket with this local address; read from /proc."""
-    port = f":{address[1]:04X}"
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[1].endswith(port):
-                inodes.add(f"socket:[{fields[9]}]")
+def holder(own: Address, other: Address, pids: Mapping[str, int]) -> str | None:
+    """Which of some processes has the TCP connection (IPv4) from its `own` address to the `other`."""
+    name = f"socket:[{_inode(own, other)}]"
     for node, pid in pids.items():
-        with contextlib.suppress(OSError):  # the process may be ending
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    if os.readlink(descriptor) in inodes:
-                        return node
+        with contextlib.suppress(OSError):  # the process may be ending, its files may be closing
+            descriptors = f"/proc/{pid}/fd"
+            if any(os.readlink(f"{descriptors}/{number}") == name for number in os.listdir(descriptors)):
+                return node
     return None
+
+
+def _inode(own: Address, other: Address) -> int | None:
+    """The inode of one socket, asked of the kernel directly (sock_diag(7)): /proc/net/tcp costs milliseconds, however short it is."""
+    ends = struct.pack("!HH4s12x4s12x", own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]))
+    request = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE) + ends + struct.pack("=4xII", ANY_COOKIE, ANY_COOKIE)
+    header = struct.pack("=IHHII", NETLINK_HEADER_BYTES + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.send(header + request)
+        answer = kernel.recv(4096)
+    _, kind = struct.unpack_from("=IH", answer)
+    return struct.unpack_from("=I", answer, INODE_AT)[0] if kind == SOCK_DIAG_BY_FAMILY else None

@@ -57,7 +57,7 @@ def bad_disks(bad_disk: Path) -> type[BadDisks]:
     return type("BadDisksHere", (BadDisks,), {"library": bad_disk})
 
 
-@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
 def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path: Path, bad_disks: type[BadDisks], role: str) -> None:
     """The sync after it would have succeeded: it is never asked. The node ends with its own status, and comes back by log and peers."""
     with faulty(tmp_path, kind=bad_disks) as cluster:

@@ -16,7 +16,7 @@ from tests.faults.histories import History
 
 pytestmark = pytest.mark.slow
 
-STARTS = 6
+STARTS = 4
 RECOVERY_MAX_S = 5.0
 
 

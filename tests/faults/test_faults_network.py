@@ -17,11 +17,11 @@ from tests.faults.histories import History, Sender
 
 pytestmark = pytest.mark.slow
 
-HELD_S = 2.5
+HELD_S = 2.0
 """How long a partition lasts at least: several election time-outs."""
-SETTLE_S = 2.0
-RATE_S = 2.0
-FLAPS = 8
+SETTLE_S = 1.2
+RATE_S = 1.0
+FLAPS = 6
 
 
 def test_an_isolated_leader_is_replaced_and_acknowledges_nothing(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture
 def network(echo: Echo) -> Iterator[Network]:
-    network = Network({"a": [], "b": [((HOST, echo.port), ("127.0.0.1", echo.port))]}, lambda _: "a", seed=1)
+    network = Network({"a": [], "b": [((HOST, echo.port), ("127.0.0.1", echo.port))]}, lambda *_: "a", seed=1)
     yield network
     network.close()
 
@@ -168,10 +168,11 @@ def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connect
 def test_the_holder_of_a_connection_is_found(echo: Echo) -> None:
     """By the port of its end, among the processes asked about; nobody else is taken for it."""
     with dial_directly(echo) as connection:
-        address = connection.getsockname()
-        assert holder(address, {"me": os.getpid()}) == "me"
-        assert holder(address, {"init": 1}) is None
-        assert holder(address, {"gone": 1 << 22}) is None
+        ends = connection.getsockname(), connection.getpeername()
+        assert holder(*ends, {"me": os.getpid()}) == "me"
+        assert holder(*ends, {"init": 1}) is None
+        assert holder(*ends, {"gone": 1 << 22}) is None
+    assert holder(("127.0.0.1", 1), ("127.0.0.1", 2), {"me": os.getpid()}) is None
 
 
 def dial_directly(echo: Echo) -> socket.socket:
