@@ -344,8 +344,8 @@ class Node:
     def _view_changed(self, group: str, view: GroupView) -> None:
         """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
         former, self._views[group] = self._views.get(group), view
-        if view.members is not None and (former is None or former.members != view.members):
-            self._book.name(group, view.members.incarnations)
+        if former is None or former.incarnations != view.incarnations:
+            self._book.name(group, view.incarnations)
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()

@@ -402,3 +402,6 @@ class GroupView:
     statistics: dict[str, Any]
     members: GroupMembers | None = None
     """As of the applied index; None before the group's first record is applied."""
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    """Node → the directory that the configuration in effect names: that of the log's newest membership record, applied or not. Whoever
+    hears packets goes by it: the record that takes a directory in can be committed by the very node it belongs to."""

@@ -349,7 +349,7 @@ class Group:
             turn.done += self._reads.stalled()
         if turn.full or turn.stalled:
             turn.wake(turn.now_ns + _RETRY_NS)
-        seen = (self.replicator.leader, self.replicator.term, self.leader.serving)
+        seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
         return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls())
@@ -373,6 +373,7 @@ class Group:
             queue_ends=self.machine.queue_ends(),
             statistics=self.statistics(),
             members=self.machine.members,
+            incarnations=self.replicator.members.incarnations,
         )
 
     def statistics(self) -> dict[str, Any]:

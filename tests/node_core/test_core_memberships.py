@@ -63,6 +63,17 @@ def test_the_answer_waits_for_the_commit() -> None:
     assert isinstance(bench.done[call.token], MembersChanged) and known(bench).learners == {"n4"}
 
 
+def test_a_directory_is_named_as_soon_as_its_record_is_appended() -> None:
+    """Outsiders hear whom the configuration in effect names: the one who commits the record may be the one it takes in."""
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    output = bench.turn(ChangeMembers(next(bench.tokens), "add", "n4", "dir-4"))
+    assert output.view is not None and output.view.incarnations == {"n4": "dir-4"} and known(bench).learners == frozenset()
+    bench.replicator.members, bench.replicator.members_index = THREE, -1
+    output = bench.turn()
+    assert output.view is not None and output.view.incarnations == {}
+
+
 def test_leadership_lost_before_the_commit_leaves_the_outcome_unknown() -> None:
     bench = leading()
     bench.replicator.commit_at_once = False
