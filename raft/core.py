@@ -314,16 +314,27 @@ class Core:
     def admitted(self) -> bool:
         """A vote or a copy counts only if its loss would be noticed: the members name this very directory, or, where they name none, all
         other voters have met it."""
-        named = self.members.incarnations.get(self.config.node)
+        return self._admitted_by(self.members)
+
+    def _admitted_by(self, members: Members) -> bool:
+        named = members.incarnations.get(self.config.node)
         return self.met_by_all if named is None or not self.config.incarnation else named == self.config.incarnation
 
     def _counts(self) -> bool:
         """Whether this copy may count: a voter's; or of one that is being removed, until that is committed; or of a learner for certain,
         which may have been made a voter since. An uncommitted learner may be a voter whose old promises are forgotten."""
         node, pending = self.config.node, self.configurations.latest_index > self.commit_index
-        if not self.admitted:
+        if node in self.members.voters or (node in self.members.learners and not pending):
+            return self.admitted
+        return self._leaves()
+
+    def _leaves(self) -> bool:
+        """A voter that is being removed, until that is committed. It was this very directory that voted: a new one in its place never
+        counts for what was promised by the lost one, on whose account a candidate without that entry may have been elected."""
+        node, before = self.config.node, self.configurations.before
+        if self.configurations.latest_index <= self.commit_index or node in self.members.voters or node not in before.voters:
             return False
-        return node in (*self.members.voters, *(self.configurations.before.voters if pending else self.members.learners))
+        return self._admitted_by(before) and (node not in self.members.incarnations or self.admitted)
 
     def _may_vote(self, request: VoteRequest) -> bool:
         """Whose copy counts; and whom the candidate's members name by this very directory: it was made a voter by an entry that is not here
@@ -333,13 +344,11 @@ class Core:
 
     def _may_campaign(self) -> bool:
         """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
-        return self.admitted and self._resting_role() is Role.FOLLOWER
+        return self._resting_role() is Role.FOLLOWER and self._counts()
 
     def _resting_role(self) -> Role:
         """What this replica is when it neither leads nor campaigns."""
-        node, pending = self.config.node, self.configurations.latest_index > self.commit_index
-        votes = node in self.members.voters or (pending and node in self.configurations.before.voters)
-        return Role.FOLLOWER if votes else Role.LEARNER
+        return Role.FOLLOWER if self.config.node in self.members.voters or self._leaves() else Role.LEARNER
 
     def _may_commit(self, index: int) -> bool:
         """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""

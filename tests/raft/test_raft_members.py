@@ -365,6 +365,37 @@ def test_a_wiped_voter_does_not_vote_as_its_former_self() -> None:
     assert said(wiped, 10 * LATER) == [] and wiped.term == 0
 
 
+def returned(*runs: tuple[int, Members], commit: int) -> Core:
+    """Voter `a` lost its directory a1; a2 has the log that tells of it, entry 2 of term 4, and knows what is committed up to `commit`."""
+    view = LogView([(0, 0), (1, 4)], 2)
+    return Core(RaftConfig("a", (), 2, incarnation="a2"), view, HardState(4), Random(1), 0, commit, admitted=False, configurations=runs)
+
+
+@pytest.mark.parametrize("before", [{}, {"a": "a1"}])
+@pytest.mark.parametrize("kind", [Change.RETURN, Change.DEMOTE])
+def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(kind: Change, before: dict[str, str]) -> None:
+    """§4.1: until the entry that ends its old promises is committed, a candidate without that entry may have asked the lost directory in
+    this very term already. With its second vote two would lead one term; and it must not campaign or count as what it was."""
+    voters = tuple("abcde")
+    after = Members(tuple("bcde"), frozenset("a"), {"a": "a2"}, frozenset("a") if kind is Change.RETURN else frozenset())
+    raft = returned((-1, Members(voters, incarnations=before)), (2, after), commit=1)
+    raft.tick(LATER)
+    raft.step(VoteRequest("e", "a", 6, False, 2, 5), LATER)
+    assert (said(raft), raft.role, raft.refused["no-voter"]) == ([], Role.LEARNER, 1)
+    follow(raft, Append("e", "a", 6, 1, 2, 4, 1), LATER)
+    raft.step(Append("e", "a", 6, 2, 2, 4, 1), LATER)
+    (reply,) = [message for message in said(raft) if isinstance(message, AppendReply)]
+    assert (reply.received, reply.provisional) == (2, True)
+
+
+def test_4_2_2_a_voter_that_joined_is_still_needed_while_it_is_removed() -> None:
+    """§4.2.2: the members before the change name its directory, whether or not everybody has met it."""
+    before = Members(tuple("ab"), incarnations={"a": "a2"})
+    raft = returned((1, before), (2, Members(("b",))), commit=1)
+    raft.step(VoteRequest("b", "a", 6, False, 2, 4, incarnation=""), LATER)
+    assert said(raft) == [VoteReply("a", "b", 6, False, True)]
+
+
 def test_a_directory_that_the_members_replaced_is_never_admitted_again() -> None:
     """An old backup of a voter that has returned with another directory since."""
     runs = [(-1, ABC), (1, Members(VOTERS, incarnations={"a": "new"}))]
