@@ -445,9 +445,11 @@ class Core:
         self._messages.append(VoteReply(self.config.node, request.sender, term, request.pre, granted))
 
     def _on_vote_reply(self, reply: VoteReply, now_ns: int) -> None:
+        if self.role is not Role.CANDIDATE:
+            return None
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._become_follower(reply.term, None, now_ns, self._reason_to_yield(reply.sender))
-        if self.role is not Role.CANDIDATE or reply.pre != self._pre:
+        if reply.pre != self._pre:
             return None
         if reply.granted and reply.term != self.term + int(self._pre):
             return None
@@ -592,10 +594,10 @@ class Core:
     # Leading
 
     def _on_append_reply(self, reply: AppendReply, now_ns: int) -> None:
-        if reply.term > self.term:
-            return self._become_follower(reply.term, None, now_ns, self._reason_to_yield(reply.sender))
         if self.role is not Role.LEADER or reply.term < self.term:
             return None
+        if reply.term > self.term:
+            return self._become_follower(reply.term, None, now_ns, self._reason_to_yield(reply.sender))
         peer = self.peers[reply.sender]
         if not peer.admit(reply, self._round):
             self.refused["former-life"] += 1

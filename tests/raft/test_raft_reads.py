@@ -156,6 +156,26 @@ def test_6_4_1_who_confirmed_a_round_refuses_others_as_long_as_the_lease() -> No
     assert raft.config.timing.election_min_ns - LEASE == raft.config.timing.election_min_ns // 10
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        VoteReply("c", "a", 3, True, False),
+        VoteReply("c", "a", 3, False, False),
+        AppendReply("c", "a", 3, 0, 1, True, -1, -1),
+    ],
+)
+def test_6_4_1_a_late_answer_does_not_end_the_promise(late: VoteReply | AppendReply) -> None:
+    """§6.4.1: an answer to what this voter asked in a former role, from a candidate of a later term, must not make it forget that it hears
+    a leader: that candidate's own request comes next, and the leader's lease rests on its refusal."""
+    raft = core([1])
+    follow(raft, append(1, 1), LATER)
+    raft.take(LATER)
+    raft.step(late, LATER)
+    raft.step(VoteRequest("c", "a", 3, False, 5, 5), LATER + LEASE)
+    assert [m.granted for m in said(raft, LATER + LEASE) if isinstance(m, VoteReply)] == [False]
+    assert (raft.term, raft.leader) == (2, "b")
+
+
 class Reading(Cluster):
     """Reads of both kinds all the time. What a lease or a round proves must cover everything that anybody has committed: by then, or, for
     ReadIndex, when it was asked."""

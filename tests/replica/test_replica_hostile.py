@@ -24,7 +24,7 @@ from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply, VoteRequest
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.transfer import Cause
 
@@ -291,7 +291,7 @@ def test_a_term_at_the_end_of_its_range_is_refused() -> None:
             with pytest.raises(BadPacket, match="out of bounds"):
                 decode(packet, "n2")
     driver = Driver(core(), Random(1))
-    driver.arrive(encode(VoteReply("n2", "n1", TERM_MAX, False, False)), "n2")
+    driver.arrive(encode(VoteRequest("n2", "n1", TERM_MAX, False, 0, 0)), "n2")
     assert driver.turn() and driver.raft.term == TERM_MAX
     driver.now_ns += LATER
     driver.raft.tick(driver.now_ns)
