@@ -338,6 +338,19 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
     assert isinstance(raft.propose_members(due, LATER), Members)
 
 
+def test_answers_of_the_lost_directory_promote_nobody() -> None:
+    """One that was on its way when the new directory was taken in lacks the entry that says so: whoever holds that is the new one."""
+    raft = leading()
+    before = AppendReply("c", "a", 2, raft._round, 1, False, 1, 1)
+    assert change(raft, Change.RETURN, "c", "c2") is None
+    commit(raft, "b")
+    raft.step(before, LATER)
+    send(raft)
+    assert raft.peers["c"].next_index > raft.log.end_index and raft.due_change(LATER) is None
+    raft.step(AppendReply("c", "a", 2, raft._round, 77, False, 2, 2), LATER)
+    assert raft.due_change(LATER) is not None
+
+
 def test_a_replica_joins_with_an_empty_log() -> None:
     """It knows nobody, follows whoever leads, calls its copy provisional, and is a learner for certain once its entry is committed."""
     raft = Core(RaftConfig("d", (), 1, incarnation="d1"), LogView(), HardState(), Random(1), 0, admitted=False)
