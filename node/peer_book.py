@@ -118,6 +118,12 @@ class PeerBook:
         else:
             self.told.pop((group, node), None)
 
+    def hears(self, group: str, node: str, incarnation: str | None) -> bool:
+        """Whether packets of the group are taken from a stream that was opened from this directory; None: its greeting told of none.
+
+        A stream of a former directory may still stand when the node has greeted with another, which counts, where we dialled it."""
+        return (group, node) not in self.barred and incarnation in (None, self.presented.get(group, {}).get(node, incarnation))
+
     def name(self, group: str, incarnations: Mapping[str, str]) -> None:
         """The directories that the group's membership record names."""
         with self._lock:

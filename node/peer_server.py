@@ -86,7 +86,7 @@ class PeerServer:
         self._greetings += 1
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
-                peer, boot_id = await self._greet(context)
+                hello = await self._greet(context)
         except Refused as refusal:
             await self._refuse(context, refusal)
             return
@@ -95,15 +95,15 @@ class PeerServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no valid greeting")
         finally:
             self._greetings -= 1
-        await self._session(peer, boot_id, context)
+        await self._session(hello, context)
 
-    async def _greet(self, context: Any) -> tuple[str, str]:
+    async def _greet(self, context: Any) -> peer_pb2.Hello:
         nonce = secrets.token_bytes(NONCE_BYTES)
         await context.write(frame([peer_pb2.PeerMessage(challenge=peer_pb2.Challenge(nonce=nonce))]))
-        hello = only(await read(context, GREETING_BYTES), "hello")
+        hello: peer_pb2.Hello = only(await read(context, GREETING_BYTES), "hello")
         await asyncio.to_thread(self._greeter.check_hello, nonce, hello, self._alive(hello.node))
         await context.write(frame([peer_pb2.PeerMessage(hello_reply=self._greeter.reply(hello))]))
-        return str(hello.node), str(hello.boot_id)
+        return hello
 
     def _alive(self, node: str) -> str | None:
         """The boot id of the process that speaks as this node; None: nobody did lately."""
@@ -117,13 +117,14 @@ class PeerServer:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the other side may be gone already
             await context.write(frame([peer_pb2.PeerMessage(hello_reply=reply)]))
 
-    async def _session(self, peer: str, boot_id: str, context: Any) -> None:
+    async def _session(self, hello: peer_pb2.Hello, context: Any) -> None:
         """Serve one authenticated stream; a newer one of the same peer ends it."""
+        peer = hello.node
         former = self._speakers.get(peer)
         if former is not None:
             former.task.cancel()
-        speaker = _Speaker(boot_id, time.monotonic())
-        session = _Session(peer, speaker, context, self._greeter, self._handler, self._limit_bytes)
+        speaker = _Speaker(hello.boot_id, time.monotonic())
+        session = _Session(hello, speaker, context, self._greeter, self._handler, self._limit_bytes)
         speaker.task = asyncio.create_task(session.serve(), name=f"session-{peer}")
         self._speakers[peer] = speaker
         try:
@@ -148,9 +149,10 @@ class _Session:
     """One incoming stream after its greeting."""
 
     def __init__(
-        self, peer: str, speaker: _Speaker, context: Any, greeter: Greeter, handler: PeerHandler, limit_bytes: int
+        self, hello: peer_pb2.Hello, speaker: _Speaker, context: Any, greeter: Greeter, handler: PeerHandler, limit_bytes: int
     ) -> None:
-        self._peer = peer
+        self._peer = peer = hello.node
+        self._directories = {group.group: group.incarnation for group in hello.groups}
         self._speaker = speaker
         self._context = context
         self._greeter = greeter
@@ -178,10 +180,10 @@ class _Session:
             for message in received.messages:
                 if message.HasField("replication"):
                     item = message.replication
-                    if (item.group, self._peer) in self._greeter.book.barred:
-                        metrics.PEER_PACKETS_BARRED.labels(self._peer, item.group).inc()
-                    else:
+                    if self._greeter.book.hears(item.group, self._peer, self._directories.get(item.group)):
                         packets.append((item.group, self._peer, PeerPacket(item.header, item.payload)))
+                    else:
+                        metrics.PEER_PACKETS_BARRED.labels(self._peer, item.group).inc()
                 else:
                     self._take(message)
             if packets:

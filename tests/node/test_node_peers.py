@@ -242,6 +242,24 @@ def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_pa
     asyncio.run(main())
 
 
+def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(tmp_path: Path) -> None:
+    """Both are alive: the old one dialled us, and the one that the group has taken in answers where we dial."""
+
+    async def main() -> None:
+        two = greeter(tmp_path, "n2")
+        async with pair(tmp_path, two=two) as (link, here, there, _, _):
+            await here.until(lambda: link.up)
+            new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
+            two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+            two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
+            assert not two.book.barred
+            link.send_packet("g1", PeerPacket(b"h"))
+            assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+            assert not there.packets_seen
+
+    asyncio.run(main())
+
+
 def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(tmp_path: Path) -> None:
     """The peer proves who it is to the fresh directory, and tells which one it has recorded: it is known then, but it does not know us."""
     one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
