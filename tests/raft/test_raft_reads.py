@@ -109,6 +109,25 @@ def test_6_4_1_a_lease_runs_from_the_sending_of_the_answered_round() -> None:
     assert raft.lease_index(sent_ns + LEASE) is None
 
 
+def test_6_4_1_an_answer_to_an_earlier_round_confirms_no_later_one() -> None:
+    """§6.4.1: a round that went out after the last confirmed one may still be unheard when the answer to one between them comes in."""
+    raft = leading()
+    heard(raft, "b", 1)
+    sent: list[int] = []
+    for beat in (1, 2, 3):
+        now_ns = LATER + beat * 100 * MS
+        raft.tick(now_ns)
+        sent += [m.round for m in raft.take(now_ns).messages if isinstance(m, Append) and m.to == "b"]
+        if beat == 2:
+            raft.step(AppendReply("b", "a", 2, sent[0], 1, False, 1, 1), now_ns)
+    assert len(sent) == 3
+    raft.step(AppendReply("b", "a", 2, sent[1], 1, False, 1, 1), LATER + 300 * MS)
+    assert raft.lease_index(LATER + 100 * MS + LEASE - 1) == 1
+    assert raft.lease_index(LATER + 100 * MS + LEASE) is None
+    raft.step(AppendReply("b", "a", 2, sent[2], 1, False, 1, 1), LATER + 400 * MS)
+    assert raft.lease_index(LATER + 300 * MS + LEASE - 1) == 1
+
+
 def test_6_4_1_a_told_target_ends_the_lease_for_the_whole_term() -> None:
     """§6.4.1 with §3.10: its requests for votes override what voters promised, and may come after the handover was given up."""
     raft = leading()
