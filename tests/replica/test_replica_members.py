@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node.core.ports import NotLeader
 from ledgermq.node.core.ranges import tail_of
-from ledgermq.node.core.replica_boot import alone, membership_entries, record_in
+from ledgermq.node.core.replica_boot import alone, configurations, membership_entries, record_in
 from ledgermq.node.core.replica_wire import encode_append
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, seal, verify_range
@@ -54,6 +54,18 @@ def test_a_change_is_a_record_of_its_own_on_every_replica(trio: Trio) -> None:
     trio.crash("n2")
     trio.restart("n2")
     assert trio["n2"].replica.members == expected
+
+
+def test_a_start_reads_every_record_behind_what_the_snapshot_knows(trio: Trio) -> None:
+    """From the very next entry on, and none at or before it."""
+    leader = trio.elect("n1")
+    trio.propose(leader, messages(3))
+    change(trio, leader, Change.ADD, JOINER, "i4")
+    index, members = leader.replica.members_index, leader.replica.members
+    before = Members(NAMES)
+    for applied, found in ((index - 2, [index]), (index - 1, [index]), (index, [])):
+        known = (applied, members if applied == index else before)
+        assert list(configurations(leader.log, known)) == [known, *((at, members) for at in found)]
 
 
 def test_ranges_end_before_a_membership_entry_and_hold_nothing_beside_one(trio: Trio) -> None:
