@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.config import BrokerGroup, NodeConfig
@@ -104,6 +104,11 @@ class Hosted:
     state_directory: str
     others: frozenset[str]
     """The group's other voters: only when each of them has met this directory does the replica take part."""
+
+    def met_by_all(self, met_by: Iterable[str]) -> bool:
+        """Whether peers vouch for this directory. Where the configuration lists no other voter nobody does: a directory that begins the
+        group takes part from its opening on, and one that joins what has grown since waits for the record that names it."""
+        return bool(self.others) and self.others <= set(met_by)
 
 
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:

@@ -442,8 +442,8 @@ class Node:
 
     def _admit(self) -> None:
         """A peer has just accepted this node: where it was the last voter missing, the replica takes part from now on."""
-        for group in self._hosted:
-            if not self._not_met_by(group):
+        for group, hosted in self._hosted.items():
+            if hosted.met_by_all(self._book.met_by[group]):
                 self.engine.admit(group)
 
     def _obstacles(self, group: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -338,6 +339,19 @@ def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None
         hosted.turn(late, 0, [], [], [(output.sync, None)])
     assert not hosted.running.replicator.members.voters and hosted.status().state == "joining"
     hosted.close()
+
+
+def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
+    """The first node of a group of one, which others have joined since, lost its directory. Copied from them, the first entry of the log
+    names it as the only voter: did it count by that, it would elect itself beside the members that are left."""
+    tree = yaml.safe_load(config.EXAMPLE)
+    nodes = {**tree["nodes"], "n9": {**tree["nodes"]["n1"], "host": "127.0.0.9"}}
+    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB"}]
+    hosted = open_groups(config.validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
+    assert hosted.group.running.replicator.status().extra["admitted"] == 0
+    assert not hosted.met_by_all([]) and not hosted.met_by_all(["n9"])
+    assert replace(hosted, others=frozenset(["n9"])).met_by_all(["n9", "n8"])
+    hosted.group.close()
 
 
 def test_replica_takes_part_once_every_other_voter_has_met_its_directory(tmp_path: Path) -> None:
