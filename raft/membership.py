@@ -2,7 +2,7 @@
 
 A configuration is in effect as soon as its entry is appended, and gone when that entry is cut off again. Any two majorities of neighbouring
 configurations share a voter, because they differ in one voter at most; so a change begins only when the one before is committed. Here live
-these values and this arithmetic; whether a leader may change anything now is `core.py`'s to say.
+these values and this arithmetic; whether a leader may change anything now is `changing.py`'s to say.
 """
 
 from __future__ import annotations

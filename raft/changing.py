@@ -1,0 +1,97 @@
+"""Changing the members of a group, one at a time (Raft dissertation ch. 4): what a leader may propose now, and what follows from it.
+
+In effect when appended, and undone when cut off. A change is proposed only when the one before and an entry of this term are committed,
+and never if it could stop the group. `membership.py` holds the values and their arithmetic.
+"""
+
+from __future__ import annotations
+
+from ledgermq.proto.types import Role
+from ledgermq.raft.config import Members
+from ledgermq.raft.handing_over import HandingOver
+from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.messages import Extent
+from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.quorum import majority
+from ledgermq.raft.transfer import Cause, Reason
+
+
+class Changing(HandingOver):
+    """Proposals of members, and what becomes of a leader that is none any more."""
+
+    def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
+        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so now, for
+        people."""
+        assert self.role is Role.LEADER, self
+        self._now_ns = now_ns
+        if self.handover is not None or not self.accepting:
+            return "leadership is being handed over; ask the next leader"
+        if not self._may_commit(self.commit_index):
+            return f"this leader has not committed an entry of its term {self.term} yet; ask again"
+        if self.configurations.latest_index > self.commit_index:
+            return f"the change before, entry {self.configurations.latest_index}, is not committed yet; ask again"
+        members = changed(self.members, change)
+        if isinstance(members, str):
+            return members
+        if change.kind is Change.PROMOTE and (lag := self._lag(change.node, now_ns)):
+            return lag
+        return self._would_stall(members, now_ns) or members
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        """Leader only: a learner that voted before it lost its directory, and has caught up: it is to be a voter again."""
+        if self.role is not Role.LEADER:
+            return None
+        for node in sorted(self.members.returning):
+            change = MemberChange(Change.PROMOTE, node, reason=f"{node} has caught up with a new directory")
+            if isinstance(self.propose_members(change, now_ns), Members):
+                return change
+        return None
+
+    def _lag(self, node: str, now_ns: int) -> str | None:
+        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it."""
+        peer = self.peers[node]
+        if objection := self._objection(peer, now_ns):
+            return objection
+        if peer.stage is Stage.FLOWING and peer.next_index > self.log.end_index:
+            return None
+        lag = self.log.end_index - peer.received
+        return f"{node} is {lag} entries behind entry {self.log.end_index}, the end of the log; promote it once it has caught up"
+
+    def _would_stall(self, members: Members, now_ns: int) -> str | None:
+        """Whether the new voters could not even commit the change: a majority of them must be there."""
+        there = [voter for voter in members.voters if voter == self.config.node or self._is_there(self.peers[voter], now_ns)]
+        needed = majority(len(members.voters))
+        if len(there) >= needed:
+            return None
+        silent = ", ".join(voter for voter in members.voters if voter not in there)
+        return (
+            f"this would lose the quorum: {needed} of the voters {', '.join(members.voters)} are needed, and {silent} cannot be heard; "
+            "nothing could be committed any more, not even this change"
+        )
+
+    def _is_there(self, peer: Peer, now_ns: int) -> bool:
+        return peer.boot_id is not None and not peer.provisional and now_ns - peer.contact_ns < self.config.timing.election_max_ns
+
+    def _change_members(self, extent: Extent, members: Members) -> None:
+        """A leader's own change is in effect at once. Who is removed hears of it for a little while longer, so that it rests in peace."""
+        assert extent.first_index == extent.last_index, extent
+        before = self.members.incarnations
+        self.configurations.append(extent.first_index, members)
+        for node, peer in self.peers.items():
+            peer.removed_by = None if node in members.nodes else peer.removed_by or extent.first_index
+            if node in members.incarnations and before.get(node) != members.incarnations[node]:
+                peer.rename(extent.first_index, self._round)
+        for node in members.nodes:
+            if node != self.config.node and node not in self.peers:
+                self.peers[node] = Peer(node, self.log.end_index + 1, self._now_ns)
+
+    def _retire(self, now_ns: int) -> None:
+        """A leader that is no voter any more leads until that is committed (dissertation §4.2.2); then it hands over, or just stops."""
+        if self.config.node in self.members.voters or self.configurations.latest_index > self.commit_index or self.handover is not None:
+            return
+        successor = None if self._retiring else self.best_successor(now_ns)
+        if successor is None:
+            self._become_follower(self.term, None, now_ns, Reason(Cause.REMOVED))
+        else:
+            self.transfer(successor, Cause.REMOVED, now_ns, self.config.timing.election_max_ns)
+            self._retiring = True
