@@ -190,7 +190,8 @@ class Histories:
         at = {value: offset for offset, value in enumerate(values.tolist())}
         found = [(at[send.value], send) for send in self.sends if send.key == key and send.value in at]
         found.sort(key=lambda item: item[0])
-        lasts = [offset + send.count for offset, send in found]
+        # Of a send whose leader fell there may be the first messages only.
+        lasts = [offset + _present(values, offset, send) for offset, send in found]
         sends = [
             # Of an acknowledgement from memory reads need not know yet.
             Send(str(send.value), send.invoked, NEVER if send.returned is None or send.early else send.returned, place)
@@ -220,6 +221,12 @@ class Histories:
         """Batches called durable, and batches called `memory`."""
         early = sum(send.early for send in self.sends)
         return sum(send.returned is not None for send in self.sends) - early, early
+
+
+def _present(values: I64, offset: int, send: Sent) -> int:
+    """How many of a send's messages a queue holds from this offset on."""
+    part = values[offset : offset + send.count]
+    return int(np.count_nonzero(part == np.arange(send.value, send.value + len(part))))
 
 
 _NOTHING: I64 = np.zeros(0, np.int64)
