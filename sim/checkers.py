@@ -49,6 +49,11 @@ class Watched(Protocol):
     def commit_index(self) -> int: ...
 
     @property
+    def quorums(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of voters by one of which what it calls committed may have been counted."""
+        ...
+
+    @property
     def tip(self) -> tuple[int, int, int]:
         """(end index, its term, its chain CRC), kept in memory."""
         ...
@@ -148,11 +153,11 @@ class Checkers:
         if not _has(replica, index, chain):
             raise Violation("ack", f"entry {index} was acknowledged as durable, and {node} lost it")
 
-    def promised(self, node: str, index: int, term: int, durability: str) -> None:
-        """This node tells a client that the log up to here is safe, in the sense of its class."""
+    def promised(self, node: str, index: int, term: int, durability: str, quorums: tuple[tuple[str, ...], ...]) -> None:
+        """This node tells a client that the log up to here is safe, in the sense of its class, by the count of one of `quorums`."""
         if durability != "durable":
             holders = {node, *self.had_by(index, term)}
-            if len(holders) <= len(self.media) // 2:
+            if not _are_enough(holders, quorums):
                 raise Violation("ack", f"entry {index} is acknowledged from memory, but only {sorted(holders)} ever had it")
             return
         chains, terms = self.committed.chains, self.committed.terms
@@ -212,16 +217,16 @@ class Checkers:
         if known >= begin and replica.chain_at(known) != self.committed.chains[known]:
             raise Violation("I3", f"{node} commits another entry {known} than was committed before")
         if leads:
-            self._on_a_majority(commit)
+            self._on_a_majority(commit, replica.quorums)
 
-    def _on_a_majority(self, commit: int) -> None:
-        """I4: commit counts only fsynced copies, and we ask the media, not the nodes."""
+    def _on_a_majority(self, commit: int, quorums: tuple[tuple[str, ...], ...]) -> None:
+        """I4: commit counts only fsynced copies of voters, and we ask the media, not the nodes."""
         last = min(commit, len(self.committed.chains) - 1)
         if last <= self.on_majority:
             return
         pieces = self.committed.pieces(self.on_majority + 1, last)
         holders = [name for name, medium in self.media.items() if _holds(medium, pieces, self.begins.get(name, 0), last)]
-        if len(holders) <= len(self.media) // 2:
+        if not _are_enough(holders, quorums):
             raise Violation("I4", f"entry {last} is called committed, but only {holders or 'no node'} would have it after a power cut")
         self.on_majority = last
 
@@ -231,9 +236,19 @@ class Checkers:
         self.peaks[node, term] = max(end, self.peaks.get((node, term), -1))
         self.begins[node] = replica.begin_index
 
+    def lost(self, node: str) -> None:
+        """The node lost its directory: it trimmed nothing of the next one."""
+        self.begins.pop(node, None)
+
     def had_by(self, index: int, term: int) -> list[str]:
         """The nodes that were ever seen with this entry: two logs that hold an entry of one term hold the same."""
         return [node for node in self.media if self.peaks.get((node, term), -1) >= index]
+
+
+def _are_enough(holders: Iterable[str], quorums: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether a majority of any of these sets of voters is among them."""
+    held = set(holders)
+    return any(len(held.intersection(voters)) > len(voters) // 2 for voters in quorums)
 
 
 def _has(replica: Watched, index: int, chain: int) -> bool:

@@ -28,7 +28,7 @@ STEP_NS = 20 * MS
 KNOWN: dict[str, Kind] = (
     faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS
 )
-BY_NAME = frozenset({"kill-inside", "crash-loop", "full-disk", "trim", "transfer", *faults_media.KINDS})
+BY_NAME = frozenset({"kill-inside", "crash-loop", "full-disk", *faults_group.KINDS, *faults_media.KINDS})
 """Drawn only when they are named."""
 FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}
 

@@ -1,13 +1,26 @@
-"""No faults, but what a group does beside them and must survive under them: trims and transfers (rows 37, 40).
+"""What a group does beside faults and survives them: changes of members, lost directories, transfers, trims (rows 33, 34, 37, 40).
 
-Here lives which of it is asked for when. Whether it is granted is the product's affair.
+Here lives which of it is asked for when. Whether it is granted is the product's affair; whether a directory can be spared is the world's.
 """
 
 from __future__ import annotations
 
-from ledgermq.sim.faults_kind import Kind, a_node, target
-from ledgermq.sim.plan import FaultEvent
+from collections.abc import Sequence
+from functools import partial
+
+from ledgermq.node.core.calls import MembersKind
+from ledgermq.sim.faults_kind import FOLLOWER, Kind, a_node, a_while, lasting, own_chance, target
+from ledgermq.sim.network import Chance
+from ledgermq.sim.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.world import World
+
+JOINERS_MAX = 2
+"""So many nodes join in a run."""
+ASKED = 4
+"""A promotion is asked for so often: a learner has to catch up first."""
+SILENT_MS = 200
+CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
+_DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
 
 
 def trim(world: World, event: FaultEvent) -> None:
@@ -20,7 +33,79 @@ def transfer(world: World, event: FaultEvent) -> None:
         world.transfer(name)
 
 
+def change(world: World, event: FaultEvent) -> None:
+    """One of the nodes to which the change can be made now, the leader among them."""
+    kind = next((known for known in CHANGES if known == event.text("change")), None)
+    if kind is None:
+        raise PlanError(f"members cannot be changed by {event.text('change')!r}; known: {', '.join(CHANGES)}")
+    members = world.members()
+    if members is None:
+        return
+    of = {
+        "add": sorted(set(world.names) - set(members.nodes)),
+        "promote": sorted(members.learners),
+        "demote": sorted(members.voters),
+        "remove": sorted(members.nodes),
+    }[kind]
+    if of:
+        world.change_members(kind, of[own_chance(event).randrange(len(of))])
+
+
+def wipe(world: World, event: FaultEvent) -> None:
+    name = target(world, event)
+    if name is not None and world.wipe(name):
+        world.after(event.number("for_ns"), partial(world.start, name))
+
+
+def join(world: World, event: FaultEvent) -> None:
+    """A node begins with nothing, becomes a learner, and a voter when it has caught up."""
+    if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
+        return
+    name, pace = world.join(), event.number("for_ns")
+    for at in range(ASKED):
+        world.after((at + 1) * pace, partial(_ask, world, "add", name))
+        world.after((at + 2) * pace, partial(_ask, world, "promote", name))
+
+
+def _ask(world: World, kind: MembersKind, name: str) -> None:
+    """Ask for what is not so yet."""
+    members = world.members()
+    if members is None or world.healed or name in members.voters or (kind == "add") == (name in members.learners):
+        return
+    world.change_members(kind, name)
+
+
+def leave_behind(world: World, event: FaultEvent) -> None:
+    """While a follower is down the others trim as if it had been silent for long."""
+    name = target(world, event)
+    if name is None:
+        return
+    world.crash(name, power=event.flag("power"))
+    down = event.number("for_ns")
+    for part in range(1, 8):
+        world.after(down * part // 8, partial(_trim_for_all, world, event.number("files")))
+    world.after(down, partial(world.start, name))
+
+
+def _trim_for_all(world: World, files: int) -> None:
+    if not world.healed:
+        world.trim(files, SILENT_MS)
+
+
+def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
+    return {"change": _DRAWN[chance.randrange(len(_DRAWN))]}
+
+
 KINDS: dict[str, Kind] = {
     "trim": Kind((40,), "files of the log go that every voter has", lambda c, n: {"files": c.randrange(1, 4)}, trim),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
+    "membership": Kind((33,), "some node is added, promoted, demoted or removed, be it the leader", _draw_change, change),
+    "join": Kind((33,), "a node begins with an empty directory, becomes a learner, then a voter", lasting(200, 1000), join),
+    "wipe-and-return": Kind((34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe),
+    "left-behind": Kind(
+        (40,),
+        "the others trim what a follower lacks while it is down; it is brought the log",
+        lasting(1000, 4000, lambda c, n: {"node": FOLLOWER, "files": c.randrange(1, 4), "power": c.random() < 0.5}),
+        leave_behind,
+    ),
 }

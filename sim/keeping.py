@@ -161,15 +161,16 @@ class Keeper:
                 raise Fenced(f"what a trim leaves could not be removed: {error}") from error
             self._clean_again_ns = now_ns + RETRY_NS
 
-    def trim_record(self, voters: tuple[str, ...], node: str, most: int, now_ms: int) -> TrimRecord | None:
+    def trim_record(self, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0) -> TrimRecord | None:
         """Leader only: what may go of the oldest `most` files, judged as a node's retention does with every file due and every digest
-        known. None when everything is pinned; a snapshot is asked for where that is what it waits for."""
+        known. Members that were silent for `patience_ms` are not waited for (0: all are). None when everything is pinned; a snapshot is
+        asked for where that is what it waits for."""
         book, machine = self._book, self._machine
         while not book.advance():
             continue
         status = self._group.status()
         snapshot_index = self._snapshot_on_disk()
-        pins: list[Pin] = list(follower_pins(book, voters, node, status.peers, status.end_index, 0))
+        pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
         pins += [snapshot_pin(book, node, snapshot_index), *consumer_pins(machine, consumed_queues(machine))]
         files = book.files()
         bases = frozenset(file.base for file in files)

@@ -22,7 +22,7 @@ from ledgermq.node.core.restoring import restore
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BODY_AT
 from ledgermq.proto.types import Identity, Range, Role
-from ledgermq.raft.config import Chance, RaftConfig
+from ledgermq.raft.config import Chance, Members, RaftConfig
 from ledgermq.sim.bugs import Bug, disk_type, group_type, keeper_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
@@ -102,6 +102,12 @@ class Life:
     def tip(self) -> tuple[int, int, int]:
         return self.log.end_index, self.log.end_term, self.log.end_chain
 
+    @property
+    def quorums(self) -> tuple[tuple[str, ...], ...]:
+        """The voters by whom this replica may have counted last: a change that is not committed may have been appended after that."""
+        known = self.replica.core.configurations
+        return (known.latest.voters,) if known.latest_index <= self.commit_index else (known.latest.voters, known.before.voters)
+
     def term_at(self, index: int) -> int:
         return self.log.term_at(index)
 
@@ -120,10 +126,16 @@ class Life:
 
 
 class Medium:
-    """A node's disk through all its lives."""
+    """A node's disk through all its lives, and the next one when it is lost. The directory of a founder begins with the group's first
+    entry, that of a node that joins with nothing."""
 
-    def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE) -> None:
+    def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE, *, founder: bool = True) -> None:
         self.name = name
+        self.founder = founder
+        self.directories = 1
+        """How many directories this node ever had."""
+        self.former: ForgetfulDisk | None = None
+        """What was lost last."""
         self.settings = settings
         self.file_bytes = settings.file_bytes
         self.voters = settings.names
@@ -144,7 +156,7 @@ class Medium:
         self.identity = self._make()
 
     def _make(self) -> Identity:
-        incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name))
+        incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name if self.directories == 1 else f"{self.name} {self.directories}"))
         identity = mint(
             CLUSTER_ID,
             self.settings.group,
@@ -157,7 +169,8 @@ class Medium:
         )
         GroupStore.create(self.disk, self.root, identity)
         store = GroupStore.open(self.disk, self.root, identity)
-        bootstrap(store.log, self.voters, CREATED_MS)
+        if self.founder:
+            bootstrap(store.log, self.voters, CREATED_MS)
         store.close()
         for directory in (self.root, f"{self.root}/state", f"{self.root}/dledger-{self.name}", self.data_directory):
             self.disk.sync_dir(directory)
@@ -168,7 +181,7 @@ class Medium:
         self.sync_failed = False
         self.disk.on_access = self._on_access
         settings = self.settings
-        mode = settings.append or MODES[sorted(self.voters).index(self.name) % len(MODES)]
+        mode = settings.append or MODES[(sorted(self.voters).index(self.name) if self.name in self.voters else 0) % len(MODES)]
         writer = make_writer(mode, buffers=3, buffer_bytes=4096)
         store = GroupStore.open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
         if store.log.fenced is not None:
@@ -183,14 +196,23 @@ class Medium:
         noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
         replica = replica_type(self._bug)(
             settings.group,
-            RaftConfig(self.name, self.voters, boot_id, timing=settings.timing),
+            RaftConfig(
+                self.name,
+                self.voters if self.founder else (),
+                boot_id,
+                timing=settings.timing,
+                incarnation=self.identity.incarnation,
+            ),
             store.log,
             store.hard_state,
             chance,
             now_ns,
             store_host=STORE_HOST,
             commit_index=max(0, machine.applied_index, noted),
+            # At first all founders have met. Who comes later takes part when the log says so.
+            admitted=self.founder and self.directories == 1,
             lazy=settings.lazy,
+            members=_known_members(machine),
         )
         largest = settings.file_bytes - 8
         leads = LeaderSettings(times=settings.times, entry_bytes_max=largest, policy=settings.policy, preferred=settings.preferred)
@@ -203,7 +225,18 @@ class Medium:
             return True
         base = pos - pos % self.file_bytes
         path = f"{self.data_directory}/{base:020d}"
-        return self.disk.on_medium(path, pos - base, len(data)) == data
+        # What the lost directory had may have been counted: without this node's vote nobody leads who lacks it.
+        disks = (self.disk,) if self.former is None else (self.disk, self.former)
+        return any(disk.on_medium(path, pos - base, len(data)) == data for disk in disks)
+
+    def wipe(self) -> None:
+        """The directory is lost, and the node makes a new one. No process runs."""
+        self.former = self.disk
+        self.directories += 1
+        self.repair()
+        self.sync_failed = self.harmed = self.wounded = False
+        self.disk = disk_type(self._bug)()
+        self.identity = self._make()
 
     def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
         """The first entry of the first of these ranges that the log does not hold as it is; None if it holds all. What is durable is looked
@@ -274,3 +307,11 @@ class Medium:
     def free(self) -> None:
         """Space came back."""
         self.disk.capacity_bytes = None
+
+
+def _known_members(machine: Machine) -> tuple[int, Members] | None:
+    """Who they were at the applied index, as a node tells its replica."""
+    members = machine.members
+    if members is None:
+        return None
+    return machine.applied_index, Members(members.voters, members.learners, members.incarnations, members.returning)

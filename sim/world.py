@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.core.calls import Call, Done, Produced, Trim
+from ledgermq.node.core.calls import Call, ChangeMembers, Done, GroupMembers, MembersChanged, MembersKind, Produced, Refused, Returned, Trim
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.proto.types import Role
+from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause
+from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.bugs import Bug
-from ledgermq.sim.checkers import Checkers, Violation
+from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
 from ledgermq.sim.controller import Controller
 from ledgermq.sim.disk import Killed
@@ -103,6 +105,9 @@ class Station:
     life: Life | None = None
     workshop: Workshop | None = None
     """There as long as the process is."""
+    acquaintance: Acquaintance = field(default_factory=Acquaintance)
+    members: frozenset[str] = frozenset()
+    """The group's members as its log named them last."""
     lives: int = 0
     paused_until: int = 0
     wall_offset_ms: int = 0
@@ -139,9 +144,13 @@ class World:
         self.settings = settings or replace(Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes)
         self.names = list(self.settings.names)
         self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
+        for station in self.stations.values():
+            # Founders have all met, in the directories they began with.
+            station.acquaintance.met = {name: other.medium.identity.incarnation for name, other in self.stations.items()}
         log_id = self.stations[self.names[0]].medium.identity.log_id
         self.truth = Truth(log_id, self.settings.file_bytes)
-        self.checkers = Checkers(self.truth, {name: station.medium for name, station in self.stations.items()})
+        self.media: dict[str, OnMedium] = {name: station.medium for name, station in self.stations.items()}
+        self.checkers = Checkers(self.truth, self.media)
         self.histories = Histories(self.truth)
         self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names})
         self.faults: Counter[str] = Counter()
@@ -264,6 +273,7 @@ class World:
         if station.workshop is not None:
             return
         station.workshop = Workshop(station.medium)
+        station.acquaintance.begin()
         self._open(station)
 
     def _open(self, station: Station) -> None:
@@ -302,7 +312,7 @@ class World:
         self.note(f"failed: {error}", station.name)
         try:
             with medium.working():
-                mends = medium.harmed and workshop.mend(error, self.now, self.chance.randrange(1 << 62))
+                mends = medium.harmed and workshop.mend(error, self._others(station), self.now, self.chance.randrange(1 << 62))
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -316,6 +326,29 @@ class World:
             raise Violation("I10", f"{station.name} cannot open its group: {error}") from error
         self._end(station, power=False)
         self.after(SECOND, self.start, station.name)
+
+    def _others(self, station: Station, source: str = "") -> list[str]:
+        """Whom a node asks for bytes: the founders, whom its log named last, and who told it to ask."""
+        return sorted({*self.settings.names, *station.members, source} - {station.name, ""})
+
+    def _install(self, station: Station, source: str, floor_pos: int) -> None:
+        """The log here ends before that of `source` begins: it is brought whole."""
+        workshop = station.workshop
+        assert workshop is not None and station.life is None
+        self.note(f"left behind: the log is fetched, first from {source}", station.name)
+        try:
+            with station.medium.working():
+                workshop.install(source, floor_pos, self._others(station, source), self.now, self.chance.randrange(1 << 62))
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as error:
+            self.note(f"failed: {error}", station.name)
+            self._end(station, power=False)
+            self.after(SECOND, self.start, station.name)
+            return
+        self.coverage["installs"] += 1
+        self._work_soon(station)
 
     def _end(self, station: Station, *, power: bool) -> None:
         """The process ends, whatever it was at."""
@@ -354,6 +387,9 @@ class World:
             self.note(f"cannot be mended: {workshop.refused}", station.name)
             self.coverage["repairs-refused"] += 1
         self._send(station.name, worked.packets)
+        if worked.install_wanted is not None:
+            self._install(station, *worked.install_wanted)
+            return
         if worked.finished:
             self.note("mended", station.name)
             station.medium.wounded = False
@@ -378,6 +414,7 @@ class World:
         """The process is gone, and with it every connection."""
         life, station.life = station.life, None
         assert life is not None
+        station.members = frozenset(life.replica.members.nodes)
         self.coverage["crashes"] += 1
         self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
         self.checkers.dies(station.name, life)
@@ -409,9 +446,13 @@ class World:
             return SYNC_NS
         return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
 
-    def _deliver(self, sender: str, to: str, packet: PeerPacket) -> None:
+    def _deliver(self, sender: str, incarnation: str, to: str, packet: PeerPacket) -> None:
         station = self.stations[to]
-        if is_shipping(packet):
+        if station.life is not None:
+            station.acquaintance.named = station.life.replica.members.incarnations
+        if station.workshop is not None and not station.acquaintance.hears(sender, incarnation):
+            self.coverage["packets-of-replaced-directories"] += 1
+        elif is_shipping(packet):
             if station.workshop is not None:
                 station.workshop.packets.append((sender, packet))
                 self._work_soon(station)
@@ -485,6 +526,12 @@ class World:
             return
         finally:
             medium.busy = False
+        behind, floor_pos = life.group.left_behind, life.log.end_pos
+        if behind is not None and behind[1] > life.log.end_index + 1:
+            self._end(station, power=False)
+            station.workshop = Workshop(medium)
+            self._install(station, behind[0], floor_pos)
+            return
         if duty is not None:
             self.after(self.chance.randrange(*DUTY_NS), self._duty, station, life, duty)
 
@@ -505,11 +552,12 @@ class World:
         self._set_timer(station)
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
+        incarnation = self.stations[name].medium.identity.incarnation
         for to, packet in packets:
             # The bytes leave now: later the map they lie in may say something else.
             sent = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
             for delay in self.network.deliveries(name, to):
-                self.after(delay, self._deliver, name, to, sent)
+                self.after(delay, self._deliver, name, incarnation, to, sent)
 
     def _duty(self, station: Station, life: Life, duty: Duty) -> None:
         """A file is written beside the turns."""
@@ -583,7 +631,16 @@ class World:
         """An answer leaves the cluster: from now on it must hold, whether it reaches anybody or not."""
         outcome = done.outcome
         if isinstance(outcome, Produced):
-            self.checkers.promised(node, outcome.first_index + len(outcome.queue_offsets) - 1, outcome.term, outcome.durability)
+            life = self.stations[node].life
+            assert life is not None
+            last = outcome.first_index + len(outcome.queue_offsets) - 1
+            self.checkers.promised(node, last, outcome.term, outcome.durability, life.quorums)
+        elif isinstance(outcome, MembersChanged):
+            self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
+            self.coverage["membership-changes"] += 1
+        elif isinstance(outcome, Refused) and outcome.reason == "members-refused":
+            self.note(f"members not changed: {outcome.detail}", node)
+            self.coverage["membership-changes-refused"] += 1
         if done.token in self._waiting:
             self.after(self.chance.randrange(*CALL_NS), self._answer, done.token, outcome)
 
@@ -593,7 +650,8 @@ class World:
             waiting[0](outcome)
 
     def _reconcile(self) -> None:
-        """The controller's wishes reach whoever leads."""
+        """The controller's wishes reach whoever leads, and nodes that reach each other know with which directories."""
+        self._greet()
         for station in self.stations.values():
             life = station.life
             if life is not None and life.group.leader.serving:
@@ -604,6 +662,22 @@ class World:
                     self._turn_soon(station)
         self.after(RECONCILE_NS, self._reconcile)
 
+    def _greet(self) -> None:
+        """Every pair of nodes that is connected; who sees another directory than it knows tells its group."""
+        there = [station for station in self.stations.values() if station.workshop is not None and self.now >= station.paused_until]
+        for station in there:
+            known = station.acquaintance
+            for other in there:
+                pair = station.name, other.name
+                if other is not station and self.network.reaches(*pair) and self.network.reaches(*pair[::-1]):
+                    known.greeted(other.name, other.medium.identity.incarnation)
+            life = station.life
+            if life is not None:
+                known.named = life.replica.members.incarnations
+                for node, incarnation in known.returned():
+                    life.calls.append(Returned(node, incarnation))
+                    self._turn_soon(station)
+
     # -- what a plan may ask for ----------------------------------------------------------------------------------------------------
 
     def _leader_lives(self) -> list[tuple[Station, Life]]:
@@ -613,12 +687,13 @@ class World:
             if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
         ]
 
-    def trim(self, files: int) -> None:
-        """Whoever leads records that the log begins up to so many files later, if nothing needs them."""
+    def trim(self, files: int, patience_ms: int = 0) -> None:
+        """Whoever leads records that the log begins up to so many files later, if nothing needs them; members that were silent for
+        `patience_ms` are not waited for (0: all are)."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
-            record = life.keeper.trim_record(tuple(self.names), station.name, files, self.now // MS)
+            record = life.keeper.trim_record(life.replica.members.nodes, station.name, files, self.now // MS, patience_ms)
             if record is not None:
                 self._token += 1
                 life.calls.append(Trim(self._token, record))
@@ -634,6 +709,71 @@ class World:
             self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
             self.coverage["transfers-refused" if refusal else "transfers"] += 1
             self._turn_soon(station)
+
+    def join(self) -> str:
+        """A node that was never here starts with an empty directory; its name."""
+        name = f"j{len(self.names) - len(self.settings.names) + 1}"
+        station = self.stations[name] = Station(name, Medium(name, self.settings, self.bug, founder=False))
+        self.names.append(name)
+        self.media[name] = station.medium
+        self.start(name)
+        return name
+
+    def members(self) -> Members | None:
+        """Of the group, as its newest leader has them; None without one."""
+        led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
+        return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
+
+    def change_members(self, kind: MembersKind, node: str) -> None:
+        """Whoever leads is asked to change the members by one. No operator takes a voter away while another one's directory is lost."""
+        if kind in ("demote", "remove") and not self._all_count():
+            self.note(f"no {kind} of {node} while a directory is lost")
+            return
+        incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
+        for station, life in self._leader_lives():
+            self._token += 1
+            life.calls.append(ChangeMembers(self._token, kind, node, incarnation))
+            self.note(f"asked to {kind} {node}", station.name)
+            self._turn_soon(station)
+
+    def wipe(self, name: str) -> bool:
+        """A node loses its directory, and goes on with another one when it is started. Only where the group must survive it: all members
+        are there and agree about who they are, and no other directory is lost. Returns whether it was so."""
+        station = self.stations[name]
+        if self.healed or not self._can_spare(name):
+            self.note("the directory cannot be spared", name)
+            return False
+        self.note("the directory is lost", name)
+        self.coverage["wiped"] += 1
+        if station.workshop is not None:
+            self._end(station, power=False)
+        station.medium.wipe()
+        station.acquaintance = Acquaintance()
+        self.checkers.lost(name)
+        return True
+
+    def _can_spare(self, name: str) -> bool:
+        members = self.members()
+        if members is None or not self._all_count() or (name in members.voters and len(members.voters) < 3):
+            return False
+        for node in members.nodes:
+            station = self.stations[node]
+            life = station.life
+            if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
+                return False
+        asked = (call for _, life in self._lives() for call in life.calls)
+        return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
+
+    def _all_count(self) -> bool:
+        """Whether each member has the directory that the group goes by, and none is on its way back."""
+        members = self.members()
+        if members is None or members.returning:
+            return False
+        media = [(node, self.stations[node].medium) for node in members.nodes]
+        return all(
+            members.incarnations.get(node) == medium.identity.incarnation if node in members.incarnations else medium.directories == 1
+            for node, medium in media
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------------------------
 
@@ -655,8 +795,8 @@ class World:
         deadline = self.now + HEAL_S * SECOND
         while self._heap and self.now < deadline:
             self._one_event()
-            lives = [station.life for station in self.stations.values()]
-            if all(life is not None and life.machine.applied_index >= goal for life in lives):
+            members = self._in_force()
+            if members and all(life is not None and life.machine.applied_index >= goal for life in members):
                 break
             if self.hopeless and self._refused_by_name():
                 self.coverage["refused-by-name"] += 1
@@ -675,10 +815,10 @@ class World:
         ends: set[tuple[int, int]] = set()
         while self._heap and self.now < deadline:
             self._one_event()
-            lives = self._lives()
-            ends = {(life.end_index, life.machine.applied_index) for _, life in lives}
-            same = len(lives) == len(self.names) and len(ends) == 1 and all(end == applied for end, applied in ends)
-            if same and not self._waiting and (not drains or self._all_acknowledged()):
+            lives = self._in_force()
+            ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
+            same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
+            if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
                 return
         if drains and len(ends) == 1:
@@ -687,7 +827,7 @@ class World:
 
     def _all_acknowledged(self) -> bool:
         """No message is in flight or was never handed out."""
-        machine = self._lives()[0][1].machine
+        machine = next(life for life in self._in_force() if life is not None).machine
         queues = [(CONSUMER_GROUP, topic, queue) for topic, config in machine.topics.items() for queue in range(config.queues)]
         return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
 
@@ -705,10 +845,14 @@ class World:
 
     def _compare_all(self) -> None:
         """All bytes of all replicas up to what each has applied, and all that was derived from them."""
+        members = self._in_force()
         for station in self.stations.values():
             life = station.life
-            assert life is not None
-            self.checkers.still_durable(station.name, life)
+            if life is None:
+                # No member any more, or not yet.
+                continue
+            if life in members:
+                self.checkers.still_durable(station.name, life)
             wrong = station.medium.first_difference(self.truth.pieces(life.begin_index, life.machine.applied_index), life)
             if wrong is not None:
                 raise Violation("I2", f"{station.name} holds other bytes than were committed at entry {wrong}")
@@ -720,6 +864,11 @@ class World:
             self.truth.state(name, index, life.machine.export(self.stations[name].medium.identity.log_id))
             self.truth.compare_queues(name, life.machine, life.store.queues)
         self.histories.finish()
+
+    def _in_force(self) -> list[Life | None]:
+        """The lives of the members, None for one that does not run; nobody without a leader."""
+        members = self.members()
+        return [] if members is None else [self.stations[node].life for node in members.nodes]
 
     def _lives(self) -> list[tuple[str, Life]]:
         return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
@@ -738,6 +887,12 @@ def _place(error: BaseException) -> str:
     """Module and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}" if frames else "nowhere"
+
+
+def _told(members: GroupMembers) -> str:
+    """For people."""
+    learners = f", learners {', '.join(sorted(members.learners))}" if members.learners else ""
+    return f"voters {', '.join(members.voters)}{learners}"
 
 
 def run_ticket(ticket: SyncTicket) -> OSError | None:

@@ -37,11 +37,11 @@ class Found:
 
 
 FOUND: dict[Bug, Found] = {
-    Bug.VOTE_NOT_SYNCED: Found(1),
+    Bug.VOTE_NOT_SYNCED: Found(4),
     Bug.ACK_BEFORE_SYNC: Found(1),
     Bug.OLD_TERM_COMMIT: Found(1),
     Bug.TAIL_NOT_ERASED: Found(13),
-    Bug.ABA_IN_SYNCED: Found(18, ("slow-disks", "depose", "slow-leader", "isolate")),
+    Bug.ABA_IN_SYNCED: Found(17, ("slow-disks", "depose", "slow-leader", "isolate")),
     Bug.CHAIN_NOT_VERIFIED: Found(13),
     Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
     Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
@@ -49,7 +49,7 @@ FOUND: dict[Bug, Found] = {
     Bug.VOTE_FOR_ANY_LOG: Found(21),
     Bug.COMMIT_UNVERIFIED: Found(13),
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
-    Bug.TRIM_WITHOUT_SNAPSHOT: Found(1, ("trim", "kill", "power-cut", "trim"), SMALL),
+    Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
 }
 BUGS = list(FOUND)
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND]

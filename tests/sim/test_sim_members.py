@@ -1,0 +1,68 @@
+"""Members that change, directories that are lost and logs that are brought from peers, under all other faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.sim.faults import FAULTS, acting, schedule
+from ledgermq.sim.network import MS
+from ledgermq.sim.plan import FaultEvent, Plan
+from ledgermq.sim.settings import SMALL_FILE_BYTES
+from ledgermq.sim.world import World
+
+pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
+
+STEPS = 2000
+SEEDS = 12
+MEMBERS = ("membership", "join", "wipe-and-return")
+
+
+def test_members_change_under_all_other_faults() -> None:
+    """Nodes join, vote, stop voting and go, and directories are lost, in any mixture with what else happens: no invariant breaks."""
+    changed = wiped = 0
+    for seed in range(SEEDS):
+        outcome = World(seed).run(STEPS, schedule((*FAULTS, *MEMBERS * (len(FAULTS) // 3))))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        changed += outcome.coverage.get("membership-changes", 0)
+        wiped += outcome.coverage.get("wiped", 0)
+    assert changed > 5
+    assert wiped > 3
+
+
+def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:
+    """Whoever lacks what the others trimmed installs it, whatever ends in the middle of that."""
+    brought = 0
+    for seed in range(SEEDS):
+        outcome = World(seed, file_bytes=SMALL_FILE_BYTES).run(3 * STEPS, schedule(("left-behind", "wipe-and-return", "kill-inside")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        brought += outcome.coverage.get("installs", 0)
+    assert brought > 1
+
+
+def test_a_node_that_joins_replaces_the_leader() -> None:
+    """A node that begins with nothing is added, promoted, and the former leader removed: the others go on without it."""
+    world = World(3)
+    steps = [
+        FaultEvent(1_000 * MS, "join", {"for_ns": 300 * MS, "salt": 1}),
+        FaultEvent(4_000 * MS, "transfer", {"node": "n1", "salt": 2}),
+    ]
+    world.after(6_000 * MS, lambda: world.change_members("remove", "n1"))
+    outcome = world.run(8 * STEPS, acting(Plan(tuple(steps))), until_ns=9_000 * MS)
+    assert outcome.passed, outcome.violation
+    members = world.members()
+    assert members is not None
+    assert members.voters == ("j1", "n2", "n3")
+
+
+def test_a_lost_directory_comes_back_as_a_voter() -> None:
+    """Its packets are not heard before the log names its new directory; then it catches up and votes again, by itself."""
+    world = World(5)
+    plan = Plan((FaultEvent(1_500 * MS, "wipe-and-return", {"node": "leader", "for_ns": 100 * MS, "salt": 1}),))
+    outcome = world.run(4 * STEPS, acting(plan), until_ns=6_000 * MS)
+    assert outcome.passed, outcome.violation
+    members = world.members()
+    assert members is not None
+    assert members.voters == ("n1", "n2", "n3")
+    assert not members.learners
+    assert len(members.incarnations) == 1
+    assert outcome.coverage["packets-of-replaced-directories"] > 0
