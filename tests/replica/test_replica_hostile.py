@@ -106,6 +106,30 @@ def left_behind() -> Core:
     return raft
 
 
+def handing_over() -> Core:
+    """Everything is committed and durable at n2, which was told to campaign; reads wait for a round."""
+    raft = flowing()
+    raft.synced(*raft.sync_begins())
+    raft.step(AppendReply("n2", "n1", 6, raft._round, 70, False, END + 5, END + 5), LATER)
+    raft.read(1, LATER)
+    assert raft.transfer("n2", Cause.OPERATOR, LATER, 1000 * MS) is None
+    push(raft)
+    assert raft.handover is not None and raft.handover.told and not raft.accepting
+    return raft
+
+
+def removing(node: str) -> Core:
+    """A leader that removes this voter, itself perhaps; the entry is not committed yet."""
+    raft = flowing()
+    raft.synced(*raft.sync_begins())
+    raft.step(AppendReply("n2", "n1", 6, raft._round, 70, False, END + 5, END + 5), LATER)
+    members = raft.propose_members(MemberChange(Change.REMOVE, node, "", ""), LATER)
+    assert isinstance(members, Members), members
+    raft.appended(Extent(END + 6, END + 6, 6, 100, membership=True), members=members)
+    push(raft)
+    return raft
+
+
 STAGES: dict[str, Callable[[], Core]] = {
     "follower of nobody": core,
     "follower": following,
@@ -120,6 +144,9 @@ STAGES: dict[str, Callable[[], Core]] = {
     "leader": flowing,
     "leader, trimmed": lambda: flowing(6),
     "leader of one left behind": left_behind,
+    "leader handing over": handing_over,
+    "leader removing a voter": lambda: removing("n3"),
+    "leader removing itself": lambda: removing("n1"),
     "learner": lambda: core(name=LEARNER),
     "joining": lambda: Core(RaftConfig("n1", (), 7, incarnation="this"), LogView(), HardState(), Random(3), 0, admitted=False),
     "not admitted": lambda: core(admitted=False),
@@ -178,6 +205,9 @@ class Driver:
         self.raft, self.chance = raft, chance
         self.now_ns = LATER
         self.sync: tuple[int, int] | None = None
+        self.asked = 1
+        """Reads so far; the first may have been asked before this life."""
+        self.answered: set[int] = set()
 
     def arrive(self, packet: PeerPacket, sender: str) -> None:
         try:
@@ -207,6 +237,10 @@ class Driver:
         if effects.fence is not None:
             assert "(invariant" in effects.fence
             return False
+        for token, index in effects.reads:
+            assert 1 <= token <= self.asked and token not in self.answered, "a read is answered once"
+            assert index is None or index <= effects.commit_index
+            self.answered.add(token)
         for message in effects.messages:
             if isinstance(message, Append):
                 known = self.raft.log.term_at(message.prev_index) is not None
@@ -243,6 +277,13 @@ class Driver:
             self.raft.trimmed(self.raft.log.begin_index + 1)
         elif event < 0.75 and self.raft.role is Role.LEADER:
             self.raft.transfer(self.chance.choice(("n2", "n3", LEARNER)), Cause.OPERATOR, self.now_ns, 1000 * MS)
+        elif event < 0.85:
+            self.asked += 1
+            self.raft.read(self.asked, self.now_ns)
+            index = self.raft.lease_index(self.now_ns)
+            assert index is None or (self.raft.role is Role.LEADER and index == self.raft.commit_index)
+        elif event < 0.87:
+            self.raft.leave()
 
 
 @pytest.mark.parametrize("stage", STAGES)
