@@ -29,7 +29,10 @@ class Rules(State):
 
     def _may_vote(self, request: VoteRequest) -> bool:
         """Whose copy counts; and whom the candidate's members name by this very directory: it was made a voter by an entry that is not here
-        yet, and the one that made it a learner, which ended its old promises, was committed before (dissertation §4.1)."""
+        yet, and the one that made it a learner, which ended its old promises, was committed before (dissertation §4.1). Never who is named
+        by another directory: to that candidate it is another server, which may vote in this term itself."""
+        if self.config.incarnation and request.incarnation not in ("", self.config.incarnation):
+            return False
         named = self.members.incarnations.get(self.config.node, self.config.incarnation)
         return self._counts() or (named == self.config.incarnation == request.incarnation != "")
 

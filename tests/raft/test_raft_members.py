@@ -308,6 +308,17 @@ def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(asked_as: str
     assert raft.refused["no-voter"] == int(not granted)
 
 
+def test_4_1_a_former_directory_does_not_vote_for_who_asks_the_present_one() -> None:
+    """§4.1: to that candidate they are different servers; the directory it asks may have voted in this term already."""
+    runs = [(-1, ABC)]
+    view = LogView([(0, 0), (1, 1)], 1)
+    raft = Core(RaftConfig("a", VOTERS, 1, incarnation="a1"), view, HardState(1), Random(1), 0, 1, configurations=runs)
+    raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a2"), LATER)
+    assert (said(raft), raft.term, raft.refused["no-voter"]) == ([], 1, 1)
+    raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a1"), LATER)
+    assert said(raft) == [VoteReply("a", "b", 9, False, True)]
+
+
 def test_4_3_changes_that_would_lose_the_quorum_are_refused() -> None:
     """§4.3, availability: of the new voters a majority must be there, or the change itself could never be committed."""
     raft = leading("b")
