@@ -15,6 +15,9 @@ from ledgermq.raft.progress import Peer, Stage
 from ledgermq.raft.quorum import majority
 from ledgermq.raft.transfer import Cause, Reason
 
+UNSENT_AT_MOST = 1000
+"""Entries: more than arrive between two turns, and pushed in a moment."""
+
 
 class Changing(HandingOver):
     """Proposals of members, and what becomes of a leader that is none any more."""
@@ -48,11 +51,12 @@ class Changing(HandingOver):
         return None
 
     def _lag(self, node: str, now_ns: int) -> str | None:
-        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it."""
+        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it, but for the newest entries.
+        Under load some are always there that no push has taken yet."""
         peer = self.peers[node]
         if objection := self._objection(peer, now_ns):
             return objection
-        if peer.stage is Stage.FLOWING and peer.next_index > self.log.end_index:
+        if peer.stage is Stage.FLOWING and not peer.suspect and self.log.end_index - peer.next_index < UNSENT_AT_MOST:
             return None
         lag = self.log.end_index - peer.received
         return f"{node} is {lag} entries behind entry {self.log.end_index}, the end of the log; promote it once it has caught up"

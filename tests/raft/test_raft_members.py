@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.changing import UNSENT_AT_MOST
 from ledgermq.raft.config import MS, NOBODY, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
@@ -187,6 +188,18 @@ def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
     heard(raft, "d", 60)
     assert change(raft, Change.PROMOTE, "d") is None
     assert raft.members.voters == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(("unsent", "allowed"), [(UNSENT_AT_MOST, True), (UNSENT_AT_MOST + 1, False)])
+def test_4_2_1_the_newest_entries_of_a_busy_leader_hold_no_promotion_up(unsent: int, allowed: bool) -> None:
+    """§4.2.1: what counts is that it keeps up; between two turns a busy leader always has entries that no push has taken."""
+    raft = leading()
+    change(raft, Change.ADD, "d", "d1")
+    commit(raft, "b", "c")
+    send(raft)
+    heard(raft, "d", raft.log.end_index)
+    raft.appended(Extent(raft.log.end_index + 1, raft.log.end_index + unsent, 2, unsent * ENTRY_BYTES))
+    assert (change(raft, Change.PROMOTE, "d") is None) is allowed
 
 
 def test_4_2_1_copies_of_learners_do_not_count() -> None:

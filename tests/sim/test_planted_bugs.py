@@ -59,7 +59,7 @@ NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND]
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
-    """Its seed, or one of the first few when a change of the product moved the draws, breaks an invariant with the bug, and none without."""
+    """Its seed, or one of the first few when a change of the product moved the draws, breaks an invariant, and none without the bug."""
     found = FOUND[bug]
     seeds = (found.seed, *range(1, NEAR + 1))
     noticed = next((seed for seed in seeds if not found.case(bug, seed).run().result.passed), None)
