@@ -2,8 +2,9 @@
 
 The newest snapshot of a peer and its log, from its begin to an entry that is committed, are fetched into files beside the old ones
 (`storage/installing.py`), every entry verified as it comes in, and again what an earlier attempt had fetched; then they are exchanged at
-once. Entries may come from any peer: the chain says what belongs together. Nothing is installed that ends before what this replica may
-have acknowledged (`floor_pos`): an entry that others counted as stored here is in what is installed, or it contradicts what is committed.
+once. Entries may come from any peer that knows them to be committed: that they continue each other is true of a former leader's tail too.
+Nothing is installed that ends before what this replica may have acknowledged (`floor_pos`): an entry that others counted as stored here is
+in what is installed, or it contradicts what is committed.
 Term, vote, identity and incarnation stay. The group is not open meanwhile; consume queues and key index are made by the next open.
 """
 
@@ -272,25 +273,29 @@ class Install:
             except BadEntry as bad:
                 self._drop_stream(f"sent what does not verify ({bad})")
                 continue
-            if entries.end_pos > self._end_pos or not self._staging.fits(self._point, entries):
+            if entries.end_pos > stream.end_pos or not self._staging.fits(self._point, entries):
                 self._drop_stream("its entries do not lie where they belong")
                 continue
             self._point = self._staging.put(self._point, entries)
             self.received_bytes += len(payload)
             stream.advance(self._point)
-        if self._stream is stream and self._point.pos < self._end_pos:
+        if self._stream is stream and self._point.pos >= stream.end_pos:
+            # As far as it knows; another one may know more.
+            self._stream = None
+        elif self._stream is stream:
             self._out += stream.ask(now_ns)
             if stream.missing is not None:
                 self._drop_stream(stream.missing.text)
         return took > 0 or self._stream is not stream
 
     def _choose(self, now_ns: int) -> bool:
-        """Any peer will do that has the entries: the chain says whether they belong to what is here."""
+        """Any peer will do, as far as it knows its entries to be committed: no two peers have different ones there."""
         for peer in sorted(self._facts, key=lambda peer: peer != self._source):
             facts = self._facts[peer]
-            if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.synced.pos:
+            if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
                 self._refused = None
-                self._stream = EntryStream(self._asker, peer, self._point, self._end_pos, now_ns, window=WINDOW_BYTES)
+                end_pos = min(self._end_pos, facts.committed_pos)
+                self._stream = EntryStream(self._asker, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
                 return True
         # Trimmed everywhere, or damaged, or out of reach: begin again with whatever there is then. What was verified stays staged.
         self._phase, self._asked_ns, self._facts_due_ns = _Phase.FACTS, now_ns, now_ns

@@ -294,3 +294,29 @@ def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> N
     with pytest.raises(DerivedLost, match="being made again"):
         store.start_queues(found)
     store.abandon()
+
+def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
+    """The chain says that entries continue each other, not that they are the committed ones: a former leader's unconfirmed tail has the
+    same sizes at the same places. Nothing of it may stand in for what the source could not give."""
+    made = {node: Replica(node) for node in NODES}
+    stores = {node: replica.create() for node, replica in made.items()}
+    common = append(stores["n2"], 5, term=1)
+    copy_to(stores["n3"], common)
+    append(stores["n3"], 20, term=2)
+    append(stores["n2"], 20, term=3)
+    stores["n1"].close()
+    for node, committed in (("n2", 24), ("n3", 4)):
+        synced(stores[node])
+        stores[node].write_checkpoints(committed, StoreCheckpoint())
+        stores[node].close()
+    at = common[-1].end_pos + 60
+    made["n2"].disk.flip(f"{log_of('n2')}/data/{0:020d}", at)
+    new = install(made["n1"].disk, floor_pos=common[-1].end_pos + 1)
+    wire = Wire()
+    shippers = {node: made[node].shipper() for node in ("n2", "n3")}
+    outputs = run(wire, shippers, {"n1": new}, until=lambda last: last["n1"].finished or wire.now_ns > 5_000 * MS)
+    assert not outputs["n1"].finished, "n3 alone knows what n2 cannot read, and nobody says that it is committed"
+    made["n2"].disk.flip(f"{log_of('n2')}/data/{0:020d}", at)
+    run(wire, shippers, {"n1": new})
+    store, other = made["n1"].open(), made["n2"].open()
+    assert (store.log.end_index, store.log.end_term, store.log.end_chain) == (24, 3, other.log.end_chain)
