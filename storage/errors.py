@@ -7,7 +7,9 @@ of this package knows what it means.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
@@ -92,6 +94,17 @@ def lacks_descriptors(error: OSError) -> bool:
 def is_exhausted(error: OSError) -> bool:
     """Whether a call failed at a limit of the operating system before it did anything. Not for syncs: those may report ENOMEM too."""
     return error.errno in DESCRIPTOR_ERRNOS or error.errno == errno.ENOMEM
+
+
+@contextlib.contextmanager
+def needing_room(path: str) -> Iterator[None]:
+    """Around making or writing a file, never around a sync: a full disk becomes NoSpace, and whoever tried tries again later."""
+    try:
+        yield
+    except OSError as error:
+        if is_no_space(error):
+            raise NoSpace(f"no space for {path} ({error}): free disk space; it goes on by itself") from error
+        raise
 
 
 def explain(root: str, error: OSError) -> StorageError:

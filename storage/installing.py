@@ -17,7 +17,7 @@ from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
 from ledgermq.storage import checkpoints, sealed_json
 from ledgermq.storage.begin import BEGIN_FILE, Begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.errors import Damaged, NoSpace, needing_room
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
 from ledgermq.storage.log_scan import Piece, Point, Walker, is_place, make_blank
@@ -33,6 +33,8 @@ REBUILDING_FILE = "rebuilding"
 """In `state/`: consume queues are being made again below the snapshot."""
 ZERO_BYTES = 1 << 20
 SYNC_BYTES = 64 << 20
+COPIES = 4
+"""Of a snapshot there are so many while it takes the place of both generations: the old ones go when the new ones have their names."""
 OUTDATED = ("keyindex", "digests")
 """Files of `state/` that speak of files which are other ones now."""
 
@@ -76,18 +78,20 @@ class StagedFiles:
                 done.close()
             path = f"{self.directory}/{file_name(base)}{STAGED}"
             exists = base in self.bases
-            file = self._disk.open(path) if exists else self._disk.create(path, self.file_bytes, allocate=False)
+            with needing_room(path):
+                file = self._disk.open(path) if exists else self._disk.create(path, self.file_bytes, allocate=False)
             self._open[base] = file
             self.bases.add(base)
         return file
 
     def write(self, pos: int, data: bytes | memoryview) -> None:
-        """Bytes at a position, over as many files as they need."""
+        """Bytes at a position, over as many files as they need. Raises NoSpace, OSError."""
         view = memoryview(data)
         while view:
             file, inside = self.at(pos), pos % self.file_bytes
             length = min(len(view), self.file_bytes - inside)
-            file.pwrite(inside, view[:length])
+            with needing_room(file.path):
+                file.pwrite(inside, view[:length])
             self._dirty[file] = None
             self._unsynced += length
             if self._unsynced >= SYNC_BYTES:
@@ -167,7 +171,8 @@ class Staging:
         return is_place(point, entries, self._data.file_bytes)
 
     def complete(self, end: Point, snapshot: bytes | None) -> None:
-        """Everything is staged, verified and committed up to `end`: make it durable, note it, and exchange the files. Raises OSError."""
+        """Everything is staged, verified and committed up to `end`: make it durable, note it, and exchange the files. Raises
+        NoSpace, OSError."""
         size = self._data.file_bytes
         last = max(self._begin.pos, end.pos - 1)
         base = last - last % size
@@ -184,6 +189,8 @@ class Staging:
         self._units.sync()
         if snapshot is not None:
             path = f"{self._root}/state/{SNAPSHOT_FILE}{STAGED}"
+            if self._disk.free_bytes(self._root) < COPIES * len(snapshot):
+                raise NoSpace(f"no space for {path}: free disk space; it goes on by itself")
             if self._disk.exists(path):
                 self._disk.unlink(path)
             self._disk.replace_file(path, snapshot)

@@ -19,6 +19,7 @@ from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
+from ledgermq.storage.errors import needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
 from ledgermq.storage.log_scan import BLANK_BYTES, ENTRY_HEAD, Point, Walker, is_place, make_blank, next_chain
 from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
@@ -130,7 +131,8 @@ class Mending:
         if self._disk.exists(unfinished):
             self._disk.unlink(unfinished)
         size = self._identity.data_file_bytes
-        file = self._disk.create(unfinished, size, allocate=True)
+        with needing_room(unfinished):
+            file = self._disk.create(unfinished, size, allocate=True)
         try:
             if found:
                 old = self._disk.open(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,7 +15,7 @@ from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import snapshot
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import DerivedLost, Unusable
+from ledgermq.storage.errors import DerivedLost, NoSpace, Unusable
 from ledgermq.storage.store import GroupStore
 from tests.shipping.shipping_material import (
     FILE_BYTES,
@@ -320,3 +321,26 @@ def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
     run(wire, shippers, {"n1": new})
     store, other = made["n1"].open(), made["n2"].open()
     assert (store.log.end_index, store.log.end_term, store.log.end_chain) == (24, 3, other.log.end_chain)
+
+
+def test_a_full_disk_makes_it_wait_and_a_failed_sync_does_not() -> None:
+    """Staged files are sparse, so it is a write that finds no room. Whoever hosts it tries again after NoSpace; a sync that reports the same
+    is a failed sync (invariant I9)."""
+    replicas = group()
+    disk, shippers = replicas["n1"].disk, {"n2": replicas["n2"].shipper()}
+    disk.capacity_bytes = disk.used_bytes + 3 * FILE_BYTES // 2
+    wire = Wire()
+    with pytest.raises(NoSpace, match="free disk space"):
+        run(wire, shippers, {"n1": install(disk)})
+    disk.capacity_bytes = None
+
+    def refuse(path: str) -> None:
+        if path.endswith(".staged"):
+            raise OSError(errno.ENOSPC, "no space", path)
+
+    disk.on_sync = refuse
+    with pytest.raises(OSError, match="no space"):
+        run(wire, shippers, {"n1": install(disk, session=100, now_ns=wire.now_ns)})
+    disk.on_sync = None
+    run(wire, shippers, {"n1": install(disk, session=200, now_ns=wire.now_ns)})
+    check(replicas["n1"], replicas["n2"])
