@@ -11,9 +11,9 @@ results, so that heartbeats of other groups never wait. A failed sync is none of
     -------------+-------------------------------------------------------+-----------------------------------------
     joining      | no directory, or an empty log: what peers say decides  | running, installing
     running      | turns of the group                                    | repairing, installing
-    repairing    | named damage is fetched from peers                    | running, refused
-    refused      | as repairing, but every peer that answers lacks it too | repairing, running
-    installing   | begin, snapshot and files are fetched from a leader   | running, repairing
+    repairing    | named damage is fetched from peers                    | running, refused, installing
+    refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
+    installing   | begin, snapshot and files are fetched from a leader   | running, refused
 
 While a group does not run, client calls are refused with `not-leader` (nothing was done here, another node may do it), its view is
 withdrawn, and it neither votes nor acknowledges. Requests of peers for bytes are answered in every state, beside the turns.
@@ -121,6 +121,8 @@ class HostedGroup:
         self._ticket: SyncTicket | None = None
         """The sync that is under way on another thread: it may not lose its files."""
         self._rebuild: Rebuild | None = None
+        self._task: tuple[State, str] = State.REPAIRING, ""
+        """What the rebuild does and why, also while nobody can help it (`refused`)."""
         self._floor_pos: Callable[[], int] = int
         self._now_ns = 0
         self._began_ns = 0
@@ -205,8 +207,8 @@ class HostedGroup:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
             self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._workshop.repair(damage))  # type: ignore[misc]
-            self._note_syncs(synced)
-            return self._turn_without(now_ns, (), ())
+            # Whoever was interrupted may not have looked at them yet: a failed sync is worse than damage (invariant I9).
+            return self._turn_without(now_ns, (), synced)
         self._note_syncs(synced)
         self._ticket = output.sync or self._ticket
         self._calls.difference_update(done.token for done in output.done)
@@ -324,6 +326,7 @@ class HostedGroup:
 
     def _break(self, broken: Broken, now_ns: int) -> None:
         self._rebuild, self._progress, self._packets = broken.rebuild, Progress(), []
+        self._task = broken.state, broken.reason
         self._floor_pos = broken.floor_pos
         self._began_ns = self._step_at_ns = now_ns
         if broken.state is State.REPAIRING:
@@ -352,11 +355,11 @@ class HostedGroup:
         elif output.refused is not None:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:
-            self._change(State.REPAIRING, self._reason)
+            self._change(*self._task)
 
     @property
     def _kind(self) -> str:
-        return "install" if self._state is State.INSTALLING else "repair"
+        return "install" if self._task[0] is State.INSTALLING else "repair"
 
     def _change(self, state: State, reason: str) -> None:
         if (state, reason) == (self._state, self._reason) and self.boots:

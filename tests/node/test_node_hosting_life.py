@@ -234,6 +234,15 @@ def test_the_store_is_not_let_go_of_while_a_sync_is_under_way() -> None:
         assert before.ended == "abandoned"
 
 
+def test_a_sync_that_failed_is_not_hidden_by_a_damage_in_the_same_turn() -> None:
+    """The scrub's finding ends a turn before it looks at what the sync said: the failure still ends the process (invariant I9)."""
+    ticket = SyncTicket(1, lambda: None)
+    life = Life(FakeRunning([lambda: turned(sync=ticket), DAMAGE]), rebuild=FakeRebuild([step()]))
+    life.turn()
+    with pytest.raises(Fenced, match="could not be synced"):
+        life.turn(synced=[(ticket, OSError(5, "EIO"))])
+
+
 def test_a_turn_that_fails_in_another_way_ends_the_process() -> None:
     """A failed sync, or anything that is no damage of a committed range, is none of this."""
     for failure in (Fenced("a sync failed"), LogFenced("a write failed", 73), OSError(5, "EIO"), AssertionError("I4")):
@@ -330,6 +339,20 @@ def test_a_full_disk_makes_a_rebuild_wait_and_ends_nothing() -> None:
         if life.group.state is not State.RUNNING:
             life.next_job()
     life.until(State.RUNNING)
+
+
+def test_an_installation_that_was_refused_goes_on_as_one() -> None:
+    """installing → refused → installing: what people read, and what is counted, is what is done."""
+    rebuild = FakeRebuild([step(refused="nobody has it"), step(), step(finished=True)])
+    life = Life(FakeRunning(left_behind=("n2", 50)), FakeRunning(), rebuild=rebuild)
+    life.turn()
+    before = metrics.REBUILDS.labels("g-life", "install")._value.get()
+    life.until(State.REFUSED)
+    life.next_job()
+    assert life.group.state is State.INSTALLING
+    assert "begins with entry 50" in life.group.status().rebuild.reason  # type: ignore[union-attr]
+    life.until(State.RUNNING)
+    assert metrics.REBUILDS.labels("g-life", "install")._value.get() == before + 1
 
 
 def test_packets_go_to_whoever_they_are_for() -> None:
