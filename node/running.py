@@ -86,7 +86,9 @@ class RunningGroup:
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
-        self._failure: Fenced | Unreadable | None = None
+        self._fenced: Fenced | None = None
+        self._damage: Unreadable | None = None
+        """What was told beside the turns; two places, so that neither thread's news takes the place of the other's."""
         self._leaders = _read_leaders(store)
         self._leaders_noted = False
         """The ring holds what its file does not."""
@@ -121,8 +123,9 @@ class RunningGroup:
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
-        if self._failure is not None:
-            raise self._failure
+        self._raise_fenced()
+        if self._damage is not None:
+            raise self._damage
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         self._note_leaders(now_ms)
         self._watch_followers(now_ns)
@@ -203,8 +206,15 @@ class RunningGroup:
 
     def fail(self, failure: Fenced | Unreadable) -> None:
         """From any thread: a failure of the disk beside the turns is final (invariant I9), what proved to be damaged needs a repair. The
-        next turn raises it."""
-        self._failure = failure
+        next turn raises it; so does whatever ends the group before that, if it is final."""
+        if isinstance(failure, Fenced):
+            self._fenced = failure
+        else:
+            self._damage = failure
+
+    def _raise_fenced(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
 
     def snapshot_soon(self) -> None:
         """Retention waits for a snapshot: take one ahead of its time."""
@@ -221,17 +231,22 @@ class RunningGroup:
 
     def abandon(self) -> None:
         """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
-        opening recovers. Raises Fenced when what was being kept failed (invariant I9)."""
+        opening recovers. Raises Fenced when what was being kept, or anything else beside the turns, failed (invariant I9)."""
         self._scrub.stop()
         self._keeper.shutdown()
         self.indexer.abandon()
         if self._keeping is not None:
             self._keeping.result()
+        if isinstance(self.indexer.failure, Fenced):
+            raise self.indexer.failure
+        self._raise_fenced()
         self.store.log.give_up()
         self.store.abandon()
 
     def close(self) -> None:
-        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop."""
+        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for what
+        failed beside the turns since the last one."""
+        self._raise_fenced()
         self._scrub.stop()
         self._keeper.shutdown()
         if self._keeping is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node import scrubbing
 from ledgermq.node.core.calls import Peek
-from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.core.ports import Fenced, Unreadable
 from ledgermq.node.groups import open_groups
 from ledgermq.node.scrubbing import Scrub
 from ledgermq.storage.errors import LogDamaged
@@ -50,6 +50,26 @@ def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="entry 30"):
         driver.turn()
     driver.group.abandon()
+
+
+def test_a_failure_of_the_disk_is_not_replaced_by_damage(tmp_path: Path) -> None:
+    """Both are told beside the turns, by different threads: whatever came last, the group may only be left by ending the process (I9)."""
+    driver = filled(tmp_path)
+    driver.group.fail(Fenced("the digests could not be written"))
+    driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))
+    for leave in (driver.turn, driver.group.abandon, driver.group.close):
+        with pytest.raises(Fenced, match="digests"):
+            leave()
+    driver.crash()
+
+
+def test_a_key_index_that_failed_ends_the_process_also_when_damage_ends_the_run(tmp_path: Path) -> None:
+    """The turn that would have raised it never comes."""
+    driver = filled(tmp_path)
+    driver.group.indexer.failure = Fenced("the key index failed")
+    with pytest.raises(Fenced, match="key index"):
+        driver.group.abandon()
+    driver.group.store.abandon()
 
 
 def test_an_opened_group_is_scrubbed_once_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
