@@ -244,8 +244,8 @@ class RunningGroup:
         self.store.abandon()
 
     def close(self) -> None:
-        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for what
-        failed beside the turns since the last one."""
+        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for
+        what failed beside the turns since the last one."""
         self._raise_fenced()
         self._scrub.stop()
         self._keeper.shutdown()

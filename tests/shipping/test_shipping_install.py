@@ -324,8 +324,8 @@ def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
 
 
 def test_a_full_disk_makes_it_wait_and_a_failed_sync_does_not() -> None:
-    """Staged files are sparse, so it is a write that finds no room. Whoever hosts it tries again after NoSpace; a sync that reports the same
-    is a failed sync (invariant I9)."""
+    """Staged files are sparse, so it is a write that finds no room. Whoever hosts it tries again after NoSpace; a sync that reports the
+    same is a failed sync (invariant I9)."""
     replicas = group()
     disk, shippers = replicas["n1"].disk, {"n2": replicas["n2"].shipper()}
     disk.capacity_bytes = disk.used_bytes + 3 * FILE_BYTES // 2
