@@ -216,7 +216,7 @@ class LogPoint(_message.Message):
     def __init__(self, index: _Optional[int] = ..., pos: _Optional[int] = ..., term: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class FetchedFacts(_message.Message):
-    __slots__ = ("data_file_bytes", "index_file_bytes", "begin", "synced", "committed_index", "snapshot_index", "snapshot_bytes", "points", "committed_pos")
+    __slots__ = ("data_file_bytes", "index_file_bytes", "begin", "synced", "committed_index", "snapshot_index", "snapshot_bytes", "points", "committed_pos", "committed_term")
     DATA_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     INDEX_FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,7 @@ class FetchedFacts(_message.Message):
     SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     POINTS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_POS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_TERM_FIELD_NUMBER: _ClassVar[int]
     data_file_bytes: int
     index_file_bytes: int
     begin: LogPoint
@@ -235,7 +236,8 @@ class FetchedFacts(_message.Message):
     snapshot_bytes: int
     points: _containers.RepeatedCompositeFieldContainer[LogPoint]
     committed_pos: int
-    def __init__(self, data_file_bytes: _Optional[int] = ..., index_file_bytes: _Optional[int] = ..., begin: _Optional[_Union[LogPoint, _Mapping]] = ..., synced: _Optional[_Union[LogPoint, _Mapping]] = ..., committed_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., points: _Optional[_Iterable[_Union[LogPoint, _Mapping]]] = ..., committed_pos: _Optional[int] = ...) -> None: ...
+    committed_term: int
+    def __init__(self, data_file_bytes: _Optional[int] = ..., index_file_bytes: _Optional[int] = ..., begin: _Optional[_Union[LogPoint, _Mapping]] = ..., synced: _Optional[_Union[LogPoint, _Mapping]] = ..., committed_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., points: _Optional[_Iterable[_Union[LogPoint, _Mapping]]] = ..., committed_pos: _Optional[int] = ..., committed_term: _Optional[int] = ...) -> None: ...
 
 class FetchedEntries(_message.Message):
     __slots__ = ("index", "last_index", "term", "pos")

@@ -50,6 +50,17 @@ class HardStateFile:
         self._slots.close()
 
 
+def raise_term(disk: Disk, path: str, term: int) -> None:
+    """A replica's term is never below that of its log, also of one that was given to it while it was not open. Takes back no vote: in a
+    higher term there is none. Raises Damaged, OSError."""
+    file = HardStateFile.open(disk, path)
+    try:
+        if file.value.term < term:
+            file.save(HardState(term, None))
+    finally:
+        file.close()
+
+
 def _pack(value: HardState) -> bytes:
     vote = (value.vote or "").encode()
     assert len(vote) <= VOTE_BYTES, f"node id {value.vote!r} is longer than {VOTE_BYTES} bytes"

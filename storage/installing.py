@@ -13,12 +13,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ledgermq.proto.layout import chain_crc_at, chain_seed
-from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
+from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage import checkpoints, sealed_json
 from ledgermq.storage.begin import BEGIN_FILE, Begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged, NoSpace, needing_room
-from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.hard_state import raise_term
 from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
 from ledgermq.storage.log_scan import Piece, Point, Walker, is_place, make_blank
 from ledgermq.storage.mapped_files import STAGED, file_name, parse_name
@@ -225,7 +225,7 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
     for kind in ("data", "index"):
         _exchange(disk, f"{directory}/{kind}", frozenset(record[kind]))
     begin, mark = Begin(**record["begin"]), SyncedMark(**record["mark"])
-    _raise_term(disk, directory, mark.term)
+    raise_term(disk, f"{directory}/hardstate", mark.term)
     if begin.index > 0 or begin.chain != chain_seed(identity.log_id):
         write_begin(disk, directory, identity.log_id, begin)
     elif disk.exists(f"{directory}/{BEGIN_FILE}"):
@@ -254,16 +254,6 @@ def _exchange(disk: Disk, directory: str, bases: frozenset[int]) -> None:
             else:
                 disk.unlink(f"{directory}/{name}")
     disk.sync_dir(directory)
-
-
-def _raise_term(disk: Disk, directory: str, term: int) -> None:
-    """A replica's term is never below that of its log. No vote is taken back by that."""
-    file = HardStateFile.open(disk, f"{directory}/hardstate")
-    try:
-        if file.value.term < term:
-            file.save(HardState(term, None))
-    finally:
-        file.close()
 
 
 def _set_mark(disk: Disk, directory: str, log_id: str, mark: SyncedMark) -> None:

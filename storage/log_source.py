@@ -21,7 +21,7 @@ from ledgermq.storage.begin import read_begin
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC
-from ledgermq.storage.log_scan import ENTRY_HEAD, Point, next_chain
+from ledgermq.storage.log_scan import ENTRY_HEAD, Point
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.snapshot import GENERATIONS
 from ledgermq.storage.synced_mark import read_mark
@@ -55,7 +55,8 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none noted) lies before `synced`, and the
-    entry ends at `committed_pos` (−1: not found). `points` lie behind the entries that were asked for, as far as they are here."""
+    entry ends at `committed_pos` (−1: not found) and has `committed_term` (0: not found). `points` lie behind the entries that were asked
+    for, as far as they are here."""
 
     data_file_bytes: int
     index_file_bytes: int
@@ -63,6 +64,7 @@ class Facts:
     synced: Point
     committed_index: int
     committed_pos: int
+    committed_term: int
     snapshot_index: int
     snapshot_bytes: int
     points: tuple[Point, ...] = ()
@@ -110,6 +112,7 @@ class LogSource:
             self._synced,
             committed,
             -1 if end is None else end.pos,
+            0 if end is None else max(0, end.term),
             -1 if snapshot is None else snapshot[0],
             0 if snapshot is None else len(snapshot[1]),
             tuple(point for place in places if (point := self._point_behind(*place)) is not None),
@@ -218,28 +221,23 @@ class LogSource:
     def _verified(self, point: Point, pos: int, data: memoryview, end_pos: int) -> Range | Missing:
         length, term = _whole(data, end_pos - pos)
         if not length:
-            return self._damaged(point, pos, "bytes that are no entry")
+            return self._complaint(point, pos, "bytes that are no entry")
         try:
             return verify_range(data[:length], point.index, term, pos, point.chain)
         except BadEntry as bad:
             if bad.offset:
                 return verify_range(data[: bad.offset], point.index, term, pos, point.chain)
-            return self._complaint(point, pos, data[:length], term, bad)
+            return self._complaint(point, pos, bad.reason)
 
-    def _complaint(self, point: Point, pos: int, data: memoryview, term: int, bad: BadEntry) -> Missing:
-        """The first entry is not the continuation of `point`: is it damaged, or is it another history's?"""
-        stored = int.from_bytes(data[36:40], "big")
-        size = int.from_bytes(data[4:8], "big", signed=True)
-        if _begins_entry(data, point.index, pos) and term >= point.term and stored != next_chain(bytes(data[:HEADER_BYTES]), point.chain):
-            before = self._point_behind(point.index - 1, -1)
-            if before is not None and before.chain != point.chain:
-                try:
-                    verify_range(data[:size], point.index, term, pos, before.chain)
-                except BadEntry:
-                    pass
-                else:
-                    return Missing(Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here")
-        return self._damaged(point, pos, bad.reason)
+    def _complaint(self, point: Point, pos: int, reason: str) -> Missing:
+        """What lies at `pos` is not the continuation of `point`: is it damaged, or is this another history? It is, if the entries that end
+        here before it are fewer, or if an own entry of that index continues another one than `point`, wherever it lies."""
+        if point.index >= self._synced.index:
+            return Missing(Why.DIFFERS, point.index, pos, f"entry {self._synced.index - 1} ends behind it here")
+        before = self._point_behind(point.index - 1, -1)
+        if before is not None and before.chain != point.chain and isinstance(self.entries(before, self._synced.pos, HEADER_BYTES), Range):
+            return Missing(Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here")
+        return self._damaged(point, pos, reason)
 
     def _damaged(self, point: Point, pos: int, reason: str) -> Missing:
         size = self._known().data_file_bytes

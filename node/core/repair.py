@@ -8,8 +8,10 @@ with its term and chain CRC. So different damage on every replica is repaired by
 What proves bytes:
 * A damaged stretch that holds no entry that is right in itself may be overwritten by whatever continues the chain: nothing is lost by it.
 * An entry that looks right but does not fit (an older one that came back, another history) is replaced only from a peer that is *anchored*:
-  its history holds the very entry of our synced mark; or it is committed up to there, so that whatever of ours contradicts it never was.
-Nothing is cut but what is contradicted by something committed, and nothing is ever renumbered. Hard state and identity are not touched.
+  its history holds the very entry of our synced mark; or it contradicts ours and is committed up to there, or up to an entry of a later
+  term than the mark's: then ours from that entry on has another term there (terms never fall along a log), and never was committed.
+Nothing is cut but what is contradicted by something committed, and nothing is ever renumbered. Identity and votes are not touched; the term
+is raised to that of a committed history that is taken over.
 A repair that was interrupted leaves a log that is damaged less, and begins anew.
 """
 
@@ -34,6 +36,7 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import read_begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import EXIT_DAMAGED, Damaged, LogDamaged, LogFenced, PromisesLost
+from ledgermq.storage.hard_state import raise_term
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
 from ledgermq.storage.mending import Good, Mending
@@ -94,7 +97,7 @@ class _Stretch:
     anchors: set[str] = field(default_factory=set)
     """Peers that were tried as anchors."""
     committed: bool = False
-    """The anchor's history is proven by being committed: it ends at `end_pos`, and the mark will be there."""
+    """The anchor's history is proven by being committed: it ends at `end_pos`, and the mark will be there, if that entry overrules it."""
 
 
 class Repair:
@@ -327,7 +330,7 @@ class Repair:
         if stretch.good is not None and stretch.good.continues(point):
             self._phase, self._stream = _Phase.WALK, None
         elif point.pos >= stretch.end_pos:
-            if stretch.committed:
+            if stretch.committed and self._overruled(point.index - 1, point.term):
                 self._mark = self._mending.mark = SyncedMark(point.term, point.index - 1, point.pos, point.chain)
             if stretch.good is None and (point.index, point.chain) == (self._mark.index + 1, self._mark.chain_crc):
                 self._phase, self._stream = _Phase.WALK, None
@@ -365,13 +368,13 @@ class Repair:
         contradiction = self._point.pos >= self._noted_mark.end_pos or any(
             missing.why is Why.DIFFERS for missing in stretch.tried.values()
         )
-        for peer in self._others if contradiction else ():
+        for peer in self._others:
             facts = self._facts.get(peer)
-            if facts is None or peer in stretch.anchors:
+            if facts is None or peer in stretch.anchors or not (contradiction or self._contradicts(facts)):
                 continue
             mark = self._noted_mark
             same = any((point.index, point.term, point.chain) == (mark.index + 1, mark.term, mark.chain_crc) for point in facts.points)
-            if not same and not (facts.committed_index >= mark.index and facts.committed_pos >= 0):
+            if not same and not (facts.committed_pos >= 0 and self._overruled(facts.committed_index, facts.committed_term)):
                 continue
             stretch.anchors.add(peer)
             stretch.tried.pop(peer, None)
@@ -379,10 +382,24 @@ class Repair:
             stretch.end_pos = mark.end_pos if same else facts.committed_pos
             self._mending.reach(stretch.end_pos)
             self._point = stretch.origin
-            if self._point.pos >= stretch.end_pos and not self._go_back(stretch):
-                continue
-            return True
+            while self._point.pos >= stretch.end_pos and self._go_back(stretch):
+                pass
+            if self._point.pos < stretch.end_pos:
+                return True
         return False
+
+    def _overruled(self, index: int, term: int) -> bool:
+        """Whether a committed entry overrules what contradicts it here up to the mark, so that the mark may follow it: it lies at least at
+        the mark's index, or has a later term than any entry up to the mark."""
+        return index >= self._noted_mark.index or term > self._noted_mark.term
+
+    def _contradicts(self, facts: Facts) -> bool:
+        """Whether what a peer committed is neither the beginning of this log nor its continuation: by the mark alone."""
+        mark = self._noted_mark
+        if facts.committed_index < mark.index:
+            return facts.committed_term > mark.term
+        there = [point for point in facts.points if point.index == mark.index + 1]
+        return any(point.term != mark.term and point.chain != mark.chain_crc for point in there)
 
     def _go_back(self, stretch: _Stretch) -> bool:
         """To a point in the file before, or to the begin. False: that is where we are."""
@@ -397,6 +414,8 @@ class Repair:
 
     def _settle(self) -> bool:
         """Everything up to the mark is right: make it durable, and then the mark, if another one is proven. True: a snapshot is missing."""
+        if self._mark != self._noted_mark:
+            raise_term(self._disk, f"{self._directory}/hardstate", self._mark.term)
         self._mending.sync()
         if self._mark != self._noted_mark:
             file = SyncedMarkFile.open(self._disk, f"{self._directory}/syncedmark", self._identity.log_id)

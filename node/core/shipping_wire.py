@@ -124,6 +124,7 @@ def _put_answer(fetched: Fetched, content: Sent) -> None:
         facts.begin.CopyFrom(_log_point(content.begin))
         facts.synced.CopyFrom(_log_point(content.synced))
         facts.committed_index, facts.committed_pos = content.committed_index, content.committed_pos
+        facts.committed_term = content.committed_term
         facts.snapshot_index, facts.snapshot_bytes = content.snapshot_index, content.snapshot_bytes
         facts.points.extend(_log_point(point) for point in content.points)
     elif isinstance(content, EntriesSent):
@@ -191,6 +192,7 @@ def _sent(message: ShippingMessage, size: int) -> Sent | None:
         facts = fetched.facts
         _demand(0 < facts.data_file_bytes <= POS_MAX and 0 < facts.index_file_bytes <= POS_MAX, "files without a length")
         _demand(-1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX, "a commit index that is none")
+        _demand(0 <= facts.committed_term <= TERM_MAX, "a term out of bounds")
         _demand(-1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX, "a snapshot that is none")
         _demand(len(facts.points) <= PLACES_MAX, "too many points")
         return Facts(
@@ -200,6 +202,7 @@ def _sent(message: ShippingMessage, size: int) -> Sent | None:
             _point(facts.synced),
             facts.committed_index,
             facts.committed_pos,
+            facts.committed_term,
             facts.snapshot_index,
             facts.snapshot_bytes,
             tuple(_point(point) for point in facts.points),

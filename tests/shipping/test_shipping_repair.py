@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node.core.install import Install
 from ledgermq.node.core.repair import repair_needed
+from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
 from tests.shipping.shipping_material import (
@@ -269,6 +270,58 @@ def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed()
     run(wire, {"n2": other.shipper(), "n3": group["n3"].shipper()}, {"n1": repair})
     victim.open().close()
     assert victim.log_files() == group["n3"].log_files()
+
+
+@pytest.mark.parametrize("sizes", [(170, 60), (20, 20), (2500, 2500)])
+def test_a_damaged_tail_gives_way_to_committed_entries_that_lie_elsewhere(sizes: tuple[int, int]) -> None:
+    """The committed entries have other lengths, so where the damaged one lies a peer has the middle of another, or nothing yet."""
+    group = replicas(batches=((10, 1, 100), (8, 4, sizes[0]), (20, 4, sizes[1])))
+    lone = replicas(batches=((10, 1, 100), (12, 3, 1500)), nodes=("n1",))["n1"]
+    places = entry_places(lone)
+    unclean(lone)
+    spoil(lone, places[19][0] + 8)
+    repair = lone.repair()
+    outputs = run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
+    assert outputs["n1"].refused is None
+    store = lone.open()
+    assert (store.log.end_index, store.log.durable_index) == (37, 37)
+    peer = group["n2"].open()
+    assert store.log.chain_at(37) == peer.log.chain_at(37)
+    store.close()
+    peer.close()
+
+
+def test_one_committed_entry_of_a_later_term_proves_that_a_damaged_tail_never_was() -> None:
+    """The term start of the next leader is committed where the tail had an entry, and nothing else yet: it is shorter than the tail."""
+    group = replicas(batches=((10, 1, 100), (1, 4, 100)))
+    lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
+    places = entry_places(lone)
+    unclean(lone)
+    spoil(lone, places[15][0] + 8)
+    repair = lone.repair()
+    run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
+    store = lone.open()
+    assert (store.log.end_index, store.log.durable_index, store.log.term_at(10)) == (10, 10, 4)
+    assert store.hard_state.value == HardState(4, None)
+    store.close()
+
+
+@pytest.mark.parametrize("batches", [((10, 1, 100),), ((10, 1, 100), (5, 3, 100)), ((10, 1, 100), (12, 3, 100))])
+def test_a_damaged_tail_that_no_peer_contradicts_is_never_cut(batches: tuple[tuple[int, int, int], ...]) -> None:
+    """What the peers committed is the beginning of this very log, or has the same damage: a majority may have stored the entry."""
+    group = replicas(batches=batches)
+    victim = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
+    places = entry_places(victim)
+    for replica in (victim, *([group["n2"], group["n3"]] if len(entry_places(group["n2"])) > 20 else [])):
+        unclean(replica)
+        spoil(replica, places[21][0] + 8)
+    before = victim.log_files()
+    repair = victim.repair()
+    shippers = {node: group[node].shipper() for node in ("n2", "n3")}
+    wire = Wire()
+    outputs = run(wire, shippers, {"n1": repair}, until=lambda last: wire.now_ns > 20_000 * 10**6)
+    assert "entries 21 to 21" in str(outputs["n1"].refused) and not outputs["n1"].finished
+    assert victim.log_files() == before
 
 
 def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:

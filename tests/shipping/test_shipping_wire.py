@@ -41,7 +41,7 @@ CONTENTS = (
     st.builds(FactsWanted, st.lists(st.tuples(N, INDEX), max_size=5).map(tuple))
     | st.builds(EntriesWanted, st.builds(Point, st.integers(0, 100), N, INDEX, CRC), st.integers(100, 1 << 62), N)
     | st.builds(SnapshotWanted, st.integers(0, 100), st.integers(100, 1 << 62))
-    | st.builds(Facts, SIZES, SIZES, POINTS, POINTS, INDEX, INDEX, INDEX, N, st.lists(POINTS, max_size=4).map(tuple))
+    | st.builds(Facts, SIZES, SIZES, POINTS, POINTS, INDEX, INDEX, N, INDEX, N, st.lists(POINTS, max_size=4).map(tuple))
     | st.builds(Missing, st.sampled_from(Why), N, N, st.text(max_size=20))
 )
 
@@ -170,7 +170,7 @@ def test_refusals_name_their_reason() -> None:
         "another log": [Why.OTHER_LOG],
         "another history": [Why.DIFFERS],
         "no snapshot": [Why.NO_SNAPSHOT],
-        "no such place": [Why.DAMAGED],
+        "no such place": [Why.DIFFERS],
     }
     replica.disk.flip(f"{log_of('n1')}/data/{0:020d}", 60)
     damaged = ask(shipper, wanted, session=5)
