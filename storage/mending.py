@@ -210,9 +210,14 @@ class Mending:
         self._write(entries.pos, entries.data)
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
-    def fits(self, point: Point, entries: Range) -> bool:
-        """Whether entries that continue `point` may be put where they say they lie."""
-        return self._files.has(entries.pos) and is_place(point, entries, self._files.file_bytes)
+    def fits(self, point: Point, entries: Range, *, further: bool) -> bool:
+        """Whether entries that continue `point` may be put where they say they lie; `further`: also behind the mark, where a file is made
+        for them. Raises NoSpace, OSError."""
+        if not is_place(point, entries, self._files.file_bytes):
+            return False
+        if further:
+            self._reach(entries.end_pos)
+        return self._files.has(entries.pos)
 
     def name(self, pos: int) -> str:
         """File and byte, for people."""
@@ -232,8 +237,9 @@ class Mending:
             pos = start
         return self._files.begin
 
-    def reach(self, end_pos: int) -> None:
-        """Have files up to a position behind the mark. What lies behind a gap there is nothing that counts. Raises NoSpace, OSError."""
+    def _reach(self, end_pos: int) -> None:
+        """Have files up to a position behind the mark: for entries that are here, never for what a peer merely says it has.
+        What lies behind a gap there is nothing that counts. Raises NoSpace, OSError."""
         gap = self._files.gap_after()
         for file in () if gap is None else self._files.drop_from(gap):
             file.close()

@@ -319,7 +319,7 @@ class Repair:
     def _use(self, stretch: _Stretch, stream: EntryStream, entries: Range) -> None:
         """Verified entries that continue what is right here."""
         overlaps = entries.end_pos > stretch.end_pos
-        if overlaps or not self._mending.fits(self._point, entries):
+        if overlaps or not self._mending.fits(self._point, entries, further=stretch.committed):
             self._drop_source(stretch, Why.DIFFERS, "its entries do not fit what is here")
             return
         self._move(self._mending.put(self._point, entries))
@@ -380,7 +380,6 @@ class Repair:
             stretch.tried.pop(peer, None)
             stretch.anchor, stretch.good, stretch.committed = peer, None, not same
             stretch.end_pos = mark.end_pos if same else facts.committed_pos
-            self._mending.reach(stretch.end_pos)
             self._point = stretch.origin
             while self._point.pos >= stretch.end_pos and self._go_back(stretch):
                 pass

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import copy
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core.install import Install
+from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.repair import repair_needed
+from ledgermq.node.core.shipping import Shipper, ShipperOutput
+from ledgermq.node.core.shipping_wire import decode, encode
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
+from ledgermq.storage.log_source import Facts
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,
@@ -251,6 +256,30 @@ def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
     assert store.log.end_index == 37
     store.close()
     assert lone.log_files() == group["n2"].log_files()
+
+
+def test_what_a_peer_says_it_has_takes_no_room() -> None:
+    """A peer far ahead, or one that boasts: files behind the mark are made for entries that are here, not for a number in a packet."""
+
+    class Boaster(Shipper):
+        def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
+            output, said = super().turn(now_ns, packets), []
+            for to, packet in output.packets:
+                parcel = decode(packet, "n2")
+                if isinstance(parcel.content, Facts):
+                    boast = replace(parcel.content, committed_index=1 << 40, committed_pos=1 << 50)
+                    packet = encode("n2", to, parcel.log_id, parcel.session, boast)
+                said.append((to, packet))
+            return ShipperOutput(tuple(said), output.wake_at_ns)
+
+    group = replicas(batches=((10, 1, 100), (8, 4, 100), (20, 4, 60)))
+    lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
+    places = entry_places(lone)
+    unclean(lone)
+    spoil(lone, places[15][0] + 8)
+    lone.disk.capacity_bytes = lone.disk.used_bytes + 20 * FILE_BYTES
+    run(Wire(), {"n2": Boaster("g1", "n2", group["n2"].disk, ROOT), "n3": group["n3"].shipper()}, {"n1": lone.repair()})
+    assert lone.log_files() == group["n3"].log_files()
 
 
 def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed() -> None:
