@@ -27,7 +27,7 @@ class ShippingThread:
     """Hands requests to a shipper and its answers to `send`. `offer` and `close` belong to the engine's thread."""
 
     def __init__(self, group: str, make: Callable[[], Shipper]) -> None:
-        """`make` is called on the thread, once."""
+        """`make` is called on the thread, and again after a failure."""
         self.send: Callable[[Sequence[tuple[str, PeerPacket]]], None] = lambda packets: None
         """Takes packets for peers, from any thread."""
         self._make = make
@@ -55,19 +55,22 @@ class ShippingThread:
             self._thread.join()
 
     def _work(self) -> None:
-        shipper = self._make()
-        try:
-            wake_at_ns = -1
-            while not self._stopping:
-                requests = self._waiting(block=wake_at_ns < 0)
-                output = shipper.turn(time.monotonic_ns(), requests)
-                wake_at_ns = output.wake_at_ns
-                if output.packets:
-                    self.send(output.packets)
-        except Exception:  # whoever asks gets nothing from here and asks another; the group itself is untouched
-            log.exception("serving files to peers ended")
-        finally:
-            shipper.close()
+        while not self._stopping:
+            shipper = self._make()
+            try:
+                self._serve(shipper)
+            except Exception:  # the group is untouched; who asked asks again, others find a shipper that knows nothing of it
+                log.exception("serving files to peers failed")
+            finally:
+                shipper.close()
+
+    def _serve(self, shipper: Shipper) -> None:
+        wake_at_ns = -1
+        while not self._stopping:
+            output = shipper.turn(time.monotonic_ns(), self._waiting(block=wake_at_ns < 0))
+            wake_at_ns = output.wake_at_ns
+            if output.packets:
+                self.send(output.packets)
 
     def _waiting(self, *, block: bool) -> list[tuple[str, PeerPacket]]:
         found: list[tuple[str, PeerPacket]] = []

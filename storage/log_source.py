@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from enum import Enum
 
+import crc32c
 import numpy as np
 
 from ledgermq.proto.layout import HEADER_BYTES, INDEX_UNIT, BadEntry, verify_range
@@ -79,6 +80,8 @@ class LogSource:
         self._identity: Identity | None = None
         self._begin = self._synced = Point(0, 0, -1, 0)
         self._open: tuple[str, DiskFile] | None = None
+        self._applied: dict[tuple[str, int, int], int | None] = {}
+        """What the snapshots say that were seen last, by path, length and CRC."""
 
     def identity(self) -> Identity | None:
         """Whose files these are; None where there is no replica. Raises Damaged, UnknownFormat, OSError."""
@@ -124,13 +127,26 @@ class LogSource:
             path = f"{self._root}/state/{name}"
             try:
                 data = self._disk.read_file(path)
-                value = sealed_json.decode(data, path)
-            except (FileNotFoundError, Damaged):
+            except FileNotFoundError:
                 continue
-            index = value.get("applied_index")
-            if value.get("log_id") == self._known().log_id and isinstance(index, int):
+            index = self._applied_index(path, data)
+            if index is not None:
                 return index, data
         return None
+
+    def _applied_index(self, path: str, data: bytes) -> int | None:
+        """Of a snapshot that is whole and of this log. Facts are asked for twice a second, and taking a large snapshot apart holds up the
+        interpreter, and so every group's heartbeats: it is done once."""
+        key = path, len(data), crc32c.crc32c(data)
+        if key not in self._applied:
+            try:
+                value = sealed_json.decode(data, path)
+            except Damaged:
+                value = {}
+            index = value.get("applied_index")
+            fits = value.get("log_id") == self._known().log_id and isinstance(index, int)
+            self._applied = {other: found for other, found in self._applied.items() if other[0] != path} | {key: index if fits else None}
+        return self._applied[key]
 
     def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing:
         """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, every one verified as the continuation

@@ -36,6 +36,8 @@ PACKET_BYTES = 1 << 20
 """Payloads have at most this many bytes, but for a single entry that is larger."""
 TURN_BYTES = 4 << 20
 """At least this much is read and verified before a turn ends with work left."""
+ALLOWED_BYTES = 16 << 20
+"""No peer gets more than this beyond what was sent, whatever it allows: what nobody takes would wait in memory."""
 PEERS_MAX = 16
 """Streams kept at once; of more, the one that was used longest ago ends."""
 
@@ -133,16 +135,17 @@ class Shipper:
         allowed = wanted.allowed_pos if isinstance(wanted, EntriesWanted) else wanted.allowed_offset
         stream = self._streams.get(parcel.sender)
         if stream is not None and stream.session == parcel.session:
-            stream.allowed = max(stream.allowed, allowed)
+            stream.allowed = max(stream.allowed, min(allowed, stream.at + ALLOWED_BYTES))
             self._streams.move_to_end(parcel.sender)
             return
         if isinstance(wanted, EntriesWanted):
-            fresh = _Stream(parcel.session, wanted.end_pos, allowed, wanted.point)
+            fresh = _Stream(parcel.session, wanted.end_pos, min(allowed, wanted.point.pos + ALLOWED_BYTES), wanted.point)
         else:
             found = self._source.snapshot()
             if found is None:
                 raise _Refusal(Missing(Why.NO_SNAPSHOT, 0, 0, "there is no snapshot here"))
             applied_index, data = found
+            allowed = min(allowed, wanted.offset + ALLOWED_BYTES)
             fresh = _Stream(parcel.session, len(data), allowed, None, wanted.offset, data, crc32c.crc32c(data), applied_index)
         self._streams[parcel.sender] = fresh
         self._streams.move_to_end(parcel.sender)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.core import replica_wire
+from ledgermq.node.core import replica_wire, shipping
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket
 from ledgermq.node.core.shipping import PACKET_BYTES, PEERS_MAX, TURN_BYTES, Shipper
@@ -28,9 +28,20 @@ from ledgermq.node.core.shipping_wire import (
 from ledgermq.proto.layout import chain_seed, verify_range
 from ledgermq.proto.raft_pb2 import RaftPacket, ShippingMessage
 from ledgermq.raft.messages import VoteReply
+from ledgermq.storage import sealed_json
 from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Facts, Missing, Why
-from tests.shipping.shipping_material import Replica, identity_of, log_of, replicas
+from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from tests.shipping.shipping_material import (
+    FILE_BYTES,
+    ROOT,
+    Replica,
+    append,
+    identity_of,
+    log_of,
+    replicas,
+    synced,
+    write_snapshot,
+)
 
 N = st.integers(0, 1 << 62)
 INDEX = st.integers(-1, 1 << 62)
@@ -195,3 +206,46 @@ def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
         shipper.turn(0, [*garbage, (f"x{number}", stranger)])
     assert len(shipper._streams) <= PEERS_MAX and sum(shipper.refused.values()) > 300
     assert any(isinstance(sent, EntriesSent) for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99))
+
+
+def test_a_peer_that_allows_everything_gets_a_window() -> None:
+    """One packet is no order for the whole log: what the other side does not take would wait in the memory of this one."""
+    replica = Replica("n1")
+    store = replica.create()
+    for _ in range(3):
+        append(store, 50, body_bytes=1000)
+    synced(store)
+    end_pos = store.log.end_pos
+    store.close()
+    shipper = replica.shipper()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shipping, "ALLOWED_BYTES", 30_000)
+        first = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
+        sent = sum(len(payload) for _, payload in first)
+        # Blanks at the ends of files are allowed for and not sent.
+        assert 20_000 <= sent <= 30_000 + FILE_BYTES < end_pos and not any(isinstance(content, Missing) for content, _ in first)
+        more = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
+        assert sum(len(payload) for _, payload in more) > 0
+
+
+def test_a_snapshot_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever installs asks for facts twice a second; a large snapshot costs the interpreter, and so every group of the node."""
+    replica = Replica("n1")
+    store = replica.create()
+    append(store, 20)
+    synced(store)
+    store.queues.start({}, 0)
+    write_snapshot(store, 5)
+    seen: list[str] = []
+    decode_sealed = sealed_json.decode
+    monkeypatch.setattr(sealed_json, "decode", lambda data, path: seen.append(path) or decode_sealed(data, path))
+    source = LogSource(replica.disk, ROOT)
+
+    def applied() -> tuple[int, int]:
+        index = source.facts().snapshot_index
+        return index, sum(path.endswith("/state/snapshot") for path in seen)
+
+    assert [applied(), applied()] == [(15, 1), (15, 1)]
+    write_snapshot(store, 19)
+    assert [applied(), applied()] == [(19, 2), (19, 2)]
+    store.close()

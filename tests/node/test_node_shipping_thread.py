@@ -1,0 +1,52 @@
+"""The thread that serves bytes to peers: it outlives whatever a request makes of it, and ends when told to."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from typing import Any
+
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.shipping import ShipperOutput
+from ledgermq.node.shipping_thread import ShippingThread
+
+REQUEST = PeerPacket(b"\x15")
+
+
+class FakeShipper:
+    """Fails at the first request, if it is told to; answers others."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure = failure
+        self.closed = False
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
+        if self.failure is not None:
+            raise self.failure
+        return ShipperOutput(tuple(packets), -1)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_request_that_breaks_the_shipper_does_not_end_the_serving() -> None:
+    """A replica that serves nothing any more could be the only one that has what a peer lacks."""
+    shippers = [FakeShipper(ZeroDivisionError("a bug")), FakeShipper(None)]
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def make() -> Any:
+        shipper = shippers.pop(0)
+        made.put(shipper)
+        return shipper
+
+    thread = ShippingThread("g-ship", make)
+    thread.send = sent.put
+    thread.offer("n2", REQUEST)
+    broken = made.get(timeout=10)
+    made.get(timeout=10)
+    assert broken.closed
+    thread.offer("n3", REQUEST)
+    assert sent.get(timeout=10) == (("n3", REQUEST),)
+    thread.close()
+    assert not thread._thread.is_alive()
