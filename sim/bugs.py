@@ -6,7 +6,7 @@ simulator, and `tests/sim/test_planted_bugs.py` says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,17 +14,25 @@ import numpy as np
 
 from ledgermq.node.core.calls import Done
 from ledgermq.node.core.group import Group
+from ledgermq.node.core.install import Install
 from ledgermq.node.core.leader import Leader
 from ledgermq.node.core.plan import Plan
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
-from ledgermq.proto.types import Range, SyncedMark
+from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
+from ledgermq.raft.config import Members
 from ledgermq.raft.core import Core
+from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import Extent, VoteRequest
+from ledgermq.raft.progress import Peer
 from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.keeping import Keeper
+from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.hard_state import HardStateFile
 
 
 class Bug(str, Enum):
@@ -50,6 +58,9 @@ class Bug(str, Enum):
     ANSWER_BEFORE_COMMIT = "answer-before-commit"
     SNAPSHOT_ABOVE_DURABLE = "snapshot-above-durable"
     TRIM_WITHOUT_SNAPSHOT = "trim-without-snapshot"
+    TWO_CHANGES_AT_ONCE = "two-changes-at-once"
+    PROVISIONAL_COUNTED = "provisional-counted"
+    VOTE_LOST_BY_INSTALL = "vote-lost-by-install"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -176,6 +187,50 @@ class LeasesThroughTransfers(Core):
         return found
 
 
+class ChangesAtOnce(Core):
+    """Changes the members although the change before is not committed (Raft dissertation §4.1)."""
+
+    def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
+        commit, self.commit_index = self.commit_index, max(self.commit_index, self.configurations.latest_index)
+        try:
+            return super().propose_members(change, now_ns)
+        finally:
+            self.commit_index = commit
+
+
+class CountsProvisional(Core):
+    """Counts the copy of a directory whose loss nobody would notice."""
+
+    def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
+        told = {peer.node: peer.provisional for peer in self.peers.values()}
+        for peer in self.peers.values():
+            peer.provisional = False
+        found = super()._reached(own, value)
+        for peer in self.peers.values():
+            peer.provisional = told[peer.node]
+        return found
+
+
+class ForgetsVoteAtInstall(Install):
+    """Brings the log without keeping what this replica promised."""
+
+    def __init__(self, disk: Disk, root: str, found: Identity, **options: Any) -> None:
+        super().__init__(disk, root, found, **options)
+        self._disk, self._promises = disk, f"{root}/dledger-{found.replica}/hardstate"
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
+        output = super().turn(now_ns, packets)
+        if output.finished:
+            former = HardStateFile.open(self._disk, self._promises)
+            term = former.value.term
+            former.close()
+            self._disk.unlink(self._promises)
+            fresh = HardStateFile.create(self._disk, self._promises)
+            fresh.save(HardState(term, None))
+            fresh.close()
+        return output
+
+
 class AnswersAtOnce(Leader):
     """Answers when the record is in its own log, not when it is committed."""
 
@@ -235,6 +290,8 @@ CORES: dict[Bug, type[Core]] = {
     Bug.LEADER_FORGOTTEN: ForgetsLeader,
     Bug.LEASE_FROM_RECEIPT: LeasesFromReceipt,
     Bug.LEASE_OUTLIVES_TRANSFER: LeasesThroughTransfers,
+    Bug.TWO_CHANGES_AT_ONCE: ChangesAtOnce,
+    Bug.PROVISIONAL_COUNTED: CountsProvisional,
 }
 LOGS: dict[Bug, type[EntryLog]] = {
     Bug.TAIL_NOT_ERASED: LeavesTails,
@@ -262,6 +319,10 @@ def log_type(bug: Bug) -> type[EntryLog]:
 
 def keeper_type(bug: Bug) -> type[Keeper]:
     return {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot}.get(bug, Keeper)
+
+
+def install_type(bug: Bug) -> type[Install]:
+    return ForgetsVoteAtInstall if bug is Bug.VOTE_LOST_BY_INSTALL else Install
 
 
 def group_type(bug: Bug) -> type[Group]:

@@ -54,6 +54,16 @@ class Watched(Protocol):
         ...
 
     @property
+    def promise(self) -> tuple[int, str | None]:
+        """Term and vote, as they are on stable storage."""
+        ...
+
+    @property
+    def open_changes(self) -> tuple[int, ...]:
+        """The entries with members that it does not know to be committed."""
+        ...
+
+    @property
     def tip(self) -> tuple[int, int, int]:
         """(end index, its term, its chain CRC), kept in memory."""
         ...
@@ -111,6 +121,8 @@ class Checkers:
     seen: dict[str, Seen] = field(default_factory=dict)
     begins: dict[str, int] = field(default_factory=dict)
     """node → where its log began when it was last looked at: what it trimmed it had."""
+    promises: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    """node → the last term and vote that its directory held"""
     durable: tuple[int, int] = (-1, 0)
     """(index, chain CRC) of the highest entry that a client was told is durable"""
     on_majority: int = 0
@@ -122,6 +134,9 @@ class Checkers:
         seen = self.seen.get(node)
         if seen is None or seen.life != life:
             seen = self.seen[node] = Seen(life)
+        promise = replica.promise
+        if promise != self.promises.get(node):
+            self._promise_is_kept(node, promise)
         leads = replica.role is Role.LEADER
         if leads and seen.led != replica.term:
             self._one_leader_per_term(node, life, replica)
@@ -130,6 +145,26 @@ class Checkers:
             self._log_matching(node, replica, seen.tip, tip)
             seen.tip = tip
         self._commit_is_sound(node, replica, seen, leads)
+        if leads:
+            self._one_change_at_a_time(node, replica)
+
+    def _promise_is_kept(self, node: str, promise: tuple[int, str | None]) -> None:
+        """I1 rests on this: the term of a directory never falls, and within a term its vote never changes."""
+        term, vote = self.promises.get(node, (-1, None))
+        if promise[0] < term or (promise[0] == term and vote not in (None, promise[1])):
+            raise Violation("I1", f"{node} was in term {term} and voted for {vote}; now it is in term {promise[0]} with vote {promise[1]}")
+        self.promises[node] = promise
+
+    def _one_change_at_a_time(self, node: str, replica: Watched) -> None:
+        """I4 rests on this (Raft dissertation §4.1, and its correction): a leader changes the members when an entry of its own term and the
+        change before are committed."""
+        changes = replica.open_changes
+        if not changes or replica.term_at(changes[-1]) != replica.term:
+            return
+        if len(changes) > 1:
+            raise Violation("I4", f"{node} changed the members with entry {changes[-1]} while entry {changes[-2]} was not committed")
+        if replica.term_at(replica.commit_index) != replica.term:
+            raise Violation("I4", f"{node} changed the members before it had committed an entry of its term {replica.term}")
 
     def _one_leader_per_term(self, node: str, life: int, replica: Watched) -> None:
         known = self.leaders.get(replica.term)
@@ -239,6 +274,7 @@ class Checkers:
     def lost(self, node: str) -> None:
         """The node lost its directory: it trimmed nothing of the next one."""
         self.begins.pop(node, None)
+        self.promises.pop(node, None)
 
     def had_by(self, index: int, term: int) -> list[str]:
         """The nodes that were ever seen with this entry: two logs that hold an entry of one term hold the same."""

@@ -23,7 +23,7 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BODY_AT
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import Chance, Members, RaftConfig
-from ledgermq.sim.bugs import Bug, disk_type, group_type, keeper_type, log_type, replica_type
+from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
@@ -108,6 +108,15 @@ class Life:
         known = self.replica.core.configurations
         return (known.latest.voters,) if known.latest_index <= self.commit_index else (known.latest.voters, known.before.voters)
 
+    @property
+    def promise(self) -> tuple[int, str | None]:
+        return self.store.hard_state.value.term, self.store.hard_state.value.vote
+
+    @property
+    def open_changes(self) -> tuple[int, ...]:
+        known = self.replica.core.configurations
+        return tuple(index for index, _ in known.runs if index > self.commit_index) if known.latest_index > self.commit_index else ()
+
     def term_at(self, index: int) -> int:
         return self.log.term_at(index)
 
@@ -134,6 +143,7 @@ class Medium:
         self.founder = founder
         self.directories = 1
         """How many directories this node ever had."""
+        self.install_type = install_type(bug)
         self.former: ForgetfulDisk | None = None
         """What was lost last."""
         self.settings = settings

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledgermq.node.core.install import Install
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Rebuild
 from ledgermq.node.core.repair import Repair, repair_needed
@@ -55,7 +54,7 @@ class Workshop:
         """Begin to bring the group's log from peers: that of `source` begins after what is here. Raises OSError, StorageError."""
         medium = self._medium
         disk, root = medium.disk, medium.root
-        self.rebuild = Install.begin(
+        self.rebuild = medium.install_type.begin(
             disk, root, medium.identity, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns
         )
 

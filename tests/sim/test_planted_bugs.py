@@ -51,6 +51,8 @@ FOUND: dict[Bug, Found] = {
     Bug.COMMIT_UNVERIFIED: Found(13),
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
+    Bug.TWO_CHANGES_AT_ONCE: Found(21, ("membership", "join", "slow-disks", "membership")),
+    Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
 }
 BUGS = list(FOUND)
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND]
