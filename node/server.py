@@ -56,6 +56,7 @@ from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.node.stop_watch import watch_stop
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage import identity as identity_files
@@ -69,6 +70,8 @@ RETURNS_EVERY_S = 1.0
 GARBAGE_THRESHOLD = 20_000
 # What calls forwarded by peers get to finish in, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
+# A stop that takes so much longer than the drain says what it waits for.
+STOP_SLOW_S = 15.0
 
 log = logs.get_logger()
 
@@ -508,6 +511,7 @@ async def _serve(config: NodeConfig, secret: bytes) -> int:
         await stop.wait()
         log.info("stopping")
     finally:
+        watch_stop(loop, config.limits.drain_ms / 1000 + STOP_SLOW_S)
         with contextlib.suppress(asyncio.CancelledError):
             await node.stop()
     directory.release()
