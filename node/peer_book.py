@@ -4,7 +4,8 @@ Durable (format §9, state/peers.json): the incarnation of each peer's directory
 the last start on its directory that each peer told of. In memory: the directory each peer greeted with last.
 
 The directory a group goes by is the one its membership record names, else the one that was met first. A peer that greets with another has
-lost or replaced it: its packets are not taken (`barred`) until the record names it, because it may have forgotten what it promised. A peer
+lost or replaced it: its packets are not taken (`barred`) until the record names it, because it may have forgotten what it promised; but
+what only an elected leader sends is (`replica_wire.is_of_leader`): the record here may be older than the one that names it. A peer
 whose starts do not descend from the last one it told of runs on an old copy, and has forgotten as well.
 """
 

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node import metrics
 from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.greeting import NONCE_BYTES, Greeter, Refused
 from ledgermq.node.logs import get_logger
 from ledgermq.node.peer_stream import (
@@ -180,8 +181,10 @@ class _Session:
             for message in received.messages:
                 if message.HasField("replication"):
                     item = message.replication
-                    if self._greeter.book.hears(item.group, self._peer, self._directories.get(item.group)):
-                        packets.append((item.group, self._peer, PeerPacket(item.header, item.payload)))
+                    packet = PeerPacket(item.header, item.payload)
+                    counts = self._greeter.book.hears(item.group, self._peer, self._directories.get(item.group))
+                    if counts or is_of_leader(packet):
+                        packets.append((item.group, self._peer, packet))
                     else:
                         metrics.PEER_PACKETS_BARRED.labels(self._peer, item.group).inc()
                 else:

@@ -23,6 +23,7 @@ from ledgermq.node.core.calls import Call, ChangeMembers, Done, GroupMembers, Me
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members
@@ -450,7 +451,7 @@ class World:
         station = self.stations[to]
         if station.life is not None:
             station.acquaintance.named = station.life.replica.members.incarnations
-        if station.workshop is not None and not station.acquaintance.hears(sender, incarnation):
+        if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
             self.coverage["packets-of-replaced-directories"] += 1
         elif is_shipping(packet):
             if station.workshop is not None:

@@ -94,6 +94,16 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
     return Arrived(_plain(header, kind), b"")
 
 
+def is_of_leader(packet: PeerPacket) -> bool:
+    """Whether only the leader of a term sends this: a part of its log, or that it has trimmed what the receiver lacks. Whoever was elected
+    may be followed, whichever directory the receiver knows it by: nothing in such a packet is counted, as votes and answers are. A receiver
+    whose log ends before the record of the leader's directory gets that record no other way."""
+    try:
+        return _open(packet).WhichOneof("content") in ("append", "left_behind")
+    except BadPacket:
+        return False
+
+
 def _open(packet: PeerPacket) -> RaftMessage:
     try:
         outer = RaftPacket.FromString(packet.header)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.core.ports import PeerPacket
-from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append
+from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append, is_of_leader
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
-from ledgermq.raft.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
-from ledgermq.raft.transfer import HANDOVERS
+from ledgermq.raft.messages import Append, AppendReply, LeftBehind, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.transfer import HANDOVERS, Cause
 
 NUMBERS = st.integers(0, 1 << 62)
 INDEXES = st.integers(-1, 1 << 62)
@@ -119,3 +119,15 @@ def test_random_bytes_are_refused(data: bytes, payload: bytes) -> None:
     """Noise is a BadPacket and nothing else."""
     with pytest.raises(BadPacket):
         decode(PeerPacket(data, payload), "n1")
+
+
+def test_only_a_leader_s_log_and_its_begin_are_of_a_leader() -> None:
+    """What a directory that does not count may say, and nothing that is counted."""
+    heartbeat = encode_append(Append("a", "b", 3, 7, 4, 2, 4, None, False, False), 9, None)
+    assert is_of_leader(heartbeat)
+    assert is_of_leader(encode(LeftBehind("a", "b", 3, 5)))
+    assert not is_of_leader(encode(VoteRequest("a", "b", 3, False, 4, 2, False, "")))
+    assert not is_of_leader(encode(VoteReply("a", "b", 3, False, True)))
+    assert not is_of_leader(encode(TimeoutNow("a", "b", 3, 4, 2, Cause.OPERATOR)))
+    assert not is_of_leader(encode(AppendReply("a", "b", 3, 7, 1, False, 4, 4, 0, False, False)))
+    assert not is_of_leader(PeerPacket(b"h"))

@@ -66,3 +66,14 @@ def test_a_lost_directory_comes_back_as_a_voter() -> None:
     assert not members.learners
     assert len(members.incarnations) == 1
     assert outcome.coverage["packets-of-replaced-directories"] > 0
+
+
+def test_a_log_with_an_older_directory_of_the_leader_is_followed_beyond_it() -> None:
+    """The leader lost two directories in its time: whoever fetches the log from it meets the record of the first one on the way."""
+    world = World(1)
+    lost = [(1_500, "n3"), (4_500, "n3"), (10_500, "n1")]
+    wipes = [FaultEvent(at * MS, "wipe-and-return", {"node": node, "for_ns": 100 * MS, "salt": at}) for at, node in lost]
+    handed = [FaultEvent(at * MS, "transfer", {"node": node, "salt": at}) for at, node in ((1_200, "n1"), (4_200, "n1"), (9_000, "n3"))]
+    outcome = world.run(20 * STEPS, acting(Plan(tuple(sorted(wipes + handed, key=lambda event: event.at_ns)))), until_ns=12_500 * MS)
+    assert outcome.passed, outcome.violation
+    assert outcome.coverage["wiped"] == len(lost)
