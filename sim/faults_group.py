@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from ledgermq.node.core.calls import MembersKind
-from ledgermq.sim.faults_kind import FOLLOWER, Kind, a_node, a_while, lasting, own_chance, target
-from ledgermq.sim.network import Chance
+from ledgermq.sim.faults_kind import FOLLOWER, Kind, a_node, a_while, lasting, leaders, own_chance, target
+from ledgermq.sim.network import MS, Chance, around
 from ledgermq.sim.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.world import World
 
+LOOK_NS = MS // 2
+LOOKS = 600
+"""How often, and how many times, a handover that was asked for is looked at. Each look is a step of the run."""
 JOINERS_MAX = 2
 """So many nodes join in a run."""
 ASKED = 4
@@ -31,6 +34,26 @@ def transfer(world: World, event: FaultEvent) -> None:
     name = target(world, event)
     if name is not None:
         world.transfer(name)
+
+
+def transfer_and_cut(world: World, event: FaultEvent) -> None:
+    """The leader is cut off right after it told another to take over: it hears nothing of what that one commits."""
+    name = target(world, event)
+    if name is not None:
+        world.transfer(name)
+        _cut_when_told(world, event, LOOKS)
+
+
+def _cut_when_told(world: World, event: FaultEvent, looks: int) -> None:
+    for name in leaders(world):
+        life = world.stations[name].life
+        handover = None if life is None else life.replica.handover
+        if handover is not None and handover.told:
+            number = world.network.sever(around(name, world.names))
+            world.after(event.number("for_ns"), partial(world.network.end, number))
+            return
+    if looks and not world.healed:
+        world.after(LOOK_NS, partial(_cut_when_told, world, event, looks - 1))
 
 
 def change(world: World, event: FaultEvent) -> None:
@@ -99,6 +122,9 @@ def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 KINDS: dict[str, Kind] = {
     "trim": Kind((40,), "files of the log go that every voter has", lambda c, n: {"files": c.randrange(1, 4)}, trim),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
+    "transfer-and-cut": Kind(
+        (8, 37), "the leader is cut off right after it told another to take over", a_while(300, 2000), transfer_and_cut
+    ),
     "membership": Kind((33,), "some node is added, promoted, demoted or removed, be it the leader", _draw_change, change),
     "join": Kind((33,), "a node begins with an empty directory, becomes a learner, then a voter", lasting(200, 1000), join),
     "wipe-and-return": Kind((34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe),

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ledgermq.sim.faults_kind import Kind, lasting, own_chance, some_node, target
+from ledgermq.sim.faults_kind import LEADER, Kind, lasting, own_chance, some_node, target
 from ledgermq.sim.network import MS, Chance, Link, Weather, around, between, bridge, ring
 from ledgermq.sim.plan import FaultEvent, Value
 from ledgermq.sim.world import SECOND, World
+
+LAST_ANSWERS_NS = 20 * MS
+"""Long enough for an answer of every follower to be among those that are late."""
 
 
 def sever(world: World, event: FaultEvent, links: Iterable[Link]) -> None:
@@ -85,6 +88,17 @@ def swizzle(world: World, event: FaultEvent) -> None:
         world.after(begins, partial(_cut_for, world, around(name, world.names), chance.randrange(for_ns // 4, for_ns)))
 
 
+def late_answers(world: World, event: FaultEvent) -> None:
+    """The leader is cut off while answers to its last messages are long under way: they arrive when others may have elected another."""
+    name = target(world, event)
+    if name is None:
+        return
+    sever(world, event, around(name, world.names, inbound=False))
+    late = world.network.worsen(Weather(delay_ns=event.number("delay_ns")))
+    world.after(LAST_ANSWERS_NS, partial(world.network.end, late))
+    world.after(LAST_ANSWERS_NS, partial(_cut_for, world, around(name, world.names), event.number("for_ns")))
+
+
 def _direction(chance: Chance) -> dict[str, Value]:
     inbound, outbound = ((True, True), (True, False), (False, True))[chance.randrange(3)]
     return {"inbound": inbound, "outbound": outbound}
@@ -130,6 +144,12 @@ KINDS: dict[str, Kind] = {
         "one link is cut, the way around it stays",
         lasting(200, 3000, lambda c, n: {"node": some_node(c, n), "other": some_node(c, n)}),
         split,
+    ),
+    "late-answers": Kind(
+        (7, 8),
+        "the leader is cut off, and the last answers to it take longer than an election",
+        lasting(1000, 3000, lambda c, n: {"node": LEADER, "delay_ns": c.randrange(250 * MS, 700 * MS)}),
+        late_answers,
     ),
     "halves": Kind((7,), "a minority and a majority cannot hear each other", lasting(200, 3000), halves),
     "ring": Kind((7,), "each node reaches its neighbours only (of three nodes: one of them)", lasting(200, 3000), in_a_ring),

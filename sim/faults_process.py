@@ -15,6 +15,9 @@ from ledgermq.sim.world import SECOND, World
 ACCESSES = 200
 RECOVERY_ACCESSES = 60
 HOUR_MS = 3_600_000
+LOOK_NS = MS // 4
+LOOKS = 1000
+"""How often, and how many times, a log is looked at until it was cut back. Each look is a step of the run."""
 
 
 def end(world: World, event: FaultEvent, *, power: bool) -> None:
@@ -71,6 +74,27 @@ def depose(world: World, event: FaultEvent) -> None:
         else:
             number = world.network.sever(around(name, world.names))
             world.after(event.number("for_ns") * 2, partial(world.network.end, number))
+
+
+def cut_after_truncation(world: World, event: FaultEvent) -> None:
+    """The leader is cut off, so that the next one has it cut its log back; then its power goes, before or after that is on the disk."""
+    name = target(world, event)
+    if name is not None:
+        number = world.network.sever(around(name, world.names))
+        world.after(event.number("apart_ns"), partial(world.network.end, number))
+        world.after(event.number("apart_ns"), partial(_crash_when_cut, world, event, name, None, LOOKS))
+
+
+def _crash_when_cut(world: World, event: FaultEvent, name: str, former: tuple[int, int, int] | None, looks: int) -> None:
+    """`former`: end of the log, its term and its chain CRC at the last look."""
+    life = world.stations[name].life
+    if life is None or world.healed or not looks:
+        return
+    if former is None or (former[0] <= life.end_index and life.term_at(former[0]) == former[1]):
+        world.after(LOOK_NS, partial(_crash_when_cut, world, event, name, life.tip, looks - 1))
+        return
+    world.after(event.number("then_ns"), partial(world.crash, name, power=True))
+    world.after(event.number("then_ns") + event.number("for_ns"), partial(world.start, name))
 
 
 def rolling_restart(world: World, event: FaultEvent) -> None:
@@ -130,6 +154,17 @@ KINDS: dict[str, Kind] = {
             "for_ns": chance.randrange(20 * MS, SECOND),
         },
         depose,
+    ),
+    "cut-after-truncation": Kind(
+        (3, 15),
+        "the leader is cut off until it has to cut its log back, and its power goes a moment after it did",
+        lambda chance, names: {
+            "node": LEADER,
+            "apart_ns": chance.randrange(900 * MS, 2 * SECOND),
+            "then_ns": chance.randrange(MS),
+            "for_ns": chance.randrange(20 * MS, SECOND),
+        },
+        cut_after_truncation,
     ),
     "clock-jump": Kind(
         (31,),

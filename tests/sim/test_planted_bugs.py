@@ -32,9 +32,10 @@ class Found:
     seed: int
     kinds: tuple[str, ...] | None = None
     settings: Settings = Settings()  # noqa: RUF009  a frozen value
+    steps: int = STEPS
 
     def case(self, bug: Bug, seed: int | None = None) -> Case:
-        return Case.drawn(self.seed if seed is None else seed, STEPS, self.settings, self.kinds, bug)
+        return Case.drawn(self.seed if seed is None else seed, self.steps, self.settings, self.kinds, bug)
 
 
 FOUND: dict[Bug, Found] = {
@@ -46,9 +47,12 @@ FOUND: dict[Bug, Found] = {
     Bug.CHAIN_NOT_VERIFIED: Found(13),
     Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
     Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
+    Bug.MARK_NOT_LOWERED: Found(6, ("cut-after-truncation",), steps=6000),
     Bug.SYNC_RETRIED: Found(21),
     Bug.VOTE_FOR_ANY_LOG: Found(21),
     Bug.COMMIT_UNVERIFIED: Found(13),
+    Bug.LEASE_FROM_RECEIPT: Found(26, ("late-answers", "late-answers", "pause")),
+    Bug.LEASE_OUTLIVES_TRANSFER: Found(2, ("transfer-and-cut",)),
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
     Bug.TWO_CHANGES_AT_ONCE: Found(21, ("membership", "join", "slow-disks", "membership")),
