@@ -187,8 +187,9 @@ class Network:
                 if not data:
                     writer.write_eof()
                     return
-                writer.write(data)
+                # Counted first: who has received it may look at once.
                 way.carried_bytes += len(data)
+                writer.write(data)
                 await writer.drain()
 
         delivering = asyncio.create_task(deliver())

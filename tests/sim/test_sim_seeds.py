@@ -13,7 +13,7 @@ from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
-HELD = 300
+HELD = 150
 SLICE = 50
 STEPS = 2000
 """About three virtual seconds."""
