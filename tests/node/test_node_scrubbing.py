@@ -94,6 +94,18 @@ def test_a_rotten_message_is_never_delivered(tmp_path: Path, monkeypatch: pytest
     driver.group.abandon()
 
 
+def test_when_a_message_of_an_earlier_life_was_stored_can_be_asked(tmp_path: Path) -> None:
+    """For lag in time and positions by time. Such a message is verified when it is read, which takes the whole of it."""
+    filled(tmp_path).group.close()
+    driver = Driver(single(tmp_path))
+    driver.call(lambda token: Peek(token, "t", 0, 0, 10_000))
+    machine = driver.group.machine
+    stored = [machine.stored_ms("t", 0, offset) for offset in range(machine.begin("t", 0), machine.end("t", 0))]
+    assert stored and stored == sorted(stored) and stored[0] > 0
+    assert machine.offset_at("t", 0, stored[0]) == 0
+    driver.group.close()
+
+
 def test_a_rotten_entry_is_never_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read to be applied has its CRCs computed, unless this process wrote or verified it already."""
     filled(tmp_path).group.close()
