@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from ledgermq.node.core.fetching import WINDOW_BYTES, Asker, EntryStream, SnapshotStream, serial
+from ledgermq.node.core.asking import AGAIN_NS, NEVER_NS, AsksPeers
+from ledgermq.node.core.fetching import WINDOW_BYTES, EntryStream, SnapshotStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.node.core.replica_wire import BadPacket
-from ledgermq.node.core.shipping_wire import FactsWanted, Parcel, decode, is_shipping
 from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.types import Identity
-from ledgermq.raft.config import MS
 from ledgermq.storage import identity as identities
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
@@ -31,11 +29,8 @@ from ledgermq.storage.log_source import Facts
 from ledgermq.storage.recovered import as_recovered
 
 TURN_BYTES = 8 << 20
-FACTS_EVERY_NS = 500 * MS
-AGAIN_NS = 1_000 * MS
 FURTHER_BYTES = 32 << 20
 """A peer that committed so much more meanwhile is followed before the files are exchanged."""
-NEVER_NS = 1 << 62
 
 
 class _Phase(Enum):
@@ -46,7 +41,7 @@ class _Phase(Enum):
     DONE = "done"
 
 
-class Install:
+class Install(AsksPeers):
     """One installation into one group directory (a `Rebuild`). Made by `begin`."""
 
     def __init__(
@@ -64,29 +59,20 @@ class Install:
         self.received_bytes = 0
         self.reused_bytes = 0
         """Of the log, fetched by an earlier attempt."""
-        self._identity = found
-        self._others = tuple(node for node in others if node != found.replica)
+        super().__init__(found, others, session, now_ns)
         self._preferred = source
         self._floor_pos = floor_pos
-        self._asker = Asker(found.replica, found.log_id, serial(session))
         self._staging = Staging(disk, root, found)
         self._phase = _Phase.FACTS
-        self._out: list[tuple[str, PeerPacket]] = []
-        self._facts: dict[str, Facts] = {}
-        self._facts_due_ns = now_ns
         self._tried: dict[str, str] = {}
         """Peers that were of no use, and why."""
         self._source = ""
         self._begin = self._point = Point(0, 0, -1, 0)
         self._end_index, self._end_pos = -1, 0
         """The last entry to be installed, and where it ends."""
-        self._snapshot: SnapshotStream | None = None
         self._snapshot_data: bytes | None = None
         self._applied: tuple[int, int, int] | None = None
         """Index, term and chain CRC that the snapshot claims."""
-        self._stream: EntryStream | None = None
-        self._refused: str | None = None
-        self._again_ns = NEVER_NS
         self._asked_ns = now_ns
 
     @classmethod
@@ -111,37 +97,19 @@ class Install:
         return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
-        """As `Rebuild.turn`. What misshapen or foreign packets say is ignored."""
-        for sender, packet in packets:
-            if sender in self._others and is_shipping(packet):
-                try:
-                    self._take(decode(packet, sender), now_ns)
-                except BadPacket:
-                    continue
+        """As `Rebuild.turn`."""
+        self._hear(packets, now_ns)
         busy = self._act(now_ns)
-        out, self._out = tuple(self._out), []
         wake = now_ns if busy else self._wake_at_ns(now_ns)
-        return RebuildOutput(out, wake, self._phase is _Phase.DONE, self._refused, self._progress())
+        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress())
 
     def close(self) -> None:
         self._staging.close()
 
-    def _take(self, parcel: Parcel, now_ns: int) -> None:
-        if parcel.log_id != self._identity.log_id:
-            return
-        if isinstance(parcel.content, Facts):
-            self._facts[parcel.sender] = parcel.content
-        if self._stream is not None:
-            self._stream.take(parcel, now_ns)
-        if self._snapshot is not None:
-            self._snapshot.take(parcel, now_ns)
-
     def _wake_at_ns(self, now_ns: int) -> int:
         if self._phase is _Phase.DONE:
             return NEVER_NS
-        waits = [self._facts_due_ns, self._again_ns]
-        waits += [stream.wake_at_ns for stream in (self._stream, self._snapshot) if stream is not None]
-        return max(now_ns, min(waits))
+        return self._ask_again_at_ns(now_ns)
 
     def _progress(self) -> Progress:
         facts = self._facts.get(self._source)
@@ -160,10 +128,8 @@ class Install:
         if now_ns >= self._again_ns:
             self._tried.clear()
             self._again_ns = NEVER_NS
-        if self._phase is not _Phase.DONE and now_ns >= self._facts_due_ns:
-            self._facts_due_ns = now_ns + FACTS_EVERY_NS
-            session = self._asker.number()
-            self._out += [self._asker.packet(peer, session, FactsWanted()) for peer in self._others]
+        if self._phase is not _Phase.DONE:
+            self._ask_facts(now_ns)
         if self._phase is _Phase.FACTS:
             return self._find_source(now_ns)
         if self._phase is _Phase.SNAPSHOT:

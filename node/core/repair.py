@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ledgermq.node.core.fetching import Asker, EntryStream, SnapshotStream, serial
+from ledgermq.node.core.asking import AGAIN_NS, NEVER_NS, AsksPeers
+from ledgermq.node.core.fetching import EntryStream, SnapshotStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.node.core.replica_wire import BadPacket
-from ledgermq.node.core.shipping_wire import FactsWanted, Parcel, decode, is_shipping
 from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.raft.config import MS
@@ -46,12 +45,8 @@ from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
 
 TURN_BYTES = 8 << 20
 """A turn walks or writes about this much."""
-FACTS_EVERY_NS = 500 * MS
-AGAIN_NS = 1_000 * MS
-"""Peers that could not help are asked again after this long."""
 SILENCE_NS = 2_000 * MS
 """A peer that has not answered for so long is one that cannot help now."""
-NEVER_NS = 1 << 62
 
 
 def repair_needed(
@@ -100,20 +95,19 @@ class _Stretch:
     """The anchor's history is proven by being committed: it ends at `end_pos`, and the mark will be there, if that entry overrules it."""
 
 
-class Repair:
+class Repair(AsksPeers):
     """One repair of one group directory (a `Rebuild`). Made by `repair_needed`."""
 
     def __init__(self, disk: Disk, root: str, found: Identity, reason: str, *, others: Sequence[str], session: int, now_ns: int) -> None:
+        super().__init__(found, others, session, now_ns)
         self.reason = reason
         """What was found, for people: why this repair began."""
         self.repaired: list[str] = []
         """What was put back, for people."""
         self.floor_pos = 0
         """Nothing that this replica ever acknowledged lies behind this position; known once the files were looked at."""
-        self._disk, self._root, self._identity = disk, root, found
+        self._disk, self._root = disk, root
         self._directory = f"{root}/dledger-{found.replica}"
-        self._others = tuple(node for node in others if node != found.replica)
-        self._asker = Asker(found.replica, found.log_id, serial(session))
         self._mark = read_mark(disk, f"{self._directory}/syncedmark", found.log_id)
         begin = read_begin(disk, self._directory, found.log_id)
         if self._mark.index < begin.index:
@@ -124,51 +118,26 @@ class Repair:
         self._visited = [self._point]
         """A point in every file that was walked through: places to go back to."""
         self._phase = _Phase.FILES
-        self._out: list[tuple[str, PeerPacket]] = []
-        self._facts: dict[str, Facts] = {}
-        self._facts_due_ns = now_ns
-        self._stream: EntryStream | None = None
-        self._snapshot: SnapshotStream | None = None
         self._unfit: dict[str, str] = {}
         """Peers whose snapshot is of no use, and why."""
         self._stretch: _Stretch | None = None
-        self._refused: str | None = None
-        self._again_ns = NEVER_NS
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
-        """As `Rebuild.turn`. What misshapen or foreign packets say is ignored."""
-        for sender, packet in packets:
-            if sender in self._others and is_shipping(packet):
-                try:
-                    self._take(decode(packet, sender), now_ns)
-                except BadPacket:
-                    continue
+        """As `Rebuild.turn`."""
+        self._hear(packets, now_ns)
         busy = self._act(now_ns)
-        out, self._out = tuple(self._out), []
         wake = now_ns if busy else self._wake_at_ns(now_ns)
-        return RebuildOutput(out, wake, self._phase is _Phase.DONE, self._refused, self._progress(), self._install_wanted())
+        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress(), self._install_wanted())
 
     def close(self) -> None:
         self._mending.close()
 
     # What arrives, and what is told
 
-    def _take(self, parcel: Parcel, now_ns: int) -> None:
-        if parcel.log_id != self._identity.log_id:
-            return
-        if isinstance(parcel.content, Facts):
-            self._facts[parcel.sender] = parcel.content
-        if self._stream is not None:
-            self._stream.take(parcel, now_ns)
-        if self._snapshot is not None:
-            self._snapshot.take(parcel, now_ns)
-
     def _wake_at_ns(self, now_ns: int) -> int:
         if self._phase is _Phase.DONE:
             return NEVER_NS
-        waits = [self._facts_due_ns, self._again_ns]
-        waits += [stream.wake_at_ns for stream in (self._stream, self._snapshot) if stream is not None]
-        return max(now_ns, min(waits))
+        return self._ask_again_at_ns(now_ns)
 
     def _progress(self) -> Progress:
         begin = self._mending.start.pos
@@ -199,12 +168,12 @@ class Repair:
             self._walk(now_ns)
             return True
         if self._phase is _Phase.FETCH:
-            self._ask_facts(now_ns)
+            self._ask_peers(now_ns)
             return self._fetch(now_ns)
         if self._phase is _Phase.SYNC:
             return self._settle()
         if self._phase is _Phase.SNAPSHOT:
-            self._ask_facts(now_ns)
+            self._ask_peers(now_ns)
             return self._fetch_snapshot(now_ns)
         return False
 
@@ -250,12 +219,8 @@ class Repair:
             self._refused = None
         self._stretch, self._stream, self._again_ns = None, None, NEVER_NS
 
-    def _ask_facts(self, now_ns: int) -> None:
-        if now_ns >= self._facts_due_ns:
-            self._facts_due_ns = now_ns + FACTS_EVERY_NS
-            places = ((self._noted_mark.index, -1),) if self._noted_mark.index >= 0 else ()
-            session = self._asker.number()
-            self._out += [self._asker.packet(peer, session, FactsWanted(places)) for peer in self._others]
+    def _ask_peers(self, now_ns: int) -> None:
+        self._ask_facts(now_ns, ((self._noted_mark.index, -1),) if self._noted_mark.index >= 0 else ())
 
     # Fetching a stretch
 
