@@ -65,6 +65,7 @@ def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> RunningGro
         try:
             return _make_running(config, group, store, phases, began)
         except BaseException:
+            # Whatever ended the start: its files must be free for a repair, or for the next attempt.
             store.abandon()
             raise
     except (Damaged, Unreadable) as damage:

@@ -124,6 +124,7 @@ def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) ->
     async def body(cluster: Cluster) -> None:
         cluster.add_node("n4")
         await cluster.start(["n4"])
+        # Time for elections that must not be held: nothing could announce their absence.
         await asyncio.sleep(6 * cluster.timing.election_max_s)
         health = cluster.running["n4"].health
         assert (health.leader, health.term, health.voters) == (None, 0, ())
@@ -167,6 +168,7 @@ def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_h
         await cluster.until(lambda: all(c.health.ready and c.health.leader in rest for c in others))
         term = max(c.health.term for c in others)
         await cluster.until(lambda: not gone.health.has_quorum)
+        # As above.
         await asyncio.sleep(4 * cluster.timing.election_max_s)
         await others[0].create_topic("", "still", timeout=20)
         assert max(c.health.term for c in others) == term, "no election on its account"
