@@ -30,6 +30,7 @@ from ledgermq.proto.layout_columns import (
     HEADER,
     HEADER_BYTES,
     INDEX_UNIT,
+    ORIGIN_AT,
     PREFIX,
     QUEUE_UNIT,
     RECORD_FIXED_BYTES,
@@ -147,6 +148,9 @@ def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
         if d.channel:
             at = int(batch.starts[i])
             batch.data[at + 32 : at + 36] = d.channel.to_bytes(4, "big")
+        if d.origin:
+            at = int(batch.starts[i]) + HEADER_BYTES + ORIGIN_AT
+            batch.data[at : at + 8] = d.origin.to_bytes(8, "big")
     return batch
 
 

@@ -28,6 +28,8 @@ BLANK_MIN_BYTES = 8
 RECORD_V1 = 0xDAA320A7 - (1 << 32)
 RECORD_V2 = 0xDAA320AB - (1 << 32)
 V1_TOPIC_MAX = 127
+ORIGIN_AT = 76
+"""Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
 BODY_AT = 136
 """Offset in the entry of a record's body; everything before it has a fixed place."""
 RECORD_FIXED_BYTES = 91
@@ -174,7 +176,8 @@ def split_record(record: Buffer) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs."""
+    """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs; `origins`
+    are 0 for entries that mark the end of no other one (format §4.3)."""
 
     topics: tuple[str, ...]
     topic_of: I32
@@ -183,6 +186,7 @@ class Columns:
     tags_codes: I64
     physical_offsets: I64
     sizes: I32
+    origins: I64
 
 
 def record_columns(entries: Range) -> Columns:
@@ -201,10 +205,12 @@ def record_columns(entries: Range) -> Columns:
         tags_codes=_tags_codes(data, found),
         physical_offsets=heads["physical_offset"].astype(np.int64),
         sizes=entries.sizes - np.int32(HEADER_BYTES),
+        origins=heads["prepared_offset"].astype(np.int64),
     )
 
 
 _QUEUE_AND_OFFSETS = struct.Struct(">iiqq")
+_ORIGIN = struct.Struct(">q")
 
 
 def _columns_of_few(entries: Range) -> Columns:
@@ -215,7 +221,8 @@ def _columns_of_few(entries: Range) -> Columns:
         _, topic_at, topic_end, properties_at = split_record(record)
         queue, _, queue_offset, physical = _QUEUE_AND_OFFSETS.unpack_from(record, 12)
         topic = topics.setdefault(str(record[topic_at:topic_end], "utf-8"), len(topics))
-        rows.append((topic, queue, queue_offset, tags_code(bytes(record[properties_at:])), physical))
+        (origin,) = _ORIGIN.unpack_from(record, ORIGIN_AT)
+        rows.append((topic, queue, queue_offset, tags_code(bytes(record[properties_at:])), physical, origin))
     table = np.array(rows, np.int64).T.copy()
     return Columns(
         topics=tuple(topics),
@@ -225,6 +232,7 @@ def _columns_of_few(entries: Range) -> Columns:
         tags_codes=table[3],
         physical_offsets=table[4],
         sizes=entries.sizes - np.int32(HEADER_BYTES),
+        origins=table[5],
     )
 
 

@@ -29,6 +29,12 @@ CONFIG_TOPIC = "rmq_sys_ledgermq_config"
 DELIVERY_TOPIC = "rmq_sys_ledgermq_delivery"
 STORAGE_TOPIC = "rmq_sys_ledgermq_storage"
 CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC, STORAGE_TOPIC})
+"""Their entries are control records."""
+
+TIMER_TOPIC = "rmq_sys_ledgermq_timer"
+HALF_TOPIC = "rmq_sys_ledgermq_half"
+WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
+"""Their entries are clients' messages that are not visible yet; the property REAL_TOPIC says where they belong (format §4.4)."""
 
 SYSTEM_TOPICS = frozenset(
     {

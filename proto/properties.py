@@ -7,7 +7,7 @@ them in a value would forge a property. Protobuf messages are only read and fill
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledgermq.proto import messaging_pb2 as pb
@@ -25,6 +25,11 @@ TRACE_CONTEXT = "TRACE_CONTEXT"
 BORN_HOST = "__BORNHOST"
 ENCODING = "__LMQ.ENC"
 PRIORITY = "PRIORITY"
+REAL_TOPIC = "REAL_TOPIC"
+"""Of a message on a waiting topic: the stored topic it is for."""
+REAL_QUEUE = "REAL_QID"
+ORIGIN = "__LMQ.ORIGIN"
+"""Of a message made from another one: what that was and where it lay (format §4.3)."""
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
 
@@ -134,6 +139,17 @@ def parse(data: bytes | memoryview) -> dict[str, str]:
         if separator:
             out[name] = value
     return out
+
+
+def edited(data: bytes | memoryview, put: Mapping[str, str], drop: Collection[str] = ()) -> bytes:
+    """The property string with these stored names set, behind all others, and those gone; everything else stays as it is, in its order."""
+    pairs: list[str] = []
+    for name, value in parse(data).items():
+        if name not in put and name not in drop:
+            pairs += (name, value)
+    for name, value in put.items():
+        pairs += (name, value)
+    return _join(pairs)
 
 
 def decode(data: bytes | memoryview) -> Fields:

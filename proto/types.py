@@ -92,6 +92,8 @@ class Draft:
     channel: int = 0
     priority: int = -1
     """Of the message; −1 without one. Part of `properties` too; here it only decides how soon the message must be durable."""
+    origin: int = 0
+    """Index of the entry this message was made from, whose end it marks (format §4.3); 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)

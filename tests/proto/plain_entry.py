@@ -22,6 +22,7 @@ class PlainMessage:
     store_ms: int
     store_host: str = "0.0.0.0:0"
     channel: int = 0
+    origin: int = 0
 
 
 def host(text: str) -> bytes:
@@ -40,7 +41,7 @@ def plain_record(m: PlainMessage, physical_offset: int) -> bytes:
             host("0.0.0.0:0"),
             struct.pack(">q", m.store_ms),
             host(m.store_host),
-            struct.pack(">iq", 0, 0),
+            struct.pack(">iq", 0, m.origin),
             struct.pack(">i", len(m.body)),
             m.body,
             struct.pack(">h" if v2 else ">b", len(topic)),

@@ -19,7 +19,7 @@ HOST = "192.168.1.10:10911"
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 TOPICS = st.sampled_from(["flights", "ns@flights", "%DLQ%g", "t" * 127, "n" * 100 + "@" + "t" * 100])
 DRAFTS = st.builds(
-    lambda topic, queue, body, tag, key, mid, born, channel: Draft(
+    lambda topic, queue, body, tag, key, mid, born, channel, origin: Draft(
         topic,
         queue,
         body,
@@ -27,6 +27,7 @@ DRAFTS = st.builds(
         born,
         layout.tags_code(properties),
         channel,
+        origin=origin,
     ),
     TOPICS,
     st.integers(0, 2**31 - 1),
@@ -36,11 +37,12 @@ DRAFTS = st.builds(
     st.none() | st.just("0" * 34) | TEXT,
     st.integers(0, 2**62),
     st.sampled_from([0, 0, 0, 1]),
+    st.sampled_from([0, 0, 1, 2**40]),
 )
 
 
 def plain(d: Draft, queue_offset: int, store_ms: int) -> PlainMessage:
-    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel)
+    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel, d.origin)
 
 
 def sealed(batch: UnsealedBatch, **changes: object) -> int:
@@ -82,6 +84,7 @@ def test_columns_equal_the_drafts(drafts: list[Draft]) -> None:
     assert columns.queue_offsets.tolist() == list(range(100, 100 + len(drafts)))
     assert columns.physical_offsets.tolist() == (4096 + 48 + batch.starts).tolist()
     assert columns.sizes.tolist() == (batch.sizes - 48).tolist()
+    assert columns.origins.tolist() == [d.origin for d in drafts]
 
 
 @given(st.lists(DRAFTS, min_size=1, max_size=4))
@@ -196,11 +199,12 @@ def test_many_distinct_topics_and_tags(topics: int, tags: int) -> None:
         )
         properties = encode(fields)
         body = b"\x02TAGS\x01not me\x02" * (i % 3)
-        drafts.append(Draft(f"topic{i % topics}", i, body, properties, 0, layout.java_hash(fields.tag) if fields.tag else 0))
+        drafts.append(Draft(f"topic{i % topics}", i, body, properties, 0, layout.java_hash(fields.tag) if fields.tag else 0, origin=i % 3))
     batch = encode_entries(drafts)
     sealed(batch)
     columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
     assert columns.tags_codes.tolist() == [d.tags_code for d in drafts]
+    assert columns.origins.tolist() == [d.origin for d in drafts]
     assert [columns.topics[i] for i in columns.topic_of] == [d.stored_topic for d in drafts]
     assert len(columns.topics) == topics
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import RESERVED_KEYS
-from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, encode, encode_message, fill_message, parse, priority_of
+from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, edited, encode, encode_message, fill_message, parse, priority_of
 from ledgermq.proto.status import Code, LedgerError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
@@ -116,3 +116,12 @@ def test_reading_what_others_wrote() -> None:
     assert decode(b"TAGS\x01T\x02k\x01v") == Fields(tag="T", user={"k": "v"})
     assert parse(b"\x02x\x02k\x01v\x02") == {"k": "v"}
     assert decode(b"CLUSTER\x01c\x02WAIT\x01true\x02k\x01v\x02").user == {"k": "v"}
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=5)), st.sets(st.sampled_from("abcdef")))
+def test_edited_properties_keep_what_is_not_named(stored: dict[str, str], named: set[str]) -> None:
+    """Names that are put stand at the end with their new value, dropped ones are gone, all others keep value and order."""
+    data = "".join(f"{name}\x01{value}\x02" for name, value in stored.items()).encode()
+    put, drop = dict.fromkeys(sorted(named)[::2], "new"), sorted(named)[1::2]
+    kept = {name: value for name, value in stored.items() if name not in named}
+    assert list(parse(edited(data, put, drop)).items()) == [*kept.items(), *put.items()]

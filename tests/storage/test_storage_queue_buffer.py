@@ -49,6 +49,7 @@ class Log:
             tags_codes=numbers - 5,
             physical_offsets=numbers * 1000 + 48,
             sizes=(numbers + 91).astype(np.int32),
+            origins=numbers * 0,
         )
 
 

@@ -252,6 +252,7 @@ def columns(*rows: tuple[str, int]) -> Columns:
         tags_codes=np.array([offset * 7 for _, offset in rows], np.int64),
         physical_offsets=np.arange(len(rows), dtype=np.int64) * 100 + 48,
         sizes=np.full(len(rows), 52, np.int32),
+        origins=np.zeros(len(rows), np.int64),
     )
 
 
