@@ -315,6 +315,7 @@ class Scan:
         constant = (rows["flag"] != 0) | (rows["sys_flag"] != 0) | (rows["born_host"] != 0)
         constant |= rows["reconsume_times"] != 0
         origin = rows["prepared_offset"].astype(np.int64)
+        odd_origin = (origin < 0) | (origin >= np.maximum(columns.index, 1))
         whole = columns.sound
         checks = (
             ("record.total-size", 0, 4, columns.intact & (columns.total_size != columns.size - HEADER_BYTES), "TOTALSIZE is not bodySize"),
@@ -322,7 +323,7 @@ class Scan:
             ("record.structure", RECORD_FIXED_BYTES - 4, 0, columns.intact & ~parts.fits, "its parts do not fill the record"),
             ("record.crc", 8, 12, whole & (rows["record_crc"] != parts.record_crcs), "BODYCRC is not that of the body"),
             ("record.constant", 16, 84, columns.intact & constant, "a field that must be zero is not"),
-            ("record.origin", 76, 84, columns.intact & ((origin < 0) | (origin >= np.maximum(columns.index, 1))), "its origin is not before it"),
+            ("record.origin", 76, 84, columns.intact & odd_origin, "its origin is not before it"),
             ("record.position", 28, 36, columns.intact & (rows["physical_offset"] != pos + HEADER_BYTES), "PHYSICALOFFSET is not pos + 48"),
             ("record.topic", 12, 0, whole & (~parts.right_topic | (columns.queue < 0)), "the topic or the queue id is illegal"),
             ("record.properties", RECORD_FIXED_BYTES, 0, whole & ~parts.closed, "the property string does not end in 02"),
