@@ -57,9 +57,25 @@ class Admin:
     def delete_topic(self, name: str, namespace: str = "") -> pb.DeleteTopicResponse:
         return self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name, namespace)), pb.DeleteTopicResponse)
 
-    def create_group(self, name: str, max_attempts: int, namespace: str = "") -> pb.CreateGroupResponse:
-        request = pb.CreateGroupRequest(group=name_of(name, namespace), max_attempts=max_attempts)
-        return self._ask("CreateGroup", request, pb.CreateGroupResponse)
+    def create_group(
+        self,
+        name: str,
+        max_attempts: int,
+        namespace: str = "",
+        *,
+        fifo: bool = False,
+        backoff: pb.Backoff | None = None,
+        lite_topic: str = "",
+        broadcast: bool = False,
+    ) -> pb.CreateGroupResponse:
+        group = name_of(name, namespace)
+        settings = pb.CreateGroupRequest(group=group, max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic, broadcast=broadcast)
+        if backoff is not None:
+            settings.backoff.CopyFrom(backoff)
+        return self._ask("CreateGroup", settings, pb.CreateGroupResponse)
+
+    def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
+        return self._ask("UpdateGroup", request, pb.UpdateGroupResponse)
 
     def list_groups(self) -> pb.ListGroupsResponse:
         return self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)

@@ -1,4 +1,4 @@
-"""The commands that look after a cluster: status, topic, group.
+"""The commands that look after a cluster: status, topic.
 
 Only argument parsing and exit statuses live here; what they do is in the client package. stdout carries the result alone.
 """
@@ -10,11 +10,10 @@ import time
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin, name_of
+from ledgermq.client.admin import Admin
 from ledgermq.client.commands import DURATION, cluster_command, confirmed, json_option, namespace_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument, Incomplete, Unreachable
-from ledgermq.client.moments import moment_ms
+from ledgermq.client.errors import BadArgument, Unreachable
 from ledgermq.proto import admin_pb2
 
 KINDS = ["normal", "fifo"]
@@ -195,166 +194,3 @@ def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     confirmed(f"deleting the topic {name}", yes)
     Admin(connection).delete_topic(name, namespace)
     print(f"deleted: {name}")
-
-
-@click.group()
-def group() -> None:
-    """Create, list, describe, reset and delete consumer groups, and show how far they are.
-
-    \b
-    Examples:
-      ledgermq group create billing --max-attempts 5
-      ledgermq group lag billing
-      ledgermq group reset billing --topic orders --to earliest
-    """
-
-
-@group.command("create")
-@click.argument("name")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), default=17, show_default=True, help="Deliveries before dead-lettering.")
-@namespace_option
-@cluster_command
-@json_option
-def group_create(connection: Connection, name: str, max_attempts: int, namespace: str, as_json: bool) -> None:
-    """Create a consumer group. A group that was never created exists with the defaults once a consumer uses it.
-
-    \b
-    Example: ledgermq group create billing
-    """
-    answer = Admin(connection).create_group(name, max_attempts, namespace)
-    if as_json:
-        render.print_json(created=answer.created, **render.group_json(answer.group))
-    else:
-        print(f"{'created' if answer.created else 'exists already, with these settings'}: {name} (max attempts {max_attempts})")
-
-
-@group.command("list")
-@cluster_command
-@json_option
-def group_list(connection: Connection, as_json: bool) -> None:
-    """All consumer groups.
-
-    \b
-    Example: ledgermq group list
-    """
-    answer = Admin(connection).list_groups()
-    if as_json:
-        render.print_json(groups=[render.group_json(g) for g in answer.groups])
-        return
-    rows = [
-        [g.group.namespace or "-", g.group.name, g.max_attempts, "yes" if g.configured else "no", render.known(g, "clients")]
-        for g in answer.groups
-    ]
-    render.print_table("consumer groups", ["namespace", "group", "max attempts", "configured", "clients"], rows)
-
-
-@group.command("describe")
-@click.argument("name")
-@namespace_option
-@cluster_command
-@json_option
-def group_describe(connection: Connection, name: str, namespace: str, as_json: bool) -> None:
-    """One consumer group and how far it is in each queue.
-
-    \b
-    Example: ledgermq group describe billing --json
-    """
-    found = Admin(connection).describe_group(name, namespace).group
-    if as_json:
-        render.print_json(**render.group_json(found))
-        return
-    print(f"{name}: max attempts {found.max_attempts}, clients {render.known(found, 'clients') if found.HasField('clients') else '?'}")
-    rows = [
-        [q.topic.name, q.broker_group, q.group_queue, *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset"))]
-        for q in found.queues
-    ]
-    render.print_table("queues", ["topic", "broker group", "queue", "cursor", "leased", "lag", "next offset"], rows)
-
-
-@group.command("delete")
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@namespace_option
-@cluster_command
-def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -> None:
-    """Delete a consumer group and its progress.
-
-    \b
-    Example: ledgermq group delete billing --yes
-    """
-    confirmed(f"deleting the consumer group {name}", yes)
-    Admin(connection).delete_group(name, namespace)
-    print(f"deleted: {name}")
-
-
-@group.command("lag")
-@click.argument("name")
-@click.option("--topic", "topic_name", help="Only this topic, also if the group has not used it yet.")
-@namespace_option
-@cluster_command
-@json_option
-def group_lag(connection: Connection, name: str, topic_name: str | None, namespace: str, as_json: bool) -> None:
-    """How many messages wait for a consumer group, per topic and queue.
-
-    lag: messages never delivered; leased: delivered and not acknowledged; oldest age: since the first message that waits was stored.
-
-    \b
-    Examples:
-      ledgermq group lag billing
-      ledgermq group lag billing --topic orders --json
-
-    Exit status: 0 done; 2 INCOMPLETE: a broker group without a leader could not be asked, its numbers are unknown.
-    """
-    answer = Admin(connection).group_lag(name, topic_name, namespace)
-    if as_json:
-        render.print_json(**render.lag_json(name, namespace, answer))
-    else:
-        render.lag_text(answer)
-    unknown = sorted({q.broker_group for t in answer.topics for q in t.queues if not q.HasField("lag")})
-    if unknown:
-        what = f"INCOMPLETE: nothing is known of the queues in broker group {', '.join(unknown)}"
-        raise Incomplete(what, "see ledgermq status, and ask again when the group has a leader")
-
-
-@group.command("reset")
-@click.argument("name")
-@click.option("--topic", "topic_name", required=True)
-@click.option("--to", "where", required=True, metavar="PLACE", help="earliest, latest, a time, or an offset (with --queue).")
-@click.option("--queue", type=click.IntRange(0), help="One queue; all by default.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@namespace_option
-@cluster_command
-@json_option
-def group_reset(
-    connection: Connection, name: str, topic_name: str, where: str, queue: int | None, yes: bool, namespace: str, as_json: bool
-) -> None:
-    """Let a consumer group read a topic from another place on: backwards messages come again, forwards they are skipped.
-
-    What is in flight is forgotten: an acknowledgement of a message delivered before the reset is refused. A time is ISO 8601 (UTC unless it
-    names another offset), milliseconds since 1970 as 1700000000000ms, or a duration before now as -10m. An offset belongs to one queue and
-    is brought into what the queue holds.
-
-    \b
-    Examples:
-      ledgermq group reset billing --topic orders --to earliest
-      ledgermq group reset billing --topic orders --to -1h --yes
-      ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
-    """
-    request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue)
-    if where in ("earliest", "latest"):
-        setattr(request, where, True)
-    elif where.isascii() and where.isdigit():
-        if queue is None:
-            remedy = "give --queue as well, or a time as 1700000000000ms"
-            raise BadArgument("an offset means a different message in every queue", remedy)
-        request.offset = int(where)
-    else:
-        request.store_ms = moment_ms(where, time.time_ns() // 1_000_000)
-    confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    answer = Admin(connection).reset_group(request)
-    rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in answer.queues]
-    if as_json:
-        names = ("queue", "broker_group", "group_queue", "cursor")
-        render.print_json(group=name, topic=topic_name, queues=[dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        render.print_table(f"{name} reads {topic_name} from", ["queue", "broker group", "id there", "offset"], rows)

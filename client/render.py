@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ledgermq.proto import admin_pb2, messaging_pb2
+from ledgermq.proto.group_config import backoff_words
+from ledgermq.proto.types import Backoff
 
 VERSION = 1
 
@@ -189,12 +191,31 @@ def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
     print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "messages"], rows)
 
 
+def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
+    """As `group create --backoff` takes it; None for the default."""
+    if not group.HasField("backoff"):
+        return None
+    b = group.backoff
+    return backoff_words(Backoff(tuple(b.steps_ms), b.initial_ms, b.max_ms, b.multiplier))
+
+
+def group_words(group: admin_pb2.ConsumerGroupInfo) -> str:
+    """The settings of a consumer group, those with their default left out."""
+    words = [f"max attempts {group.max_attempts}", *(["fifo"] if group.fifo else []), *(["broadcast"] if group.broadcast else [])]
+    words += [f"lite topic {group.lite_topic}"] if group.lite_topic else []
+    backoff = backoff_text(group)
+    return ", ".join(words if backoff is None else [*words, f"backoff {backoff}"])
+
+
 def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
     return {
         "namespace": group.group.namespace,
         "group": group.group.name,
         "max_attempts": group.max_attempts,
         "fifo": group.fifo,
+        "backoff": backoff_text(group),
+        "lite_topic": group.lite_topic or None,
+        "broadcast": group.broadcast,
         "configured": group.configured,
         "clients": known(group, "clients"),
         "queues": [

@@ -16,6 +16,7 @@ import grpc
 from ledgermq.node.core.pins import TooManyPins
 from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
+from ledgermq.node.group_settings import given_of, group_info, settings_of
 from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.logs import get_logger
 from ledgermq.node.members import CHANGE_METHOD, Members
@@ -137,22 +138,31 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def CreateGroup(self, request: Any, context: Any) -> admin_pb2.CreateGroupResponse:
         async def answer() -> admin_pb2.CreateGroupResponse:
             name = request.group
-            group, created = await self._controller.create_group(
-                name.namespace, name.name, request.max_attempts or GroupConfig("", "").max_attempts, fifo=request.fifo
-            )
-            stored = stored_name(group.namespace, group.name)
-            await self._until(lambda: all(view.groups.get(stored) == group for view in self._engine.views.values()))
-            return admin_pb2.CreateGroupResponse(group=_group_info(group, True), created=created)
+            attempts = request.max_attempts or GroupConfig("", "").max_attempts
+            group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
+            await self._group_in_force(group)
+            return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
 
         return await _answered(admin_pb2.CreateGroupResponse, answer)
+
+    async def UpdateGroup(self, request: Any, context: Any) -> admin_pb2.UpdateGroupResponse:
+        async def answer() -> admin_pb2.UpdateGroupResponse:
+            name = request.group
+            attempts = request.max_attempts if request.HasField("max_attempts") else None
+            settings = given_of(request)
+            group = await self._controller.update_group(name.namespace, name.name, max_attempts=attempts, **settings)
+            await self._group_in_force(group)
+            return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
+
+        return await _answered(admin_pb2.UpdateGroupResponse, answer)
 
     async def ListGroups(self, request: Any, context: Any) -> admin_pb2.ListGroupsResponse:
         async def answer() -> admin_pb2.ListGroupsResponse:
             await self._controller.barrier()
             configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
             used = await self._consumers()
-            infos = [_group_info(configured[name], True) for name in sorted(configured)]
-            infos += [_group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
+            infos = [group_info(configured[name], True) for name in sorted(configured)]
+            infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
             return admin_pb2.ListGroupsResponse(groups=infos)
 
         return await _answered(admin_pb2.ListGroupsResponse, answer)
@@ -166,7 +176,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             rows = await self._queries.cursors(request.group)
             if configured is None and not rows:
                 raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
-            info = _group_info(configured or GroupConfig(*key), configured is not None)
+            info = group_info(configured or GroupConfig(*key), configured is not None)
             for topic, queue in rows:
                 info.queues.add(
                     topic=name_of(topic),
@@ -342,6 +352,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         views = self._engine.views
         await self._until(lambda: all(view.topics.get(stored) == topic.in_group(group) for group, view in views.items()))
 
+    async def _group_in_force(self, group: GroupConfig) -> None:
+        stored = stored_name(group.namespace, group.name)
+        await self._until(lambda: all(view.groups.get(stored) == group for view in self._engine.views.values()))
+
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until the intent is in force here; without it the answer would come too early. Time running out is a failure to report."""
         limit = asyncio.get_running_loop().time() + IN_FORCE_WITHIN_S
@@ -408,12 +422,3 @@ def _choice(kind: Any, value: str, what: str) -> Any:
 def _split(stored: str) -> tuple[str, str]:
     namespace, _, name = stored.rpartition("@")
     return namespace, name
-
-
-def _group_info(group: GroupConfig, configured: bool) -> admin_pb2.ConsumerGroupInfo:
-    return admin_pb2.ConsumerGroupInfo(
-        group=admin_pb2.Name(namespace=group.namespace, name=group.name),
-        max_attempts=group.max_attempts,
-        fifo=group.fifo,
-        configured=configured,
-    )

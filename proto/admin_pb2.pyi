@@ -272,20 +272,38 @@ class DeleteTopicResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
 
 class ConsumerGroupInfo(_message.Message):
-    __slots__ = ("group", "max_attempts", "fifo", "configured", "clients", "queues")
+    __slots__ = ("group", "max_attempts", "fifo", "configured", "clients", "queues", "backoff", "lite_topic", "broadcast")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_FIELD_NUMBER: _ClassVar[int]
     group: Name
     max_attempts: int
     fifo: bool
     configured: bool
     clients: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueueInfo]
-    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ..., configured: _Optional[bool] = ..., clients: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueueInfo, _Mapping]]] = ...) -> None: ...
+    backoff: Backoff
+    lite_topic: str
+    broadcast: bool
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ..., configured: _Optional[bool] = ..., clients: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueueInfo, _Mapping]]] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ..., lite_topic: _Optional[str] = ..., broadcast: _Optional[bool] = ...) -> None: ...
+
+class Backoff(_message.Message):
+    __slots__ = ("steps_ms", "initial_ms", "max_ms", "multiplier")
+    STEPS_MS_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    steps_ms: _containers.RepeatedScalarFieldContainer[int]
+    initial_ms: int
+    max_ms: int
+    multiplier: float
+    def __init__(self, steps_ms: _Optional[_Iterable[int]] = ..., initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., multiplier: _Optional[float] = ...) -> None: ...
 
 class GroupQueueInfo(_message.Message):
     __slots__ = ("topic", "broker_group", "group_queue", "cursor", "leased", "lag", "max_offset")
@@ -306,14 +324,20 @@ class GroupQueueInfo(_message.Message):
     def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ..., leased: _Optional[int] = ..., lag: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
-    __slots__ = ("group", "max_attempts", "fifo")
+    __slots__ = ("group", "max_attempts", "fifo", "backoff", "lite_topic", "broadcast")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_FIELD_NUMBER: _ClassVar[int]
     group: Name
     max_attempts: int
     fifo: bool
-    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ...) -> None: ...
+    backoff: Backoff
+    lite_topic: str
+    broadcast: bool
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ..., lite_topic: _Optional[str] = ..., broadcast: _Optional[bool] = ...) -> None: ...
 
 class CreateGroupResponse(_message.Message):
     __slots__ = ("status", "group", "created")
@@ -324,6 +348,30 @@ class CreateGroupResponse(_message.Message):
     group: ConsumerGroupInfo
     created: bool
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., group: _Optional[_Union[ConsumerGroupInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class UpdateGroupRequest(_message.Message):
+    __slots__ = ("group", "max_attempts", "fifo", "backoff", "lite_topic", "broadcast")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    max_attempts: int
+    fifo: bool
+    backoff: Backoff
+    lite_topic: str
+    broadcast: bool
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., max_attempts: _Optional[int] = ..., fifo: _Optional[bool] = ..., backoff: _Optional[_Union[Backoff, _Mapping]] = ..., lite_topic: _Optional[str] = ..., broadcast: _Optional[bool] = ...) -> None: ...
+
+class UpdateGroupResponse(_message.Message):
+    __slots__ = ("status", "group")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    group: ConsumerGroupInfo
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., group: _Optional[_Union[ConsumerGroupInfo, _Mapping]] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ()

@@ -69,6 +69,11 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateGroupRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.CreateGroupResponse.FromString,
                 _registered_method=True)
+        self.UpdateGroup = channel.unary_unary(
+                '/ledgermq.v1.Admin/UpdateGroup',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.UpdateGroupRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.UpdateGroupResponse.FromString,
+                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/ledgermq.v1.Admin/ListGroups',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListGroupsRequest.SerializeToString,
@@ -191,6 +196,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -329,6 +340,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.CreateGroup,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.CreateGroupRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateGroupResponse.SerializeToString,
+            ),
+            'UpdateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateGroup,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.UpdateGroupRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.UpdateGroupResponse.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -600,6 +616,33 @@ class Admin:
             '/ledgermq.v1.Admin/CreateGroup',
             ledgermq_dot_proto_dot_admin__pb2.CreateGroupRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.CreateGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/UpdateGroup',
+            ledgermq_dot_proto_dot_admin__pb2.UpdateGroupRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.UpdateGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
@@ -151,12 +152,11 @@ class GroupRecord:
         return stored_name(self.config.namespace, self.config.name)
 
     def encode(self) -> bytes:
-        c = self.config
-        return _body({"ns": c.namespace, "name": c.name, "max_attempts": c.max_attempts, "fifo": c.fifo, "deleted": self.deleted})
+        return _body({**group_fields(self.config), "deleted": self.deleted})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> GroupRecord:
-        return cls(GroupConfig(fields["ns"], fields["name"], fields["max_attempts"], fields["fifo"]), fields["deleted"])
+        return cls(read_group(fields), fields["deleted"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,13 +67,32 @@ class TopicConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Backoff:
+    """After which time a consumer asks again for a message that it could not process: `steps_ms` by attempt, the last one for all later
+    attempts; without steps exponential, from `initial_ms` up to `max_ms`."""
+
+    steps_ms: tuple[int, ...] = ()
+    initial_ms: int = 0
+    max_ms: int = 0
+    multiplier: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class GroupConfig:
     """One consumer group (docs/format.md §11, kind `group`). A group without a record has the defaults."""
 
     namespace: str
     name: str
     max_attempts: int = 17
+    """Deliveries of one message; the next one would be to the dead-letter topic."""
     fifo: bool = False
+    """Messages of one message group are delivered one after the other, in their order."""
+    backoff: Backoff | None = None
+    """None: the steps of the contract (§2.4)."""
+    lite_topic: str = ""
+    """The topic of kind lite that the group's consumers are bound to; empty for an ordinary group."""
+    broadcast: bool = False
+    """Every consumer gets every message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.metadata import Outcome, State, Topic
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
 from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
+from ledgermq.proto.group_config import read_group
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.storage.disk import Disk
@@ -195,16 +196,21 @@ class Controller:
         return metadata.restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
 
     async def create_group(
-        self, namespace: str, name: str, max_attempts: int = 17, *, fifo: bool = False, timeout: float = DEFAULT_TIMEOUT_S
+        self, namespace: str, name: str, max_attempts: int = 17, *, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
     ) -> tuple[GroupConfig, bool]:
-        """The consumer group, and whether this call made it. Raises Conflict, BadRequest, or see `submit`."""
-        settings = {"max_attempts": max_attempts, "fifo": fifo}
-        outcome = await self.submit("create-group", {"ns": namespace, "name": name, **settings}, timeout)
-        return metadata.restore_group(_value(outcome)), outcome.changed
+        """The consumer group, and whether this call made it. `settings`: fields of a `group` record. Raises Conflict, BadRequest, or see
+        `submit`."""
+        fields = {"ns": namespace, "name": name, "max_attempts": max_attempts, **settings}
+        outcome = await self.submit("create-group", fields, timeout)
+        return read_group(_value(outcome)), outcome.changed
+
+    async def update_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any) -> GroupConfig:
+        """The consumer group with these settings changed. Raises NotFound, BadRequest, or see `submit`."""
+        return read_group(_value(await self.submit("update-group", {"ns": namespace, "name": name, **settings}, timeout)))
 
     async def delete_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> GroupConfig:
         """What was deleted. Raises NotFound, or see `submit`."""
-        return metadata.restore_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
+        return read_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
 
     async def announce(
         self, nodes: Mapping[str, Mapping[str, str]], broker_groups: Mapping[str, Sequence[str]], timeout: float = DEFAULT_TIMEOUT_S

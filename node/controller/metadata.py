@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
 from ledgermq.proto.names import group_name, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
@@ -251,25 +252,55 @@ def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 def create_group(state: State, command: Json) -> tuple[State, Outcome]:
     key = _group_key(command)
-    attempts = _count(command.get("max_attempts"), "max_attempts", MAX_ATTEMPTS)
-    if command.get("fifo"):
-        raise _Refused(Code.BAD_REQUEST, "FIFO consumer groups are not supported; create the group without it")
+    _count(command.get("max_attempts"), "max_attempts", MAX_ATTEMPTS)
+    group = _with_settings(GroupConfig(*key), command)
     known = state.groups.get(key)
     if known is not None:
-        if known.max_attempts == attempts:
-            return state, Outcome(value=export_group(known))
-        detail = f"consumer group {_shown(key)} exists with other settings (max attempts {known.max_attempts})"
+        if known == group:
+            return state, Outcome(value=group_fields(known))
+        detail = f"consumer group {_shown(key)} exists with other settings ({group_words(known)}); change them with: group update"
         raise _Refused(Code.PRECONDITION_FAILED, detail)
-    group = GroupConfig(*key, max_attempts=attempts, fifo=False)
     deleted = _without(state.deleted_groups, key)
-    return _changed(state, groups=_with(state.groups, key, group), deleted_groups=deleted), Outcome(value=export_group(group))
+    return _changed(state, groups=_with(state.groups, key, group), deleted_groups=deleted), Outcome(value=group_fields(group))
+
+
+def update_group(state: State, command: Json) -> tuple[State, Outcome]:
+    """Other settings; null leaves one alone, a backoff without values is the default again."""
+    key = _group_key(command)
+    known = _existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
+    group = _with_settings(known, command)
+    return _changed(state, groups=_with(state.groups, key, group)), Outcome(value=group_fields(group))
+
+
+def _with_settings(group: GroupConfig, command: Json) -> GroupConfig:
+    """The group with what the command says about it."""
+    given: Json = {}
+    if command.get("max_attempts") is not None:
+        given["max_attempts"] = _count(command["max_attempts"], "max_attempts", MAX_ATTEMPTS)
+    for name in ("fifo", "broadcast"):
+        if command.get(name) is not None:
+            if not isinstance(command[name], bool):
+                raise _Refused(Code.BAD_REQUEST, f"{name} must be true or false, not {command[name]!r}")
+            given[name] = command[name]
+    if command.get("backoff") is not None:
+        try:
+            given["backoff"] = read_backoff(_mapping(command["backoff"]))
+        except ValueError as error:
+            raise _Refused(Code.BAD_REQUEST, str(error)) from error
+        except KeyError as error:
+            raise _Refused(Code.BAD_REQUEST, f"a backoff has steps_ms, or initial_ms, max_ms and multiplier; {error} is missing") from error
+    if command.get("lite_topic") is not None:
+        given["lite_topic"] = _text(command["lite_topic"])
+        if given["lite_topic"]:
+            _key({"ns": group.namespace, "name": given["lite_topic"]}, topic_name)
+    return replace(group, **given)
 
 
 def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
     key = _group_key(command)
     known = _existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
     deleted = _with(state.deleted_groups, key, state.revision + 1)
-    return _changed(state, groups=_without(state.groups, key), deleted_groups=deleted), Outcome(value=export_group(known))
+    return _changed(state, groups=_without(state.groups, key), deleted_groups=deleted), Outcome(value=group_fields(known))
 
 
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
@@ -282,6 +313,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "update-topic": update_topic,
     "delete-topic": delete_topic,
     "create-group": create_group,
+    "update-group": update_group,
     "delete-group": delete_group,
 }
 
@@ -318,7 +350,7 @@ def export(state: State) -> Json:
         "nodes": {name: dict(addresses) for name, addresses in sorted(state.nodes.items())},
         "broker_groups": {name: list(replicas) for name, replicas in sorted(state.broker_groups.items())},
         "topics": [export_topic(state.topics[key]) for key in sorted(state.topics)],
-        "groups": [export_group(state.groups[key]) for key in sorted(state.groups)],
+        "groups": [group_fields(state.groups[key]) for key in sorted(state.groups)],
         "deleted_topics": [[*key, incarnation] for key, incarnation in sorted(state.deleted_topics.items())],
         "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
         "removed_nodes": dict(sorted(state.removed_nodes.items())),
@@ -331,7 +363,7 @@ def restore(tree: Json) -> State:
     if tree["v"] != STATE_VERSION:
         raise UnknownCommand(f"controller state of version {tree['v']}")
     topics = [restore_topic(item) for item in tree["topics"]]
-    groups = [restore_group(item) for item in tree["groups"]]
+    groups = [read_group(item) for item in tree["groups"]]
     return State(
         revision=tree["revision"],
         nodes=MappingProxyType({name: MappingProxyType(dict(addresses)) for name, addresses in tree["nodes"].items()}),
@@ -363,14 +395,6 @@ def restore_topic(tree: Json) -> Topic:
     kind, permission = TopicKind(tree["kind"]), Permission(tree["permission"])
     durability = TopicDurability(tree.get("durability", ""))
     return Topic(tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"], durability)
-
-
-def export_group(group: GroupConfig) -> Json:
-    return {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}
-
-
-def restore_group(tree: Json) -> GroupConfig:
-    return GroupConfig(tree["ns"], tree["name"], tree["max_attempts"], tree["fifo"])
 
 
 def _changed(state: State, **fields: Any) -> State:

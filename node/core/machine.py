@@ -19,6 +19,7 @@ from ledgermq.node.core.members import export_members, members_of, restore_membe
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.proto import control
+from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, decode_record, java_hash, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, stored_name
 from ledgermq.proto.properties import parse
@@ -365,7 +366,7 @@ class Machine:
             "minimums": export_minimums(self._queues.minimums()),
             "members": None if self.members is None else export_members(self.members),
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
-            "groups": {stored: _export_group(group) for stored, group in sorted(self.groups.items())},
+            "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
             "retained": self.retained.export(),
         }
@@ -375,10 +376,7 @@ class Machine:
         self.members = restore_members(exported.get("members"))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
-        self.groups = {
-            stored: GroupConfig(fields["ns"], fields["name"], fields["max_attempts"], fields["fifo"])
-            for stored, fields in exported["groups"].items()
-        }
+        self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
         self.delivery.restore(exported["delivery"])
         self.retained.restore(exported["retained"])
@@ -428,7 +426,3 @@ def _restore_topic(fields: dict[str, Any]) -> _Topic:
     durability = TopicDurability(fields.get("durability", ""))
     config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"], durability)
     return _Topic(config, list(fields["begins"]))
-
-
-def _export_group(group: GroupConfig) -> dict[str, Any]:
-    return {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}

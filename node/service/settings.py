@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledgermq.node.config import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.types import GroupConfig
+from ledgermq.proto.types import Backoff, GroupConfig
 
 PRODUCER_ATTEMPTS = 3
 _SECOND = 1000
@@ -15,7 +15,7 @@ RETRY_STEPS_MS = (
     *(1 * _MINUTE, 2 * _MINUTE, 3 * _MINUTE, 4 * _MINUTE, 5 * _MINUTE, 6 * _MINUTE, 7 * _MINUTE, 8 * _MINUTE, 9 * _MINUTE, 10 * _MINUTE),
     *(20 * _MINUTE, 30 * _MINUTE, 1 * _HOUR, 2 * _HOUR),
 )
-"""After which time a push consumer asks for a message again that it could not process, by attempt."""
+"""After which time a push consumer asks for a message again that it could not process, by attempt, unless its group says otherwise."""
 
 
 def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> pb.Settings:
@@ -48,8 +48,14 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
     backoff = merged.backoff_policy
     backoff.Clear()
     backoff.max_attempts = delivery.max_attempts if group is None else group.max_attempts
-    for step_ms in RETRY_STEPS_MS:
-        backoff.customized_backoff.next.add().FromMilliseconds(step_ms)
+    policy = group.backoff if group is not None and group.backoff is not None else Backoff(RETRY_STEPS_MS)
+    if policy.steps_ms:
+        for step_ms in policy.steps_ms:
+            backoff.customized_backoff.next.add().FromMilliseconds(step_ms)
+    else:
+        backoff.exponential_backoff.initial.FromMilliseconds(policy.initial_ms)
+        backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
+        backoff.exponential_backoff.multiplier = policy.multiplier
     subscription = merged.subscription
     subscription.fifo = group is not None and group.fifo
     subscription.receive_batch_size = limits.max_receive_batch

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("ledgermq.node.commands:config", "Check, show or explain a node's configuration."),
     "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
-    "group": ("ledgermq.client.admin_commands:group", "Create, list, describe, reset and delete consumer groups."),
+    "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
     "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),

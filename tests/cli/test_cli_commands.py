@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq import cli
-from ledgermq.client import admin_commands, commands, leadership_commands, member_commands, message_commands
+from ledgermq.client import admin_commands, commands, group_commands, leadership_commands, member_commands, message_commands
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 COMMANDS = [
     admin_commands.status,
     admin_commands.topic,
-    admin_commands.group,
+    group_commands.group,
     message_commands.send,
     message_commands.consume,
     message_commands.peek,
@@ -207,6 +207,28 @@ def test_group_commands(node: FakeNode, run: Run) -> None:
     for command in (("group", "list"), ("group", "describe", "g")):
         code, out, _ = run(*command)
         assert code == 0 and "g" in out and "?" in out
+
+
+def test_group_settings(node: FakeNode, run: Run) -> None:
+    """Create and update ask for what the options say; an update leaves everything else absent; a bad backoff is a usage error."""
+    backoff = admin_pb2.Backoff(initial_ms=5000, max_ms=7_200_000, multiplier=2)
+    info = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=3, fifo=True, configured=True, backoff=backoff)
+    node.answers("CreateGroup", admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True))
+    node.answers("UpdateGroup", admin_pb2.UpdateGroupResponse(status=admin_status(), group=info))
+    shown = "g (max attempts 3, fifo, backoff exponential:5s..2h*2)\n"
+    asked = ("--max-attempts", "3", "--fifo", "--backoff", "exponential:5s..2h*2")
+    assert run("group", "create", "g", *asked)[:2] == (0, f"created: {shown}")
+    assert (node.requests["CreateGroup"][0].fifo, node.requests["CreateGroup"][0].backoff) == (True, backoff)
+    assert run("group", "update", "g", "--backoff", "1s,500ms", "--no-fifo")[:2] == (0, f"updated: {shown}")
+    group = admin_pb2.Name(name="g")
+    assert node.requests["UpdateGroup"][0] == admin_pb2.UpdateGroupRequest(
+        group=group, fifo=False, backoff=admin_pb2.Backoff(steps_ms=[1000, 500])
+    )
+    run("group", "update", "g", "--backoff", "default")
+    assert node.requests["UpdateGroup"][1] == admin_pb2.UpdateGroupRequest(group=group, backoff=admin_pb2.Backoff())
+    for bad in (("--backoff", "soon"), ("--backoff", "exponential:5s..1s*2"), ("--backoff", "exponential:5s..1h*x"), ()):
+        code, _, error = run("group", "update", "g", *bad)
+        assert code == 64 and "error: " in error
 
 
 # -- send

@@ -228,8 +228,8 @@ class Backend:
             topics = self.controller._agreed.topics_of(group)
             await self.engine.call(group, Configure(self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())))
 
-    async def group(self, name: str, max_attempts: int = 17) -> None:
-        self.controller.command({"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, "fifo": False})
+    async def group(self, name: str, max_attempts: int = 17, **settings: Any) -> None:
+        self.controller.command({"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, **settings})
         await self.reconcile()
 
     def pass_time(self, seconds: float) -> None:

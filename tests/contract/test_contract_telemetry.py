@@ -76,7 +76,7 @@ async def test_statement_13_producer_settings(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_14_consumer_settings(server: Backend) -> None:
+async def test_c014_consumer_settings(server: Backend) -> None:
     """A consumer gets attempts, retry steps, batch size and polling time; fifo is what the server says."""
     settings = (await say(server.raw.telemetry(), consumer())).settings
     steps = [step.ToSeconds() for step in settings.backoff_policy.customized_backoff.next]
@@ -84,9 +84,13 @@ async def test_statement_14_consumer_settings(server: Backend) -> None:
     assert steps[:5] == [1, 5, 10, 30, 60] and steps[-3:] == [1800, 3600, 7200] and len(steps) == 18
     subscription = settings.subscription
     assert (subscription.fifo, subscription.receive_batch_size, subscription.long_polling_timeout.ToSeconds()) == (False, 32, 20)
-    await server.group("careful", max_attempts=5)
+    await server.group("careful", max_attempts=5, fifo=True, backoff={"steps_ms": [2000, 500]})
     settings = (await say(server.raw.telemetry(), consumer(group="careful"))).settings
-    assert settings.backoff_policy.max_attempts == 5
+    steps = [step.ToMilliseconds() for step in settings.backoff_policy.customized_backoff.next]
+    assert (settings.backoff_policy.max_attempts, steps, settings.subscription.fifo) == (5, [2000, 500], True)
+    await server.group("patient", backoff={"initial_ms": 5000, "max_ms": 7_200_000, "multiplier": 2.0})
+    steps = (await say(server.raw.telemetry(), consumer(group="patient"))).settings.backoff_policy.exponential_backoff
+    assert (steps.initial.ToSeconds(), steps.max.ToSeconds(), steps.multiplier) == (5, 7200, 2.0)
 
 
 @contract()

@@ -197,6 +197,23 @@ def test_names_in_different_namespaces_are_different() -> None:
     assert list(state.topics) == [("x", "t")]
 
 
+def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
+    """Null leaves a setting alone, a backoff without values is the default again, and creating with other settings is refused."""
+    group = {"ns": "", "name": "g"}
+    steps = {"steps_ms": [1000, 5000]}
+    create = {"op": "create-group", **group, "max_attempts": 5, "fifo": True, "backoff": steps}
+    state, (outcome,) = run([create])
+    assert outcome.value == {**group, "max_attempts": 5, "fifo": True, "backoff": steps}
+    again, other = run([create, {**create, "fifo": False}], state)[1]
+    assert not again.changed and other.code == Code.PRECONDITION_FAILED
+    update = {"op": "update-group", **group, "max_attempts": 3, "broadcast": True, "lite_topic": "L", "fifo": None}
+    state, (outcome,) = run([update], state)
+    assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "backoff": steps, "lite_topic": "L", "broadcast": True}
+    assert restore(export(state)).groups == state.groups
+    _, (outcome,) = run([{"op": "update-group", **group, "backoff": {}, "lite_topic": "", "broadcast": False}], state)
+    assert outcome.value == {**group, "max_attempts": 3, "fifo": True}
+
+
 def test_a_broker_group_sees_its_share() -> None:
     """`topics_of` gives each group's log its number of queues and leaves out topics without one there."""
     state, _ = run([topic("one", queues=1), topic("three", queues=3, permission="r")], described())
@@ -217,7 +234,11 @@ def test_a_broker_group_sees_its_share() -> None:
         (topic(queues=metadata.MAX_QUEUES + 1), Code.BAD_REQUEST),
         (topic(kind="transaction"), Code.BAD_REQUEST),
         ({"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17}, Code.ILLEGAL_CONSUMER_GROUP),
-        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": True}, Code.BAD_REQUEST),
+        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": "yes"}, Code.BAD_REQUEST),
+        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "lite_topic": "a b"}, Code.ILLEGAL_TOPIC),
+        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "backoff": {"steps_ms": [0]}}, Code.BAD_REQUEST),
+        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "backoff": {"initial_ms": 5}}, Code.BAD_REQUEST),
+        ({"op": "update-group", "ns": "", "name": "no_such"}, Code.CONSUMER_GROUP_NOT_FOUND),
         ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g9": ["n9"]}}, Code.BAD_REQUEST),
         ({"op": "set-node", "node": "n9", "addresses": {"peer": "h:1"}}, Code.PRECONDITION_FAILED),
         ({"op": "set-node", "node": "n9", "addresses": {"phone": "h:1"}, "state": "member"}, Code.BAD_REQUEST),

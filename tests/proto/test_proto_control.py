@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, tags_code
 from ledgermq.proto.names import CONTROL_TOPICS
-from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
+from ledgermq.proto.types import Backoff, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NUMBER = st.integers(0, 2**62)
 NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
+WAIT = st.integers(1, 12 * 3_600_000)
+BACKOFF = st.one_of(
+    st.none(),
+    st.lists(WAIT, min_size=1, max_size=4).map(lambda steps: Backoff(tuple(steps))),
+    st.builds(lambda a, b, by: Backoff((), min(a, b), max(a, b), by), WAIT, WAIT, st.floats(1, 100)),
+)
 TOPIC_CONFIG = st.builds(
     TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER, st.sampled_from(TopicDurability)
 )
@@ -38,7 +44,7 @@ RECORDS = st.one_of(
     NODES.filter(bool).flatmap(memberships),
     st.builds(control.TermStart, NUMBER, TEXT),
     st.builds(control.TopicRecord, TOPIC_CONFIG, NUMBER, st.booleans()),
-    st.builds(control.GroupRecord, st.builds(GroupConfig, TEXT, TEXT, NUMBER, st.booleans()), st.booleans()),
+    st.builds(control.GroupRecord, st.builds(GroupConfig, TEXT, TEXT, NUMBER, st.booleans(), BACKOFF, TEXT, st.booleans()), st.booleans()),
     st.builds(
         control.LeaseRecord,
         TEXT,
@@ -73,6 +79,11 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         '{"v":1,"ns":"","name":"t","kind":"normal","queues":1,"first_queue":0,"perm":"r","incarnation":3,"deleted":false,"durability":"high"}',
     ),
     (control.GroupRecord(GroupConfig("", "g"), True), '{"v":1,"ns":"","name":"g","max_attempts":17,"fifo":false,"deleted":true}'),
+    (
+        control.GroupRecord(GroupConfig("ns", "g", 3, True, Backoff((1000, 5000)), "L", True)),
+        '{"v":1,"ns":"ns","name":"g","max_attempts":3,"fifo":true,"backoff":{"steps_ms":[1000,5000]},"lite_topic":"L","broadcast":true,'
+        '"deleted":false}',
+    ),
     (
         control.LeaseRecord("g", "ns@t", "c", None, ((0, (5, 6), (1, 2)),), ((1, 3, 9),), ((2, (4,)),)),
         '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
