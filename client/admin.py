@@ -36,16 +36,23 @@ class Admin:
         return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
 
     def create_topic(
-        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = ""
+        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = "", dedup_ms: int = 0
     ) -> pb.CreateTopicResponse:
-        topic = name_of(name, namespace)
-        request = pb.CreateTopicRequest(topic=topic, kind=kind, queues=queues, permission=permission, durability=durability)
+        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
+        request.durability, request.dedup_ms = durability, dedup_ms
         return self._ask("CreateTopic", request, pb.CreateTopicResponse)
 
     def update_topic(
-        self, name: str, queues: int | None, permission: str | None, namespace: str = "", durability: str | None = None
+        self,
+        name: str,
+        queues: int | None,
+        permission: str | None,
+        namespace: str = "",
+        durability: str | None = None,
+        dedup_ms: int | None = None,
     ) -> pb.UpdateTopicResponse:
-        request = pb.UpdateTopicRequest(topic=name_of(name, namespace), queues=queues, permission=permission, durability=durability)
+        topic = name_of(name, namespace)
+        request = pb.UpdateTopicRequest(topic=topic, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms)
         return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
 
     def list_topics(self) -> pb.ListTopicsResponse:

@@ -16,9 +16,10 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Unreachable
 from ledgermq.proto import admin_pb2
 
-KINDS = ["normal", "fifo"]
+KINDS = ["normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"]
 PERMISSIONS = ["rw", "r", "w", "none"]
 DURABILITIES = ["group", "high", "memory", "hybrid"]
+DEDUP_HELP = "Answer a message id that comes again within this time instead of storing it; 0s: never."
 DURABILITY_HELP = "A send waits for: a durable majority (high), one in memory, by PRIORITY (hybrid), or as its broker group says."
 
 # -- status -----------------------------------------------------------------------------------------------------------------------------
@@ -92,18 +93,28 @@ def topic() -> None:
 @click.option("--queues", type=click.IntRange(1, 4096), default=8, show_default=True, help="Message queues over all broker groups.")
 @click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True)
 @click.option("--durability", type=click.Choice(DURABILITIES), default="group", show_default=True, help=DURABILITY_HELP)
+@click.option("--dedup", "dedup_s", type=DURATION, default="0s", show_default=True, help=DEDUP_HELP)
 @namespace_option
 @cluster_command
 @json_option
 def topic_create(
-    connection: Connection, name: str, kind: str, queues: int, permission: str, durability: str, namespace: str, as_json: bool
+    connection: Connection,
+    name: str,
+    kind: str,
+    queues: int,
+    permission: str,
+    durability: str,
+    dedup_s: float,
+    namespace: str,
+    as_json: bool,
 ) -> None:
     """Create a topic. The same settings again are fine; other settings are refused.
 
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
-    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace, durability.removeprefix("group"))
+    given = durability.removeprefix("group")
+    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace, given, round(dedup_s * 1000))
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
@@ -115,6 +126,7 @@ def topic_create(
 @click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues.")
 @click.option("--permission", type=click.Choice(PERMISSIONS))
 @click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
+@click.option("--dedup", "dedup_s", type=DURATION, help=DEDUP_HELP)
 @namespace_option
 @cluster_command
 @json_option
@@ -124,18 +136,20 @@ def topic_update(
     queues: int | None,
     permission: str | None,
     durability: str | None,
+    dedup_s: float | None,
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Change a topic's permission or durability, or raise its number of queues.
+    """Change a topic's permission, durability or deduplication, or raise its number of queues.
 
     \b
     Example: ledgermq topic update orders --permission r
     """
-    if queues is None and permission is None and durability is None:
-        raise BadArgument("there is nothing to change", "give --queues, --permission or --durability")
+    if queues is None and permission is None and durability is None and dedup_s is None:
+        raise BadArgument("there is nothing to change", "give --queues, --permission, --durability or --dedup")
     given = None if durability is None else durability.removeprefix("group")
-    answer = Admin(connection).update_topic(name, queues, permission, namespace, given)
+    dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
+    answer = Admin(connection).update_topic(name, queues, permission, namespace, given, dedup_ms)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:

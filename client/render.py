@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
-from ledgermq.proto import admin_pb2, messaging_pb2
+from ledgermq.proto import admin_pb2, messaging_pb2, units
 from ledgermq.proto.group_config import backoff_words
 from ledgermq.proto.types import Backoff
 
@@ -73,7 +73,8 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
         for q in topic.queue_list
     ]
     durability = topic.durability or "group"
-    return {**topic_json(topic), "permission": topic.permission, "durability": durability, "queue_list": queues}
+    settings = {"permission": topic.permission, "durability": durability, "dedup_ms": topic.dedup_ms}
+    return {**topic_json(topic), **settings, "queue_list": queues}
 
 
 def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
@@ -185,10 +186,13 @@ def _behind(status: admin_pb2.ClusterStatusResponse) -> list[list[Any]]:
 
 def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
     rows = [
-        [t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, t.durability or "group", known(t, "messages")]
+        [
+            *(t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, t.durability or "group"),
+            *(units.duration_text(t.dedup_ms) if t.dedup_ms else "-", known(t, "messages")),
+        ]
         for t in topics
     ]
-    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "messages"], rows)
+    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "dedup", "messages"], rows)
 
 
 def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:

@@ -82,7 +82,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             permission = _choice(Permission, request.permission or "rw", "permission")
             durability = _choice(TopicDurability, request.durability, "durability")
             topic, created = await self._controller.create_topic(
-                name.namespace, name.name, kind, request.queues or 8, permission, durability=durability
+                *(name.namespace, name.name, kind, request.queues or 8, permission), durability=durability, dedup_ms=request.dedup_ms
             )
             await self._topic_in_force(topic)
             return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
@@ -95,8 +95,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             queues = request.queues if request.HasField("queues") else None
             permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
             durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
+            dedup_ms = request.dedup_ms if request.HasField("dedup_ms") else None
             topic = await self._controller.update_topic(
-                name.namespace, name.name, queues=queues, permission=permission, durability=durability
+                name.namespace, name.name, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms
             )
             await self._topic_in_force(topic)
             return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))

@@ -160,6 +160,7 @@ def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb
         queues=topic.queues,
         permission=topic.permission.value,
         durability=topic.durability.value,
+        dedup_ms=topic.dedup_ms,
     )
     for number, (group, queue) in enumerate(queues_of(topic)):
         info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))

@@ -158,7 +158,7 @@ class CatchUp(_message.Message):
     def __init__(self, state: _Optional[str] = ..., behind_entries: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., entries_per_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., seconds_left: _Optional[float] = ..., restarts: _Optional[int] = ..., silent_ms: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability")
+    __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability", "dedup_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +166,7 @@ class TopicInfo(_message.Message):
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LIST_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_MS_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     kind: str
     queues: int
@@ -173,7 +174,8 @@ class TopicInfo(_message.Message):
     messages: int
     queue_list: _containers.RepeatedCompositeFieldContainer[QueueInfo]
     durability: str
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., durability: _Optional[str] = ...) -> None: ...
+    dedup_ms: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
     __slots__ = ("queue", "broker_group", "group_queue", "min_offset", "max_offset")
@@ -190,18 +192,20 @@ class QueueInfo(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("topic", "kind", "queues", "permission", "durability")
+    __slots__ = ("topic", "kind", "queues", "permission", "durability", "dedup_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_MS_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     kind: str
     queues: int
     permission: str
     durability: str
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ...) -> None: ...
+    dedup_ms: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("status", "topic", "created")
@@ -214,16 +218,18 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "permission", "durability")
+    __slots__ = ("topic", "queues", "permission", "durability", "dedup_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_MS_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     queues: int
     permission: str
     durability: str
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ...) -> None: ...
+    dedup_ms: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
     __slots__ = ("status", "topic")

@@ -126,6 +126,7 @@ class TopicRecord:
                 "incarnation": c.incarnation,
                 "deleted": self.deleted,
                 **({"durability": c.durability.value} if c.durability is not TopicDurability.GROUP else {}),
+                **({"dedup_ms": c.dedup_ms} if c.dedup_ms else {}),
             }
         )
 
@@ -133,7 +134,11 @@ class TopicRecord:
     def read(cls, fields: dict[str, Any]) -> TopicRecord:
         kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
         durability = TopicDurability(fields.get("durability", ""))
-        config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"], durability)
+        config = TopicConfig(
+            *(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"]),
+            durability=durability,
+            dedup_ms=int(fields.get("dedup_ms", 0)),
+        )
         return cls(config, fields["first_queue"], fields["deleted"])
 
 

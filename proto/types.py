@@ -21,6 +21,12 @@ class TopicKind(str, Enum):
 
     NORMAL = "normal"
     FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    MIXED = "mixed"
+    """Normal, FIFO, delayed and transactional messages."""
+    PRIORITY = "priority"
+    LITE = "lite"
 
 
 class Permission(str, Enum):
@@ -64,6 +70,8 @@ class TopicConfig:
     permission: Permission
     incarnation: int
     durability: TopicDurability = TopicDurability.GROUP
+    dedup_ms: int = 0
+    """For how long a message id that comes again is answered instead of stored; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ def duration_ms(text: str) -> int | None:
     return None if match is None else round(float(match[1]) * _DURATION_MS[match[2]])
 
 
+def duration_text(milliseconds: int) -> str:
+    """A duration in the largest unit that divides it: the inverse of `duration_ms`."""
+    unit = next(unit for unit, length in reversed(_DURATION_MS.items()) if milliseconds % length == 0 and (milliseconds or unit == "s"))
+    return f"{milliseconds // _DURATION_MS[unit]}{unit}"
+
+
 def size_bytes(text: str) -> int | None:
     """Bytes of a size with its unit; None when the text is none."""
     match = _SIZE.fullmatch(text.strip())

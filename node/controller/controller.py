@@ -169,9 +169,11 @@ class Controller:
         timeout: float = DEFAULT_TIMEOUT_S,
         *,
         durability: TopicDurability = TopicDurability.GROUP,
+        dedup_ms: int = 0,
     ) -> tuple[Topic, bool]:
         """The topic, and whether this call made it; the same settings again are fine. Raises Conflict, BadRequest, or see `submit`."""
-        settings = {"kind": kind.value, "queues": queues, "permission": permission.value, "durability": durability.value}
+        choices = {"kind": kind.value, "permission": permission.value, "durability": durability.value}
+        settings = {**choices, "queues": queues, "dedup_ms": dedup_ms}
         outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
         return metadata.restore_topic(_value(outcome)), outcome.changed
 
@@ -183,11 +185,13 @@ class Controller:
         queues: int | None = None,
         permission: Permission | None = None,
         durability: TopicDurability | None = None,
+        dedup_ms: int | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
         """Change what is given. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
         given = {"permission": permission, "durability": durability}
-        settings = {"queues": queues, **{name: None if value is None else value.value for name, value in given.items()}}
+        choices = {name: None if value is None else value.value for name, value in given.items()}
+        settings = {"queues": queues, "dedup_ms": dedup_ms, **choices}
         outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
         return metadata.restore_topic(_value(outcome))
 

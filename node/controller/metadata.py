@@ -28,6 +28,7 @@ STATE_VERSION = 1
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 MAX_QUEUES = 1024
 MAX_ATTEMPTS = 1000
+MAX_DEDUP_MS = 7 * 86_400_000
 REMEMBERED_REQUESTS = 512
 
 ADDRESS_KINDS = ("client", "peer", "controller", "http")
@@ -35,8 +36,6 @@ ADDRESS_KINDS = ("client", "peer", "controller", "http")
 NODE_STATE = "state"
 JOINING = "joining"
 """The state of a node that was added and has no replica that votes yet; a member has none."""
-
-IN_PART_ONE = frozenset({TopicKind.NORMAL, TopicKind.FIFO})
 
 
 class UnknownCommand(Exception):
@@ -55,13 +54,15 @@ class Topic:
     placement: Mapping[str, int]
     incarnation: int
     durability: TopicDurability = TopicDurability.GROUP
+    dedup_ms: int = 0
 
     def in_group(self, broker_group: str) -> TopicConfig | None:
         """The topic as that broker group's log should know it; None when it has no queue there."""
         queues = self.placement.get(broker_group, 0)
         if not queues:
             return None
-        return TopicConfig(self.namespace, self.name, self.kind, queues, self.permission, self.incarnation, self.durability)
+        named = self.namespace, self.name, self.kind, queues, self.permission, self.incarnation
+        return TopicConfig(*named, durability=self.durability, dedup_ms=self.dedup_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +214,27 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
     permission = _choice(Permission, command.get("permission"), "permission")
     durability = _choice(TopicDurability, command.get("durability", ""), "durability")
     queues = _count(command.get("queues"), "queues", MAX_QUEUES)
-    if kind not in IN_PART_ONE:
-        raise _Refused(Code.BAD_REQUEST, f"topics of kind {kind.value} are not supported; use normal or fifo")
+    dedup_ms = _dedup(command.get("dedup_ms", 0))
     known = state.topics.get(key)
     if known is not None:
-        if (known.kind, known.permission, known.queues, known.durability) == (kind, permission, queues, durability):
+        asked = (kind, permission, queues, durability, dedup_ms)
+        if (known.kind, known.permission, known.queues, known.durability, known.dedup_ms) == asked:
             return state, Outcome(value=export_topic(known))
         settings = f"kind {known.kind.value}, {known.queues} queues, permission {known.permission.value}"
         if known.durability is not TopicDurability.GROUP:
             settings += f", durability {known.durability.value}"
+        if known.dedup_ms:
+            settings += f", deduplication for {known.dedup_ms} ms"
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} exists with other settings ({settings})")
     placement = _placed(state, key, {}, queues)
-    topic = Topic(*key, kind, permission, queues, placement, incarnation=state.revision + 1, durability=durability)
+    topic = Topic(*key, kind, permission, queues, placement, state.revision + 1, durability, dedup_ms)
     deleted = _without(state.deleted_topics, key)
     return _changed(state, topics=_with(state.topics, key, topic), deleted_topics=deleted), Outcome(value=export_topic(topic))
 
 
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    """Another permission or durability, or more queues; null leaves a setting alone. Existing queues stay where they are."""
+    """Another permission, durability or window of deduplication, or more queues; null leaves a setting alone. Existing queues stay where
+    they are."""
     key = _topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     permission = known.permission if command.get("permission") is None else _choice(Permission, command["permission"], "permission")
@@ -239,7 +243,8 @@ def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
     if queues < known.queues:
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} has {known.queues} queues; their number can grow but not shrink")
     placement = known.placement if queues == known.queues else _placed(state, key, known.placement, queues)
-    topic = replace(known, permission=permission, queues=queues, placement=placement, durability=durability)
+    dedup_ms = known.dedup_ms if command.get("dedup_ms") is None else _dedup(command["dedup_ms"])
+    topic = replace(known, permission=permission, queues=queues, placement=placement, durability=durability, dedup_ms=dedup_ms)
     return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
 
 
@@ -387,6 +392,7 @@ def export_topic(topic: Topic) -> Json:
         "placement": dict(topic.placement),
         "incarnation": topic.incarnation,
         "durability": topic.durability.value,
+        **({"dedup_ms": topic.dedup_ms} if topic.dedup_ms else {}),
     }
 
 
@@ -394,7 +400,8 @@ def restore_topic(tree: Json) -> Topic:
     placement = MappingProxyType(dict(sorted(tree["placement"].items())))
     kind, permission = TopicKind(tree["kind"]), Permission(tree["permission"])
     durability = TopicDurability(tree.get("durability", ""))
-    return Topic(tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"], durability)
+    named = tree["ns"], tree["name"], kind, permission, tree["queues"], placement, tree["incarnation"]
+    return Topic(*named, durability=durability, dedup_ms=tree.get("dedup_ms", 0))
 
 
 def _changed(state: State, **fields: Any) -> State:
@@ -469,6 +476,12 @@ def _choice(kind: Callable[[str], Any], value: Any, field: str) -> Any:
 def _count(value: Any, field: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise _Refused(Code.BAD_REQUEST, f"{field} must be a whole number from 1 to {most}, not {value!r}")
+    return value
+
+
+def _dedup(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_DEDUP_MS:
+        raise _Refused(Code.BAD_REQUEST, f"deduplication lasts from 0 (never) to {MAX_DEDUP_MS} ms, not {value!r}")
     return value
 
 

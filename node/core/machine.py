@@ -418,11 +418,13 @@ def _export_topic(topic: _Topic) -> dict[str, Any]:
         "incarnation": c.incarnation,
         "begins": list(topic.begins),
         "durability": c.durability.value,
+        **({"dedup_ms": c.dedup_ms} if c.dedup_ms else {}),
     }
 
 
 def _restore_topic(fields: dict[str, Any]) -> _Topic:
     kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
     durability = TopicDurability(fields.get("durability", ""))
-    config = TopicConfig(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"], durability)
+    named = fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"]
+    config = TopicConfig(*named, durability=durability, dedup_ms=fields.get("dedup_ms", 0))
     return _Topic(config, list(fields["begins"]))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ipaddress
 
 from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.service.validation import ACCEPTED
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
-from ledgermq.proto.types import Permission, TopicKind
+from ledgermq.proto.types import Permission
 
 PERMISSIONS = {
     Permission.READ_WRITE: pb.READ_WRITE,
@@ -19,7 +20,6 @@ PERMISSIONS = {
     Permission.WRITE: pb.WRITE,
     Permission.NONE: pb.NONE,
 }
-ACCEPTED = {TopicKind.NORMAL: pb.NORMAL, TopicKind.FIFO: pb.FIFO}
 ANY_QUEUE = -1
 
 
@@ -50,7 +50,7 @@ def _queue(topic: Topic, resource: pb.Resource, broker: pb.Broker, queue: int) -
         id=queue,
         permission=PERMISSIONS[topic.permission],
         broker=broker,
-        accept_message_types=[ACCEPTED[topic.kind]],
+        accept_message_types=ACCEPTED[topic.kind],
     )
 
 

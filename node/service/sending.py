@@ -30,6 +30,9 @@ METHOD = "SendMessage"
 DURABILITY_KEY = "x-ledgermq-durability"
 """Trailing metadata of a successful send: the class of its acknowledgement (design §4)."""
 
+GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
+"""Kinds of topics whose messages with a message group stay in one queue."""
+
 Stored = tuple[bytes, Durability | None]
 """A response, and what it acknowledges; None unless everything is stored."""
 
@@ -80,12 +83,16 @@ class Sender:
     def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
         """Broker group → (place of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
-        if topic.kind is not TopicKind.FIFO:
+        if topic.kind not in GROUPED:
             broker_group, queue = slots[self._turn(stored) % len(slots)]
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
         parts: dict[str, list[tuple[int, int]]] = {}
+        turn: int | None = None
         for place, message in enumerate(request.messages):
-            broker_group, queue = slots[slot_of(message.system_properties.message_group, len(slots))]
+            message_group = message.system_properties.message_group
+            if not message_group and turn is None:
+                turn = self._turn(stored)
+            broker_group, queue = slots[slot_of(message_group, len(slots)) if message_group or turn is None else turn % len(slots)]
             parts.setdefault(broker_group, []).append((place, queue))
         return parts
 
@@ -95,11 +102,15 @@ class Sender:
         here = [queue for group, queue in slots if group == broker_group]
         if not here:
             raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
-        if topic.kind is not TopicKind.FIFO:
-            return [here[self._turn(stored) % len(here)]] * len(request.messages)
+        turn = here[self._turn(stored) % len(here)]
+        if topic.kind not in GROUPED:
+            return [turn] * len(request.messages)
         queues = []
         for message in request.messages:
             message_group = message.system_properties.message_group
+            if not message_group:
+                queues.append(turn)
+                continue
             group, queue = slots[slot_of(message_group, len(slots))]
             # The two nodes may know different numbers of queues for a moment; the message stays in the group it was sent to.
             queues.append(queue if group == broker_group else here[slot_of(message_group, len(here))])

@@ -34,7 +34,18 @@ FILTER_MAX = 1 << 16
 TIMESTAMP_MAX_MS = 253_402_300_799_999
 LITE_TOPIC_BYTES = 64
 
-_KINDS = {TopicKind.NORMAL: pb.NORMAL, TopicKind.FIFO: pb.FIFO}
+ACCEPTED = {
+    TopicKind.NORMAL: (pb.NORMAL,),
+    TopicKind.FIFO: (pb.FIFO,),
+    TopicKind.DELAY: (pb.DELAY,),
+    TopicKind.TRANSACTION: (pb.TRANSACTION,),
+    TopicKind.MIXED: (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION),
+    TopicKind.PRIORITY: (pb.PRIORITY,),
+    TopicKind.LITE: (pb.LITE,),
+}
+"""The message types that a topic takes (§2.1)."""
+NOT_OFFERED = frozenset({pb.DELAY, pb.TRANSACTION, pb.PRIORITY, pb.LITE})
+"""Message types that nothing here can store yet as what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +203,15 @@ def kind_of(system: pb.SystemProperties) -> int:
 
 def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
     """Check 17 of §2.5. Every message is looked at: a half message stored as a normal one would be delivered at once."""
-    wanted = _KINDS[kind]
+    accepted = ACCEPTED[kind]
     for message in request.messages:
         is_kind = kind_of(message.system_properties)
-        if is_kind != wanted:
-            name = pb.MessageType.Name(is_kind)
-            raise fail(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"a message of type {name} does not fit the topic, which takes {kind.name} messages",
-            )
+        if is_kind not in accepted:
+            name, taken = pb.MessageType.Name(is_kind), " or ".join([pb.MessageType.Name(each) for each in accepted])
+            detail = f"a message of type {name} does not fit the topic, which takes {taken} messages"
+            raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, detail)
+        if is_kind in NOT_OFFERED:
+            raise fail(Code.NOT_IMPLEMENTED, f"messages of type {pb.MessageType.Name(is_kind)} are not supported; send NORMAL or FIFO ones")
 
 
 def born_ms(system: pb.SystemProperties) -> int:

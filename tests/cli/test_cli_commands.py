@@ -136,6 +136,19 @@ def test_topic_create_says_what_happened(node: FakeNode, run: Run) -> None:
     assert (request.kind, request.queues, request.permission, request.durability) == ("normal", 8, "rw", "")
 
 
+def test_kind_and_deduplication_of_a_topic_are_passed_on(node: FakeNode, run: Run) -> None:
+    """Every kind of the contract; `0s` turns deduplication off, an update without the option leaves it alone."""
+    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
+    node.answers("UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info()))
+    for kind in ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"):
+        assert run("topic", "create", "t", "--kind", kind, "--dedup", "2m")[0] == 0
+        assert (node.requests["CreateTopic"][-1].kind, node.requests["CreateTopic"][-1].dedup_ms) == (kind, 120_000)
+    for arguments in (("--dedup", "90s"), ("--dedup", "0s"), ("--permission", "r")):
+        assert run("topic", "update", "t", *arguments)[0] == 0
+    updates = node.requests["UpdateTopic"]
+    assert [(u.HasField("dedup_ms"), u.dedup_ms) for u in updates] == [(True, 90_000), (True, 0), (False, 0)]
+
+
 def test_the_durability_of_a_topic_is_passed_on(node: FakeNode, run: Run) -> None:
     """`group` is the absence of one; an update without the option leaves it alone."""
     node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))

@@ -150,7 +150,7 @@ def test_a_topic_in_detail() -> None:
     topic = admin_pb2.TopicInfo(topic=admin_pb2.Name(name="t"), kind="normal", queues=1, permission="rw")
     topic.queue_list.add(queue=0, broker_group="g1", group_queue=0, max_offset=0)
     found = render.topic_detail_json(topic)
-    assert list(found) == ["namespace", "topic", "kind", "queues", "messages", "permission", "durability", "queue_list"]
+    assert list(found) == ["namespace", "topic", "kind", "queues", "messages", "permission", "durability", "dedup_ms", "queue_list"]
     assert found["durability"] == "group"
     assert found["queue_list"] == [{"queue": 0, "broker_group": "g1", "group_queue": 0, "min_offset": None, "max_offset": 0}]
 

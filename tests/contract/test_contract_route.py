@@ -82,13 +82,6 @@ async def test_statement_05_illegal_topic_names(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_06_accepted_types(server: Backend) -> None:
-    """A FIFO topic accepts FIFO messages only."""
-    response = await server.raw.unary("QueryRoute", route_request("F"))
-    assert {tuple(queue.accept_message_types) for queue in response.message_queues} == {(pb.FIFO,)}
-
-
-@contract()
 async def test_statement_07_topic_is_echoed(server: Backend) -> None:
     """Routes and assignments carry the request's resource, namespace included."""
     await server.topic("T", namespace="ns")

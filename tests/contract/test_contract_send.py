@@ -129,7 +129,7 @@ async def test_statement_35_message_groups(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_36_message_kinds(server: Backend) -> None:
+async def test_statement_36_only_what_fits(server: Backend) -> None:
     """A message whose kind does not fit the topic is 40014, whatever its type field says."""
     delayed = message()
     delayed.system_properties.delivery_timestamp.GetCurrentTime()

@@ -48,6 +48,7 @@ commands = st.lists(
                 "queues": st.sampled_from([0, 1, 3, 8, "8", True, None]),
                 "permission": st.sampled_from(["rw", "none", "x"]),
                 "durability": st.sampled_from(["", "high", "hybrid", "x"]),
+                "dedup_ms": st.sampled_from([0, 60_000, -1]),
                 **common,
             }
         ),
@@ -127,6 +128,18 @@ def test_the_same_settings_again_are_fine_and_others_conflict() -> None:
     assert [o.changed for o in outcomes] == [True, False, False, False, False]
     assert outcomes[0].value == outcomes[1].value
     assert state.topics["", "t"].queues == 4
+
+
+def test_the_window_of_deduplication_of_a_topic() -> None:
+    """Kept with the topic, of whatever kind, and told to every broker group; another one conflicts at creation, null leaves it alone."""
+    state, outcomes = run([DESCRIBED, topic(dedup_ms=60_000, kind="mixed"), topic(dedup_ms=60_000, kind="mixed"), topic(kind="mixed")])
+    assert [(o.code, o.changed) for o in outcomes[1:]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
+    assert "deduplication for 60000 ms" in outcomes[3].detail
+    assert {(config.kind.value, config.dedup_ms) for config in state.topics_of("g1")} == {("mixed", 60_000)}
+    update = {"op": "update-topic", "ns": "", "name": "t"}
+    for value, expected in ((None, 60_000), (5, 5), (0, 0)):
+        state, _ = run([{**update, "dedup_ms": value}], state)
+        assert restore(export(state)).topics["", "t"].dedup_ms == expected
 
 
 def test_unknown_things_are_not_found() -> None:
@@ -232,7 +245,9 @@ def test_a_broker_group_sees_its_share() -> None:
         (topic(ns="a@b"), Code.ILLEGAL_TOPIC),
         (topic(7), Code.BAD_REQUEST),
         (topic(queues=metadata.MAX_QUEUES + 1), Code.BAD_REQUEST),
-        (topic(kind="transaction"), Code.BAD_REQUEST),
+        (topic(kind="odd"), Code.BAD_REQUEST),
+        (topic(dedup_ms=-1), Code.BAD_REQUEST),
+        (topic(dedup_ms="1"), Code.BAD_REQUEST),
         ({"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17}, Code.ILLEGAL_CONSUMER_GROUP),
         ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": "yes"}, Code.BAD_REQUEST),
         ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "lite_topic": "a b"}, Code.ILLEGAL_TOPIC),

@@ -120,6 +120,7 @@ def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
         kind=TopicKind.NORMAL,
         permission=Permission.READ_WRITE,
         durability=TopicDurability.GROUP,
+        dedup_ms=0,
         queues=2,
         placement={"g2": 1, "g1": 1},
     )

@@ -25,7 +25,9 @@ BACKOFF = st.one_of(
     st.builds(lambda a, b, by: Backoff((), min(a, b), max(a, b), by), WAIT, WAIT, st.floats(1, 100)),
 )
 TOPIC_CONFIG = st.builds(
-    TopicConfig, TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER, st.sampled_from(TopicDurability)
+    TopicConfig,
+    *(TEXT, TEXT, st.sampled_from(TopicKind), NUMBER, st.sampled_from(Permission), NUMBER),
+    *(st.sampled_from(TopicDurability), NUMBER),
 )
 NODES = st.sets(TEXT.filter(bool), max_size=4).map(lambda nodes: tuple(sorted(nodes)))
 
@@ -148,7 +150,7 @@ def test_membership_is_sorted() -> None:
         ("ack", b"[]"),
         ("ack", b"not json"),
         ("ack", b"\xff"),
-        ("topic", b'{"v":1,"ns":"","name":"t","kind":"delay","queues":1,"first_queue":0,"perm":"rw","incarnation":1,"deleted":false}'),
+        ("topic", b'{"v":1,"ns":"","name":"t","kind":"odd","queues":1,"first_queue":0,"perm":"rw","incarnation":1,"deleted":false}'),
     ],
 )
 def test_unknown_records_stop_the_replica(tag: str, body: bytes) -> None:

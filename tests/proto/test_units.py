@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq.proto import units
 
@@ -32,3 +34,9 @@ def test_sizes(text: str, size: int) -> None:
 def test_no_sizes(text: str) -> None:
     """Decimal units and bare numbers are refused: nobody agrees on what they mean."""
     assert units.size_bytes(text) is None
+
+
+@given(st.integers(0, 1 << 50))
+def test_a_duration_is_written_as_it_is_read(milliseconds: int) -> None:
+    """What people are shown can be given back."""
+    assert units.duration_ms(units.duration_text(milliseconds)) == milliseconds
