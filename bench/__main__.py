@@ -35,6 +35,7 @@ MODULES = (
     "transfer",
     "catch_up",
     "memory",
+    "leases",
     "idle",
     "audit_scan",
     "sim_speed",

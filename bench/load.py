@@ -1,7 +1,7 @@
 """The load generator: a lean `grpc.aio` client in its own process that speaks the official protocol with our stubs.
 
-`python -m bench.load send|fill|receive --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made before the clock starts;
-answers are parsed and checked, so nothing counts that was not acknowledged.
+`python -m bench.load send|fill|receive|lease --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made before the
+clock starts; answers are parsed and checked, so nothing counts that was not acknowledged.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ledgermq.proto import messaging_pb2 as pb
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
 TIMEOUT_S = 10.0
+LEASE_S = 11 * 3600
 REPEATABLE = frozenset({pb.TOO_MANY_REQUESTS, pb.HA_NOT_AVAILABLE, pb.PROXY_TIMEOUT})
 """A fill sends again what a leader change left open: it wants messages, not each of them once."""
 
@@ -166,6 +167,27 @@ async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     return {**meter.result(), **{f"receive_{key}": value for key, value in polls.result().items() if key.endswith("_ms")}}
 
 
+async def lease(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`limit` messages leased for hours by `window` receivers, 32 at a time, and never acknowledged."""
+    receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
+    request = receive_request(options)
+    request.invisible_duration.FromSeconds(LEASE_S)
+    data, leased, began = request.SerializeToString(), 0, time.monotonic()
+
+    async def worker() -> None:
+        nonlocal leased
+        while leased < options.limit:
+            async for part in receiving(data, metadata=METADATA, timeout=30):
+                response = pb.ReceiveMessageResponse.FromString(part)
+                if response.HasField("status"):
+                    check(response.status)
+                leased += response.HasField("message")
+
+    await asyncio.gather(*(worker() for _ in range(options.window)))
+    seconds = time.monotonic() - began
+    return {"messages": leased, "seconds": round(seconds, 3), "messages_per_s": round(leased / seconds, 1)}
+
+
 def receive_request(options: argparse.Namespace) -> pb.ReceiveMessageRequest:
     request = pb.ReceiveMessageRequest(group=pb.Resource(name=options.group), batch_size=32)
     request.message_queue.topic.name = options.topic
@@ -185,6 +207,7 @@ WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[
     "send": send,
     "fill": fill,
     "receive": receive,
+    "lease": lease,
 }
 
 

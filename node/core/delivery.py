@@ -5,7 +5,9 @@ Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change`,
 is expired, who is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
 
 State per (consumer group, stored topic, queue): a cursor, the next queue offset never leased, and one row for every offset below it
-that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or not yet leased, has no row.
+that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or not yet leased, has no row. A row is a
+lease number, an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about twenty bytes, in columns
+(`offset_table.py`). A fact that few rows have, or that many share, belongs to the terms.
 
 Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i` the index of the record's entry:
 
@@ -28,23 +30,74 @@ accepted in time ends it, or a filter passes it over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ledgermq.node.core.offset_table import OffsetTable
+from ledgermq.node.core.packed import pack, unpack
 
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
 Touched = list[tuple[QueueKey, int]]
 """Rows a record may have changed, for whoever keeps something beside them."""
+_COLUMNS = "qii"
+LEASE, ATTEMPT, TERMS = 1, 2, 3
+"""Columns of a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One message in flight. `duration_ms` None: the lease renews itself while its client is alive."""
+class Terms(NamedTuple):
+    """What the rows of a lease have in common. `duration_ms` None: the lease renews itself while its client is alive."""
+
+    client: str
+    duration_ms: int | None
+
+
+class Row(NamedTuple):
+    """One message in flight."""
 
     lease: int
     attempt: int
     client: str
     duration_ms: int | None
+
+
+class TermsTable:
+    """Terms by number, each once, as long as a row has them. The numbers are this replica's own and mean nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Terms, int] = {}
+        self._terms: list[Terms] = []
+        self._rows: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> Terms:
+        return self._terms[number]
+
+    def take(self, terms: Terms, rows: int = 1) -> int:
+        """The number of these terms, which so many more rows have now."""
+        number = self._numbers.get(terms)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+                self._terms[number], self._rows[number] = terms, 0
+            else:
+                number = len(self._terms)
+                self._terms.append(terms)
+                self._rows.append(0)
+            self._numbers[terms] = number
+        self._rows[number] += rows
+        return number
+
+    def drop(self, number: int, rows: int = 1) -> None:
+        """So many rows less have them."""
+        self._rows[number] -= rows
+        if not self._rows[number]:
+            del self._numbers[self._terms[number]]
+            self._free.append(number)
 
 
 class QueueRows:
@@ -54,7 +107,8 @@ class QueueRows:
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
-        self.rows: dict[int, Row] = {}
+        self.rows = OffsetTable(_COLUMNS)
+        """By offset: lease, attempt, number of the terms."""
 
     def __repr__(self) -> str:
         return f"QueueRows(cursor={self.cursor}, in_flight={len(self.rows)})"
@@ -65,6 +119,7 @@ class Delivery:
 
     def __init__(self, begin: Callable[[str, int], int]) -> None:
         self._begin = begin
+        self.terms = TermsTable()
         self.queues: dict[QueueKey, QueueRows] = {}
         self.in_flight = 0
         """How many messages have a row: leased and not done, expired ones included."""
@@ -77,13 +132,49 @@ class Delivery:
     def row(self, key: QueueKey, offset: int) -> Row | None:
         """The row of a message in flight; None if it is new or done."""
         queue = self.queues.get(key)
-        return None if queue is None else queue.rows.get(offset)
+        found = None if queue is None else queue.rows.find(offset)
+        if found is None:
+            return None
+        (_, leases, attempts, numbers), at = found
+        return Row(leases[at], attempts[at], *self.terms[numbers[at]])
+
+    def lease(self, key: QueueKey, offset: int) -> int | None:
+        """The lease number of a message in flight; None if it is new or done."""
+        queue = self.queues.get(key)
+        found = None if queue is None else queue.rows.find(offset)
+        return None if found is None else found[0][LEASE][found[1]]
 
     def _queue(self, key: QueueKey) -> QueueRows:
         queue = self.queues.get(key)
         if queue is None:
             queue = self.queues[key] = QueueRows(self._begin(key[1], key[2]))
         return queue
+
+    def _put(self, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
+        """Set the row of an offset, whether it has one or not."""
+        found = queue.rows.find(offset)
+        number = self.terms.take(terms)
+        if found is None:
+            queue.rows.put(offset, lease, attempt, number)
+            self.in_flight += 1
+            return
+        (_, leases, attempts, numbers), at = found
+        self.terms.drop(numbers[at])
+        leases[at], attempts[at], numbers[at] = lease, attempt, number
+
+    def _remove(self, queue: QueueRows, offset: int) -> None:
+        """The message is done, if it was in flight."""
+        found = queue.rows.find(offset)
+        if found is not None:
+            self.terms.drop(found[0][TERMS][found[1]])
+            queue.rows.pop(offset)
+            self.in_flight -= 1
+
+    def _clear(self, queue: QueueRows) -> None:
+        for number, rows in zip(*np.unique(queue.rows.columns()[TERMS], return_counts=True), strict=True):
+            self.terms.drop(int(number), int(rows))
+        self.in_flight -= len(queue.rows)
+        queue.rows.clear()
 
     def apply_lease(
         self,
@@ -99,18 +190,17 @@ class Delivery:
         """Apply a `lease` record: `leased`, `passed` and `passed_again` are its fields q, s and x (format §11)."""
         touched: Touched = []
         cursors: dict[QueueKey, int] = {}
+        terms = Terms(client, duration_ms)
         for queue_id, offsets, attempts in leased:
             key = (group, topic, queue_id)
             queue = self._queue(key)
             for offset, attempt in zip(offsets, attempts, strict=True):
                 touched.append((key, offset))
-                if offset not in queue.rows:
-                    if offset < queue.cursor:
-                        continue
-                    self.in_flight += 1
-                queue.rows[offset] = Row(index, attempt, client, duration_ms)
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
+                elif offset not in queue.rows:
+                    continue
+                self._put(queue, offset, index, attempt, terms)
         for queue_id, _, to in passed:
             key = (group, topic, queue_id)
             cursors[key] = max(cursors.get(key, 0), to)
@@ -119,7 +209,7 @@ class Delivery:
             queue = self._queue(key)
             for offset in offsets:
                 touched.append((key, offset))
-                self.in_flight -= int(queue.rows.pop(offset, None) is not None)
+                self._remove(queue, offset)
         for key, cursor in cursors.items():
             queue = self._queue(key)
             queue.cursor = max(queue.cursor, cursor)
@@ -130,15 +220,10 @@ class Delivery:
         touched: Touched = []
         for group, topic, queue_id, offsets, leases in acks:
             key = (group, topic, queue_id)
-            queue = self.queues.get(key)
             for offset, lease in zip(offsets, leases, strict=True):
                 touched.append((key, offset))
-                if queue is None:
-                    continue
-                row = queue.rows.get(offset)
-                if row is not None and row.lease == lease:
-                    del queue.rows[offset]
-                    self.in_flight -= 1
+                if self.lease(key, offset) == lease:
+                    self._remove(self.queues[key], offset)
         return touched
 
     def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
@@ -149,7 +234,7 @@ class Delivery:
             touched.append((key, offset))
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
-                self.queues[key].rows[offset] = Row(index, row.attempt, client, duration_ms)
+                self._put(self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
         return touched
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
@@ -159,8 +244,7 @@ class Delivery:
             key = (group, topic, queue_id)
             queue = self._queue(key)
             touched += [(key, offset) for offset in queue.rows]
-            self.in_flight -= len(queue.rows)
-            queue.rows.clear()
+            self._clear(queue)
             # Offsets that were trimmed are done for ever.
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
@@ -170,11 +254,9 @@ class Delivery:
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])
-            gone = [offset for offset in queue.rows if offset < begin]
-            for offset in gone:
-                del queue.rows[offset]
+            for offset in queue.rows.below(begin):
+                self._remove(queue, offset)
                 touched.append((key, offset))
-            self.in_flight -= len(gone)
             queue.cursor = max(queue.cursor, begin)
         return touched
 
@@ -187,28 +269,57 @@ class Delivery:
         return self._forget([key for key in self.queues if key[1] == topic])
 
     def _forget(self, keys: list[QueueKey]) -> Touched:
-        touched = [(key, offset) for key in keys for offset in self.queues.pop(key).rows]
-        self.in_flight -= len(touched)
+        touched: Touched = []
+        for key in keys:
+            queue = self.queues.pop(key)
+            touched += [(key, offset) for offset in queue.rows]
+            self._clear(queue)
         return touched
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON values (format §11): group → topic → queue → [cursor, [[offset, lease, attempt, client, duration], …]]."""
+        """The state as JSON values (format §11): group → topic → queue → [cursor, columns of the rows]."""
         out: dict[str, Any] = {}
         for key in sorted(self.queues):
             group, topic, queue_id = key
             queue = self.queues[key]
-            rows = [[o, r.lease, r.attempt, r.client, r.duration_ms] for o, r in sorted(queue.rows.items())]
-            out.setdefault(group, {}).setdefault(topic, {})[str(queue_id)] = [queue.cursor, rows]
+            out.setdefault(group, {}).setdefault(topic, {})[str(queue_id)] = [queue.cursor, self._export_rows(queue.rows)]
         return out
+
+    def _export_rows(self, rows: OffsetTable) -> dict[str, Any]:
+        offsets, leases, attempts, numbers = rows.columns()
+        # Numbers of terms are this replica's own: in the snapshot they count as they are met.
+        known, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return {
+            "o": pack(offsets, "q"),
+            "l": pack(leases, "q"),
+            "a": pack(attempts, "i"),
+            "k": pack(rank[place], "i"),
+            "terms": [list(self.terms[int(number)]) for number in known[order]],
+        }
 
     def restore(self, exported: dict[str, Any]) -> None:
         """Replace the state by what `export` returned."""
         self.queues = {}
+        self.terms = TermsTable()
         self.in_flight = 0
         for group, topics in exported.items():
             for topic, queues in topics.items():
                 for queue_id, (cursor, rows) in queues.items():
                     queue = self.queues[(group, topic, int(queue_id))] = QueueRows(cursor)
-                    for offset, lease, attempt, client, duration_ms in rows:
-                        queue.rows[offset] = Row(lease, attempt, client, duration_ms)
-                    self.in_flight += len(queue.rows)
+                    if isinstance(rows, list):
+                        # One list for each row, as it was written before the columns.
+                        for offset, lease, attempt, client, duration_ms in rows:
+                            self._put(queue, offset, lease, attempt, Terms(client, duration_ms))
+                    else:
+                        self._restore_rows(queue.rows, rows)
+
+    def _restore_rows(self, rows: OffsetTable, exported: dict[str, Any]) -> None:
+        offsets, leases = unpack(exported["o"], "q"), unpack(exported["l"], "q")
+        attempts, ranks = unpack(exported["a"], "i"), unpack(exported["k"], "i")
+        counts = np.bincount(ranks, minlength=len(exported["terms"])).tolist()
+        numbers = [self.terms.take(Terms(*terms), rows) for terms, rows in zip(exported["terms"], counts, strict=True)]
+        rows.load(offsets, leases, attempts, np.array(numbers, np.int32)[ranks])
+        self.in_flight += len(rows)

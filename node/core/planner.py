@@ -126,11 +126,9 @@ class Planner:
         pending = self._overlay.pending(key, handle.queue_offset)
         if pending is None:
             pending = self._overlay.configuring(reset_name(key))
-        row = self._machine.delivery.row(key, handle.queue_offset)
         good = (
             pending is None
-            and row is not None
-            and row.lease == handle.lease_number
+            and self._machine.delivery.lease(key, handle.queue_offset) == handle.lease_number
             and not self._clock.expired(plan.now_ns, key, handle.queue_offset)
             and self._overlay.configuring(topic_name(handle.topic)) is None
             and self._overlay.configuring(group_name(handle.group)) is None

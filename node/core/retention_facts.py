@@ -135,7 +135,8 @@ def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
             continue
         state = machine.delivery.queues.get(key)
         begin = machine.begin(topic, queue)
-        offset = begin if state is None else max(min([state.cursor, *state.rows]), begin)
+        first = None if state is None else state.rows.first()
+        offset = begin if state is None else max(state.cursor if first is None else first, begin)
         if offset >= machine.end(topic, queue):
             continue
         positions, _, _ = machine.units(topic, queue, offset, 1)

@@ -1,0 +1,125 @@
+"""Columns of whole numbers keyed by queue offset: as compact as facts about messages in flight can be (invariant I11).
+
+Offsets lie in chunks of a few thousand; within a chunk every column is one array in ascending order of the offsets. A row costs the
+bytes of its columns and two for its place, whether its neighbours have one or not; what is put behind the last offset, and what is taken
+away anywhere, moves no more than a chunk. What the columns mean belongs to those who keep a table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.types import I64
+
+_CHUNK_BITS = 12
+CHUNK = 1 << _CHUNK_BITS
+_MASK = CHUNK - 1
+Chunk = list["array[int]"]
+"""The places of the rows within the chunk, then the columns."""
+
+
+class OffsetTable:
+    """Rows of numbers by offset. `types`: one letter a column, as the module `array` knows them."""
+
+    __slots__ = ("_chunks", "_length", "_types")
+
+    def __init__(self, types: str) -> None:
+        self._types = types
+        self._chunks: dict[int, Chunk] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, offset: object) -> bool:
+        return isinstance(offset, int) and self.find(offset) is not None
+
+    def __iter__(self) -> Iterator[int]:
+        """Offsets, ascending. Do not change the table meanwhile."""
+        for number in sorted(self._chunks):
+            first = number << _CHUNK_BITS
+            for place in self._chunks[number][0]:
+                yield first + place
+
+    def find(self, offset: int) -> tuple[Chunk, int] | None:
+        """Where the row is: column k (from 1) of it is `chunk[k][at]`, to read or to write. Good until a row is put or taken away."""
+        chunk = self._chunks.get(offset >> _CHUNK_BITS)
+        if chunk is None:
+            return None
+        places, place = chunk[0], offset & _MASK
+        at = bisect_left(places, place)
+        return (chunk, at) if at < len(places) and places[at] == place else None
+
+    def put(self, offset: int, *values: int) -> None:
+        """Add a row that is not there."""
+        chunk = self._chunks.get(offset >> _CHUNK_BITS)
+        if chunk is None:
+            chunk = self._chunks[offset >> _CHUNK_BITS] = [array("H"), *[array(letter) for letter in self._types]]
+        places, place = chunk[0], offset & _MASK
+        at = len(places)
+        if at and places[-1] >= place:
+            at = bisect_left(places, place)
+            assert places[at] != place, f"offset {offset} has a row"
+        places.insert(at, place)
+        for k, value in enumerate(values, 1):
+            chunk[k].insert(at, value)
+        self._length += 1
+
+    def pop(self, offset: int) -> None:
+        """Take away a row that is there."""
+        found = self.find(offset)
+        assert found is not None, f"offset {offset} has no row"
+        chunk, at = found
+        if len(chunk[0]) == 1:
+            del self._chunks[offset >> _CHUNK_BITS]
+        else:
+            for column in chunk:
+                del column[at]
+        self._length -= 1
+
+    def first(self) -> int | None:
+        """The lowest offset with a row."""
+        if not self._chunks:
+            return None
+        number = min(self._chunks)
+        return (number << _CHUNK_BITS) + self._chunks[number][0][0]
+
+    def below(self, offset: int) -> list[int]:
+        """Offsets with a row below `offset`, ascending."""
+        found = []
+        for number in sorted(self._chunks):
+            first = number << _CHUNK_BITS
+            if first >= offset:
+                break
+            found += [first + place for place in self._chunks[number][0] if first + place < offset]
+        return found
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self._length = 0
+
+    def columns(self) -> list[NDArray[Any]]:
+        """The offsets, ascending, and the columns beside them, as copies."""
+        chunks = [(number << _CHUNK_BITS, self._chunks[number]) for number in sorted(self._chunks)]
+        offsets = [first + np.frombuffer(chunk[0], np.uint16).astype(np.int64) for first, chunk in chunks]
+        rest = [[np.frombuffer(chunk[k], letter) for _, chunk in chunks] for k, letter in enumerate(self._types, 1)]
+        empty = [np.empty(0, letter) for letter in ("q", *self._types)]
+        return [np.concatenate(column) if column else none for column, none in zip([offsets, *rest], empty, strict=True)]
+
+    def load(self, offsets: I64, *columns: NDArray[Any]) -> None:
+        """Fill an empty table: ascending offsets, and the columns beside them."""
+        assert not self._chunks, "only an empty table is filled"
+        numbers = offsets >> _CHUNK_BITS
+        borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(offsets)]
+        wanted = [(offsets & _MASK).astype("H"), *[column.astype(letter) for letter, column in zip(self._types, columns, strict=True)]]
+        for begin, end in pairwise(borders):
+            if begin < end:
+                self._chunks[int(numbers[begin])] = [array(column.dtype.char, column[begin:end].tobytes()) for column in wanted]
+        self._length = len(offsets)
