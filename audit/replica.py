@@ -259,7 +259,7 @@ def _read_small_files(replica: Replica) -> None:
     replica.snapshot = next((value for value in snapshots if value is not None), None)
     if replica.begin.index and replica.snapshot is None:
         replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
-    shapes = [{"peers"}, {"peers", "met_by"}, {"peers", "met_by", "boots"}]
+    shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
     peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, shapes)
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]

@@ -93,6 +93,7 @@ class Greeter:
             if recorded == ours.incarnation and (theirs.group, message.node) not in self.book.barred:
                 self.book.note_met_by(theirs.group, message.node)
             self.book.note_told(theirs.group, message.node, theirs.objection)
+        self.book.note_answer(message.node, {theirs.group: theirs.members for theirs in message.groups if theirs.group in self.identities})
 
     def _groups(self, peer: str | None) -> Iterable[peer_pb2.GroupIdentity]:
         for group, own in sorted(self.identities.items()):
@@ -107,6 +108,7 @@ class Greeter:
             if group in self.boots:
                 found.generation = self.boots[group].generation
                 found.boots.extend(self.boots[group].words)
+            found.members.extend(self.book.members.get(group, ()))
             if peer is not None:
                 found.recorded_incarnation = self.book.known.get(group, {}).get(peer, "")
                 found.objection = self.book.barred.get((group, peer), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.config import BrokerGroup, NodeConfig
@@ -86,8 +86,13 @@ class DirectoryWorkshop:
 
     def _others(self, source: str | None = None) -> list[str]:
         """Whom to ask: the members that the group was made with, and those that the log named last."""
-        known = {*self._group.replicas, *(self._last.replicator.members.nodes if self._last is not None else ())}
+        known = {*self._group.replicas, *self.members}
         return sorted((known | ({source} if source is not None else set())) - {self._config.node})
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everyone whom the log named when it was open last in this process."""
+        return self._last.replicator.members.nodes if self._last is not None else ()
 
     @property
     def root(self) -> str:
@@ -102,13 +107,10 @@ class Hosted:
     group: HostedGroup
     identity: Identity
     state_directory: str
-    others: frozenset[str]
-    """The group's other voters: only when each of them has met this directory does the replica take part."""
-
-    def met_by_all(self, met_by: Iterable[str]) -> bool:
-        """Whether peers vouch for this directory. Where the configuration lists no other voter nobody does: a directory that begins the
-        group takes part from its opening on, and one that joins what has grown since waits for the record that names it."""
-        return bool(self.others) and self.others <= set(met_by)
+    others: frozenset[str] | None
+    """The other nodes that began the group as the configuration says; None where this node joins it."""
+    members: tuple[str, ...] = ()
+    """Everyone whom the log named when it was opened; nobody where it could not be opened."""
 
 
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
@@ -124,7 +126,8 @@ def _hosted(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     hosted.open_first(time.monotonic_ns())
     identity = identity_files.read_identity(disk, workshop.root)
     assert identity is not None, "a directory that was opened or is being repaired has an identity"
-    return Hosted(hosted, identity, f"{workshop.root}/state", frozenset(group.replicas) - {config.node})
+    others = None if config.joins(group.name) else frozenset(group.replicas) - {config.node}
+    return Hosted(hosted, identity, f"{workshop.root}/state", others, workshop.members)
 
 
 def _session() -> int:

@@ -26,6 +26,7 @@ from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
 from ledgermq.node.errors import EXIT_DAMAGED, ConfigError
 from ledgermq.node.logs import get_logger
+from ledgermq.node.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity
@@ -80,6 +81,11 @@ def root_of(config: NodeConfig, group: str) -> str:
     return str(config.data.absolute() / group)
 
 
+def controller_directory(config: NodeConfig) -> str:
+    """Where this node keeps its part of the controller quorum, and the nodes that it was told of."""
+    return str(config.data.absolute() / "controller")
+
+
 def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
     """Whose directory it must be; a new one gets exactly this identity."""
     return mint(
@@ -122,9 +128,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
     now_ns = time.monotonic_ns()
-    others = frozenset(group.replicas) - {config.node}
-    # Who joins takes part when the log says so, whomever it has met.
-    admitted = not joins and others <= store.read_met_by()
+    admitted = store.read_vouched() or (not joins and _is_alone(config, group, store.disk))
     replica = RaftReplica(
         group.name,
         RaftConfig(
@@ -161,6 +165,13 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
         phases=phases.seconds,
     )
     return opened
+
+
+def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
+    """Whether nobody could know more of the group than this directory: the cluster has this one node, as far as it was ever told."""
+    roster = Roster(config.node, {name: {} for name in config.nodes}, disk, controller_directory(config))
+    roster.load()
+    return {*roster.nodes, *group.replicas} == {config.node}
 
 
 def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:

@@ -1,7 +1,8 @@
 """What a node remembers of its peers' directories, per broker group, and whose packets a group must not hear because of it.
 
-Durable (format §9, state/peers.json): the incarnation of each peer's directory when it was first met, which peers have recorded ours, and
-the last start on its directory that each peer told of. In memory: the directory each peer greeted with last.
+Durable (format §9, state/peers.json): the incarnation of each peer's directory when it was first met, which peers have recorded ours, that
+ours was found to be one of those the group began with (`vouching.py`), and the last start on its directory that each peer told of. In
+memory: the directory each peer greeted with last, and whom the group's membership record names.
 
 The directory a group goes by is the one its membership record names, else the one that was met first. A peer that greets with another has
 lost or replaced it: its packets are not taken (`barred`) until the record names it, because it may have forgotten what it promised; but
@@ -12,7 +13,7 @@ whose starts do not descend from the last one it told of runs on an old copy, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ledgermq.node.errors import EXIT_SYNC, FatalError
@@ -55,16 +56,23 @@ class PeerBook:
     """Ends the node: a disk that fails to keep this file is not asked again (invariant I9)."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
     met_by: dict[str, frozenset[str]] = field(default_factory=dict)
+    vouched: dict[str, bool] = field(default_factory=dict)
     boots: dict[str, dict[str, tuple[str, int, str]]] = field(default_factory=dict)
     """Group → node → (incarnation, generation, word) of the last start it told of."""
     presented: dict[str, dict[str, str]] = field(default_factory=dict)
     """Group → node → the incarnation it greeted with last."""
     named: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Group → node → the incarnation its membership record names."""
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Group → everyone whom its membership record names."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why packets of the group from there are not taken, in words for both sides."""
     told: dict[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why that node does not take packets of the group from here, in its words."""
+    heard_from: frozenset[str] = frozenset()
+    """The nodes that answered a greeting of this life; like `told_members` replaced as a whole."""
+    told_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """Group → node → everyone whom the membership record there names, from its answer."""
     _stale: dict[tuple[str, str], str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,6 +83,7 @@ class PeerBook:
     def load_group(self, group: str, directory: str) -> None:
         self.known[group] = identity_files.read_peers(self.disk, directory)
         self.met_by[group] = identity_files.read_met_by(self.disk, directory)
+        self.vouched[group] = identity_files.read_vouched(self.disk, directory)
         self.boots[group] = identity_files.read_peer_boots(self.disk, directory)
 
     def greeted(self, group: str, node: str, incarnation: str, boots: Boots | None) -> None:
@@ -112,6 +121,12 @@ class PeerBook:
             if node not in met_by:
                 self._write(group, self.known[group], met_by | {node}, self.boots.get(group, {}))
 
+    def note_vouched(self, group: str) -> None:
+        """This directory is one of those the group began with. Raises as `greeted`."""
+        with self._lock:
+            if not self.vouched.get(group):
+                self._write(group, self.known[group], self.met_by.get(group, frozenset()), self.boots.get(group, {}), vouched=True)
+
     def note_told(self, group: str, node: str, objection: str) -> None:
         """What that peer has against this node's directory; empty: nothing."""
         if objection:
@@ -125,9 +140,20 @@ class PeerBook:
         A stream of a former directory may still stand when the node has greeted with another, which counts, where we dialled it."""
         return (group, node) not in self.barred and incarnation in (None, self.presented.get(group, {}).get(node, incarnation))
 
-    def name(self, group: str, incarnations: Mapping[str, str]) -> None:
-        """The directories that the group's membership record names."""
+    def note_answer(self, node: str, members: Mapping[str, Iterable[str]]) -> None:
+        """A peer answered: group → whom its log names."""
         with self._lock:
+            now = dict(self.told_members)
+            for group, told in members.items():
+                if names := frozenset(told):
+                    now[group] = {**now.get(group, {}), node: names}
+            self.told_members = now
+            self.heard_from |= {node}
+
+    def name(self, group: str, members: tuple[str, ...], incarnations: Mapping[str, str]) -> None:
+        """Everyone whom the group's membership record names, and the directories that it names."""
+        with self._lock:
+            self.members[group] = members
             if self.named.get(group) != incarnations:
                 self.named[group] = dict(incarnations)
                 self._judge()
@@ -158,10 +184,19 @@ class PeerBook:
                     barred[group, node] = f"{where}{what}; it takes part again once the group's leader has taken it in as a learner"
         self.barred = barred
 
-    def _write(self, group: str, peers: dict[str, str], met_by: frozenset[str], boots: dict[str, tuple[str, int, str]]) -> None:
+    def _write(
+        self,
+        group: str,
+        peers: dict[str, str],
+        met_by: frozenset[str],
+        boots: dict[str, tuple[str, int, str]],
+        *,
+        vouched: bool | None = None,
+    ) -> None:
+        told = self.vouched.get(group, False) if vouched is None else vouched
         try:
             self.disk.mkdirs(self.directories[group])
-            identity_files.write_peers(self.disk, self.directories[group], peers, met_by, boots)
+            identity_files.write_peers(self.disk, self.directories[group], peers, met_by, boots, vouched=told)
         except OSError as error:
             if is_no_space(error):
                 raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
@@ -171,3 +206,4 @@ class PeerBook:
         self.known[group] = peers
         self.met_by[group] = met_by
         self.boots[group] = boots
+        self.vouched[group] = told

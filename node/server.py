@@ -45,9 +45,10 @@ from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.members import Members
+from ledgermq.node.opening import controller_directory
 from ledgermq.node.overview import Overview
 from ledgermq.node.peeks import Peeks
-from ledgermq.node.peer_book import PeerBook
+from ledgermq.node.peer_book import PeerBook, Refused
 from ledgermq.node.peers import Peers
 from ledgermq.node.placement import Placement
 from ledgermq.node.queries import Queries
@@ -57,6 +58,7 @@ from ledgermq.node.roster import Roster
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.stop_watch import watch_stop
+from ledgermq.node.vouching import Vouching
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage import identity as identity_files
@@ -244,12 +246,16 @@ class Node:
         self.config = config
         boot_id = uuid.uuid4().hex
         side = _PeerSide()
-        self.roster = Roster(config.node, addresses_of(config), disk, str(config.data.absolute() / "controller"))
+        self.roster = Roster(config.node, addresses_of(config), disk, controller_directory(config))
         if lost := self.roster.load():
             log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
         identities = {name: item.identity for name, item in hosted.items()}
         book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         book.load()
+        book.members.update({name: item.members for name, item in hosted.items()})
+        founders = {name: item.others for name, item in hosted.items() if item.others is not None}
+        self._vouching = Vouching(config.node, founders, self.roster, book)
+        self._admitting: asyncio.Task[None] | None = None
         self._book, self._hosted = book, hosted
         boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
@@ -311,7 +317,7 @@ class Node:
         """Drain, flush, close."""
         self.health.draining = True
         await self._grpc_health.enter_graceful_shutdown()
-        for task in self._tasks:
+        for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
             task.cancel()
         self.reconciler.stop()
         await self.retainer.stop()
@@ -347,8 +353,8 @@ class Node:
     def _view_changed(self, group: str, view: GroupView) -> None:
         """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
         former, self._views[group] = self._views.get(group), view
-        if former is None or former.incarnations != view.incarnations:
-            self._book.name(group, view.incarnations)
+        if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
+            self._book.name(group, view.in_effect, view.incarnations)
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()
@@ -440,19 +446,25 @@ class Node:
         known = self.controller.state.broker_groups
         return [group.name for group in self.config.hosted_groups if group.name not in known]
 
-    def _not_met_by(self, group: str) -> list[str]:
-        return sorted(self._hosted[group].others - self._book.met_by[group])
-
     def _admit(self) -> None:
-        """A peer has just accepted this node: where it was the last voter missing, the replica takes part from now on."""
-        for group, hosted in self._hosted.items():
-            if hosted.met_by_all(self._book.met_by[group]):
-                self.engine.admit(group)
+        """A peer has just accepted this node: where it was the last one missing, the replica takes part from now on."""
+        if all(self._vouching.vouched(group) for group in self._hosted):
+            return
+        former = self._admitting
+
+        async def admit() -> None:
+            if former is not None:
+                await asyncio.gather(former, return_exceptions=True)
+            for group in self._hosted:
+                # What a full disk keeps from being noted is tried again when a peer connects.
+                with contextlib.suppress(Refused):
+                    if await asyncio.to_thread(self._vouching.finds, group):
+                        self.engine.admit(group)
+
+        self._admitting = asyncio.create_task(admit(), name="admit")
 
     def _obstacles(self, group: str) -> list[str]:
-        missing = self._not_met_by(group)
-        what = f"broker group {group}: this replica takes no part before each other replica has met its data directory"
-        waits = [f"{what}; missing: {', '.join(missing)}"] if missing else []
+        waits = self._vouching.obstacles(group)
         links = [link for _, link in sorted(self.peers.links.items())]
         waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
         book = self._book
@@ -486,7 +498,7 @@ def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> Con
         first_voters=tuple(config.nodes),
         joining=bool(config.join),
         listen=target(config.listen_host, config.address.controller_port),
-        directory=str(config.data.absolute() / "controller"),
+        directory=controller_directory(config),
         cluster_id=config.cluster_id,
         secret=secret,
     )

@@ -66,7 +66,7 @@ class Hello(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
 
 class GroupIdentity(_message.Message):
-    __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version", "generation", "boots", "recorded_incarnation", "objection")
+    __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version", "generation", "boots", "recorded_incarnation", "objection", "members")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class GroupIdentity(_message.Message):
     BOOTS_FIELD_NUMBER: _ClassVar[int]
     RECORDED_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OBJECTION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     group: str
     log_id: str
     replica: str
@@ -87,7 +88,8 @@ class GroupIdentity(_message.Message):
     boots: _containers.RepeatedScalarFieldContainer[str]
     recorded_incarnation: str
     objection: str
-    def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max")

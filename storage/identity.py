@@ -146,6 +146,15 @@ def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
     return frozenset(str(node) for node in met_by)
 
 
+def read_vouched(disk: Disk, state_directory: str) -> bool:
+    """Whether this directory was found to be one of those that began the group (node/vouching.py); never taken back."""
+    path = f"{state_directory}/{PEERS_FILE}"
+    vouched = sealed_json.read(disk, path).get("vouched", False) if disk.exists(path) else False
+    if not isinstance(vouched, bool):
+        raise Damaged(f"{path} does not say whether the peers vouch for this replica: it was damaged or edited by hand")
+    return vouched
+
+
 def read_peer_boots(disk: Disk, state_directory: str) -> dict[str, tuple[str, int, str]]:
     """Node → (incarnation, generation, word) of the last start that each peer told of; empty when none did."""
     path = f"{state_directory}/{PEERS_FILE}"
@@ -161,8 +170,12 @@ def write_peers(
     peers: Mapping[str, str],
     met_by: Iterable[str],
     boots: Mapping[str, tuple[str, int, str]] | None = None,
+    *,
+    vouched: bool = False,
 ) -> None:
     value: dict[str, Any] = {"peers": dict(peers), "met_by": sorted(met_by)}
+    if vouched:
+        value["vouched"] = True
     if boots:
         value["boots"] = {node: list(told) for node, told in boots.items()}
     sealed_json.write(disk, f"{state_directory}/{PEERS_FILE}", value)

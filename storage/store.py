@@ -195,8 +195,8 @@ class GroupStore:
         checkpoints.write_log_checkpoint(self.disk, self.log_directory, checkpoints.LogCheckpoint(self.log.end_index, committed_index))
         checkpoints.write_store_checkpoint(self.disk, self.root, stamps)
 
-    def read_met_by(self) -> frozenset[str]:
-        return identity.read_met_by(self.disk, self.state_directory)
+    def read_vouched(self) -> bool:
+        return identity.read_vouched(self.disk, self.state_directory)
 
     def close(self) -> None:
         """A good stop: everything durable, the mark at the end, then no abort file. Raises LogFenced, OSError, and then stays unclean."""

@@ -351,18 +351,7 @@ Call = (
     | Returned
 )
 Result = (
-    Produced
-    | Received
-    | Acked
-    | Changed
-    | Configured
-    | ResetDone
-    | Kept
-    | Peeked
-    | Confirmed
-    | HandedOver
-    | HandingOver
-    | MembersChanged
+    Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | Confirmed | HandedOver | HandingOver | MembersChanged
 )
 
 
@@ -405,3 +394,5 @@ class GroupView:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     """Node → the directory that the configuration in effect names: that of the log's newest membership record, applied or not. Whoever
     hears packets goes by it: the record that takes a directory in can be committed by the very node it belongs to."""
+    in_effect: tuple[str, ...] = ()
+    """Everyone whom that record names, voters first."""

@@ -374,6 +374,7 @@ class Group:
             statistics=self.statistics(),
             members=self.machine.members,
             incarnations=self.replicator.members.incarnations,
+            in_effect=self.replicator.members.nodes,
         )
 
     def statistics(self) -> dict[str, Any]:

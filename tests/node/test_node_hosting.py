@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.errors import ConfigError
 from ledgermq.node.groups import open_groups
 from ledgermq.node.hosting import State
+from ledgermq.node.roster import Roster
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
@@ -40,6 +40,7 @@ def single(directory: Path, **changes: Any) -> NodeConfig:
     tree = yaml.safe_load(config.EXAMPLE)
     group = {"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB", **changes.pop("group", {})}
     tree["cluster"]["groups"] = [group]
+    tree["nodes"] = {name: at for name, at in tree["nodes"].items() if name in group["replicas"]}
     return config.validate({**tree, "data": str(directory), **changes})
 
 
@@ -349,24 +350,38 @@ def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB"}]
     hosted = open_groups(config.validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
     assert hosted.group.running.replicator.status().extra["admitted"] == 0
-    assert not hosted.met_by_all([]) and not hosted.met_by_all(["n9"])
-    assert replace(hosted, others=frozenset(["n9"])).met_by_all(["n9", "n8"])
+    assert hosted.others is None, "nobody vouches for it"
     hosted.group.close()
 
 
+def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(tmp_path: Path) -> None:
+    """Others that the configuration names, or that the quorum told of in an earlier life, may know of a log that goes on without it."""
+    tree = yaml.safe_load(config.EXAMPLE)
+    alone = single(tmp_path / "alone")
+    among = single(tmp_path / "among").model_copy(update={"nodes": {name: alone.address for name in tree["nodes"]}})
+    told = single(tmp_path / "told")
+    roster = Roster("n1", {"n1": {}}, RealDisk(), str(tmp_path / "told" / "controller"))
+    roster.told(1, {"n1": {}, "n2": {"peer": "n2:1"}}, [], current=True)
+    roster.save()
+    for settings, admitted in ((alone, 1), (among, 0), (told, 0)):
+        hosted = open_groups(settings, RealDisk())["g1"]
+        assert hosted.group.running.replicator.status().extra["admitted"] == admitted
+        hosted.group.close()
+
+
 def test_replica_takes_part_once_every_other_voter_has_met_its_directory(tmp_path: Path) -> None:
-    """Decided from state/peers.json at each start; before, no turn leaves a packet, however late it is; admission makes it campaign."""
+    """Read from state/peers.json at each start; before, no turn leaves a packet, however late it is; admission makes it campaign."""
     trio = single(tmp_path, group={"replicas": ["n1", "n2", "n3"]})
     state = str(tmp_path / "g1" / "state")
-    for met_by in (None, {"n2"}, {"n2", "n3"}):
-        if met_by is not None:
-            write_peers(RealDisk(), state, {"n2": "b", "n3": "c"}, met_by)
+    for vouched in (None, False, True):
+        if vouched is not None:
+            write_peers(RealDisk(), state, {"n2": "b", "n3": "c"}, {"n2", "n3"}, vouched=vouched)
         hosted = open_groups(trio, RealDisk())["g1"]
         assert hosted.others == {"n2", "n3"}
         late = time.monotonic_ns() + 100 * S
         waiting = hosted.group.turn(late, 0, [], [], []).packets
-        assert hosted.group.status().extra["admitted"] == int(met_by == {"n2", "n3"})
-        if met_by == {"n2", "n3"}:
+        assert hosted.group.status().extra["admitted"] == int(vouched is True)
+        if vouched:
             assert {to for to, _ in waiting} == {"n2", "n3"}
         else:
             assert not waiting

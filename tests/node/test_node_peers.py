@@ -242,7 +242,7 @@ def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_pa
             link.send_packet("g1", behind)
             await there.until(lambda: bool(there.packets_seen))
             assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]
-            two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+            two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
             link.send_packet("g1", PeerPacket(b"again"))
             await there.until(lambda: len(there.packets_seen) > 1)
             assert there.packets_seen[1][2].header == b"again" and not two.book.returned("g1")
@@ -258,7 +258,7 @@ def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(t
         async with pair(tmp_path, two=two) as (link, here, there, _, _):
             await here.until(lambda: link.up)
             new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
-            two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+            two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
             two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
             assert not two.book.barred
             link.send_packet("g1", PeerPacket(b"h"))
@@ -282,7 +282,7 @@ def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever
     assert set(two.book.barred) == {("g1", "n1")} and two.book.met_by["g1"] == frozenset(), "nor does the fresh one's word count"
     assert fresh.book.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.book.met_by == {"g1": frozenset()}
     # Even once the group's record names the fresh directory, only the fresh one's own log may tell it so.
-    two.book.name("g1", {"n1": identity("n1", incarnation=2).incarnation})
+    two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
     fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
     assert not two.book.barred and fresh.book.met_by == {"g1": frozenset()}
 

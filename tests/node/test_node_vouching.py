@@ -1,0 +1,134 @@
+"""A directory begins its group only when nobody knows of a log that goes on without it: nodes greet each other over their real files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ledgermq.node.greeting import Greeter
+from ledgermq.node.peer_book import PeerBook
+from ledgermq.node.vouching import Vouching
+from ledgermq.storage.real_disk import RealDisk
+from tests.node.test_node_peers import CLUSTER, SECRET, _fail, identity
+
+FOUNDERS = ("n1", "n2", "n3")
+GROWN = (*FOUNDERS, "n4", "n5", "n6", "n7")
+
+
+@dataclass(frozen=True)
+class FixedNodes:
+    """Which nodes there are."""
+
+    nodes: tuple[str, ...]
+
+    def knows(self, node: str) -> bool:
+        return node in self.nodes
+
+    def removed(self, node: str) -> bool:
+        return False
+
+
+class Place:
+    """One node's side: its greeter, and what it finds about its directory. `disk` counts the disks it has had."""
+
+    def __init__(
+        self, root: Path, node: str, disk: int = 1, *, founders: Sequence[str] = FOUNDERS, nodes: Sequence[str] = GROWN, joins: bool = False
+    ) -> None:
+        self.node = node
+        self.book = PeerBook(RealDisk(), {"g1": str(root / f"{node}-{disk}" / "state")}, _fail)
+        self.book.load()
+        roll = FixedNodes(tuple(nodes))
+        directory = replace(identity(node), incarnation=f"{node} on disk {disk}")
+        self.greeter = Greeter(CLUSTER, node, f"boot-{node}-{disk}", "1", SECRET, roll, {"g1": directory}, self.book)
+        others = {} if joins else {"g1": frozenset(founders) - {node}}
+        self.vouching = Vouching(node, others, roll, self.book)
+
+    def greets(self, other: Place) -> None:
+        challenge, nonce = b"c" * 32, b"n" * 32
+        hello = self.greeter.hello(challenge, nonce)
+        other.greeter.check_hello(challenge, hello)
+        self.greeter.check_reply(nonce, other.greeter.reply(hello), other.node)
+
+    def replicates(self, members: Sequence[str]) -> None:
+        """The log here names these."""
+        self.book.name("g1", tuple(members), {})
+
+    def begins(self) -> bool:
+        return self.vouching.finds("g1")
+
+
+def all_meet(places: Iterable[Place]) -> None:
+    for one, other in itertools.permutations(places, 2):
+        one.greets(other)
+
+
+def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_restart(tmp_path: Path) -> None:
+    """Nobody waits for anybody a second time, also not for nodes that came later."""
+    nodes = FOUNDERS
+    places = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
+    all_meet(places[:2])
+    assert not places[0].begins() and "missing: n3" in places[0].vouching.obstacles("g1")[0]
+    all_meet(places)
+    assert all(place.begins() for place in places) and not places[0].vouching.obstacles("g1")
+    assert Place(tmp_path, "n1").begins()
+
+
+def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown_and_begin_no_second_log(tmp_path: Path) -> None:
+    """Three founders of a group of seven: they would elect one of themselves while the other four go on. Whether they hear of those first
+    or last, no three empty directories are enough."""
+    former = [Place(tmp_path, name) for name in GROWN]
+    all_meet(former)
+    stayed = former[3:]
+    for place in stayed:
+        place.replicates(GROWN)
+    empty = [Place(tmp_path, name, disk=2) for name in FOUNDERS]
+    all_meet(empty)
+    assert not any(place.begins() for place in empty), "nobody has heard the four that have the log"
+    assert "not heard from: n4, n5, n6, n7" in empty[0].vouching.obstacles("g1")[-1]
+    for place in empty:
+        for other in stayed:
+            place.greets(other)
+    assert not any(place.begins() for place in empty)
+    assert "missing: n4, n5, n6, n7" in empty[0].vouching.obstacles("g1")[0], "they remember the former directory"
+
+
+def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(tmp_path: Path) -> None:
+    """Its configuration names nobody else; the nodes beside it do."""
+    nodes = ("n1", "n2", "n3")
+    first = Place(tmp_path, "n1", founders=["n1"], nodes=nodes)
+    others = [Place(tmp_path, name, nodes=nodes, joins=True) for name in ("n2", "n3")]
+    all_meet([first, *others])
+    assert first.begins()
+    for place in others:
+        place.replicates(nodes)
+        assert not place.begins(), "who joins waits for the record that names it"
+    again = Place(tmp_path, "n1", disk=2, founders=["n1"], nodes=nodes)
+    assert not again.begins()
+    for place in others:
+        again.greets(place)
+        assert not again.begins()
+
+
+def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(tmp_path: Path) -> None:
+    """Its members have never met the founders' new directories, or any: they say who they are, and that is enough."""
+    nodes = ("n1", "n2", "n3", "n4")
+    empty = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
+    heir = Place(tmp_path, "n4", nodes=nodes, joins=True)
+    heir.replicates(["n4"])
+    all_meet([*empty, heir])
+    assert not any(place.begins() for place in empty)
+    assert "says that the group's members are n4; add it: ledgermq member add n1" in empty[0].vouching.obstacles("g1")[0]
+
+
+def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directory_too(tmp_path: Path) -> None:
+    """A founder that was down when the group grew: it takes part once the newcomer has recorded it."""
+    nodes = ("n1", "n2", "n3", "n4")
+    one, two, three = (Place(tmp_path, name, nodes=nodes) for name in FOUNDERS)
+    four = Place(tmp_path, "n4", nodes=nodes, joins=True)
+    two.replicates(nodes)
+    all_meet([one, two, three])
+    assert not one.begins() and "missing: n4" in one.vouching.obstacles("g1")[0]
+    one.greets(four)
+    assert one.begins()
