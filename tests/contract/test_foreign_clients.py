@@ -1,0 +1,79 @@
+"""The unmodified official clients for Node and Java (and Go, which takes a minute to build, in `make soak`) against three real nodes.
+
+The statements of the contract's checklist that are marked (N), (J) and (G), and each message type once in each client.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from tests import cluster as real
+from tests.contract.foreign import Foreign, build
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LANGUAGES = ["node", "java", pytest.param("go", marks=pytest.mark.soak)]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with real.running(tmp_path_factory.mktemp("foreign"), log_file_bytes=16 << 20, extra=real.FAST) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def endpoints(cluster: LocalCluster) -> str:
+    """One address: the Node client takes no more. The others are reached through it."""
+    return real.target(cluster, "n2")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Foreign]:
+    """The client of a language, built when it is first asked for."""
+    return lru_cache(lambda language: build(language, tmp_path_factory.mktemp(language)))
+
+
+@pytest.fixture(params=LANGUAGES)
+def client(request: pytest.FixtureRequest, built: Callable[[str], Foreign]) -> Foreign:
+    return built(request.param)
+
+
+def fresh(cluster: LocalCluster, kind: str = "normal") -> str:
+    name = f"F{next(_numbers)}"
+    real.create_topic(cluster, name, kind)
+    return name
+
+
+def test_statement_004_an_unknown_topic_is_named(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """Sending to a topic that does not exist ends with code 40402, in Java and Node as a NotFoundException."""
+    facts = client.run("unknown", endpoints, fresh(cluster))
+    assert facts["code"] == "40402"
+    assert facts.get("error", "NotFoundException") == "NotFoundException"
+
+
+def test_statement_026_a_message_arrives_unchanged(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """All byte values, tag, keys and properties come back as they were sent."""
+    facts = client.run("roundtrip", endpoints, fresh(cluster), "roundtrip")
+    assert facts.pop("sent") == facts.pop("id")
+    assert facts == {"same": "true", "tag": "tagA", "keys": "k1,k2", "properties": "x:1,y:ü", "attempt": "1"}
+
+
+def test_statement_068_a_push_consumer_gets_each_message_and_a_failed_one_again(
+    client: Foreign, cluster: LocalCluster, endpoints: str
+) -> None:
+    """Each message is delivered once; the one that failed comes a second time."""
+    assert client.run("push", endpoints, fresh(cluster), "push", 5)["seen"] == "0:1,0:2,1:1,2:1,3:1,4:1"
+
+
+def test_statement_021_a_node_producer_with_several_topics_starts(
+    cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]
+) -> None:
+    """Settings come again after the last route: the client does not hang."""
+    topics = [fresh(cluster) for _ in range(3)]
+    facts = built("node").run("several", endpoints, ",".join(topics))
+    assert set(facts) == set(topics)
