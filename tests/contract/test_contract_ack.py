@@ -22,7 +22,7 @@ async def one(server: Backend, **options: object) -> pb.Message:
 
 
 @contract()
-async def test_statement_59_an_acknowledged_message_is_gone(server: Backend) -> None:
+async def test_statement_059_an_acknowledged_message_is_gone(server: Backend) -> None:
     """After the acknowledgement nothing is in flight and time brings nothing back."""
     got = await one(server)
     assert await server.raw.ack(got) == pb.OK
@@ -32,7 +32,7 @@ async def test_statement_59_an_acknowledged_message_is_gone(server: Backend) -> 
 
 
 @contract()
-async def test_statement_60_results_by_entry(server: Backend) -> None:
+async def test_statement_060_results_by_entry(server: Backend) -> None:
     """Every entry has its id, handle and status; outside is the common code, or 30000."""
     await server.raw.send(*(message(b"%d" % i) for i in range(4)))
     leased = (await server.raw.receive()).messages
@@ -51,7 +51,7 @@ async def test_statement_60_results_by_entry(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_61_acknowledging_too_late(server: Backend) -> None:
+async def test_statement_061_acknowledging_too_late(server: Backend) -> None:
     """When the lease is over the handle is 40013, received again by somebody or not; the message comes again."""
     got = await one(server, invisible=10)
     server.pass_time(9.999)
@@ -67,7 +67,7 @@ async def test_statement_61_acknowledging_too_late(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_62_handles_that_are_none(server: Backend) -> None:
+async def test_statement_062_handles_that_are_none(server: Backend) -> None:
     """Random, altered, foreign and forged handles are 40013; no entry at all is an error code."""
     got = await one(server)
     handle = got.system_properties.receipt_handle
@@ -101,7 +101,7 @@ async def test_statement_62_handles_that_are_none(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_63_a_change_replaces_the_handle(server: Backend) -> None:
+async def test_statement_063_a_change_replaces_the_handle(server: Backend) -> None:
     """The new handle works until the new time, the old one not at all."""
     got = await one(server, invisible=10)
     old = got.system_properties.receipt_handle
@@ -117,7 +117,7 @@ async def test_statement_63_a_change_replaces_the_handle(server: Backend) -> Non
 
 
 @contract()
-async def test_statement_64_changes_to_nothing_and_beyond(server: Backend) -> None:
+async def test_statement_064_changes_to_nothing_and_beyond(server: Backend) -> None:
     """0 is visible at once with the next attempt; less than 0 and more than 12 h are 40011."""
     got = await one(server)
     for seconds in (-1, -0.001, 13 * 3600, 12 * 3600 + 0.001):
@@ -131,7 +131,7 @@ async def test_statement_64_changes_to_nothing_and_beyond(server: Backend) -> No
 
 
 @contract()
-async def test_statement_65_attempts_count_deliveries(server: Backend) -> None:
+async def test_statement_065_attempts_count_deliveries(server: Backend) -> None:
     """A change is no delivery."""
     got = await one(server)
     for attempt in range(2, 6):
@@ -144,7 +144,7 @@ async def test_statement_65_attempts_count_deliveries(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_66_past_the_limit_of_attempts(server: Backend) -> None:
+async def test_statement_066_past_the_limit_of_attempts(server: Backend) -> None:
     """Until dead letters come, a message goes on being delivered and is counted for a warning."""
     await server.group("careful", max_attempts=2)
     await server.raw.send(message())
@@ -156,7 +156,7 @@ async def test_statement_66_past_the_limit_of_attempts(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_69_70_a_failed_message_comes_after_its_step(server: Backend) -> None:
+async def test_statement_069_070_a_failed_message_comes_after_its_step(server: Backend) -> None:
     """A push consumer asks for the first step of its Settings: the message comes then, with attempt 2."""
     step = (await say(server.raw.telemetry(), consumer())).settings.backoff_policy.customized_backoff.next[0].ToSeconds()
     got = await one(server, invisible=None)
@@ -169,7 +169,7 @@ async def test_statement_69_70_a_failed_message_comes_after_its_step(server: Bac
 
 
 @contract()
-async def test_statement_71_a_long_listener_keeps_its_lease(server: Backend) -> None:
+async def test_statement_071_a_long_listener_keeps_its_lease(server: Backend) -> None:
     """While any call of the client comes, the lease renews itself and the original handle stays good."""
     got = await one(server, invisible=None)
     assert not got.system_properties.HasField("invisible_duration")
@@ -182,7 +182,7 @@ async def test_statement_71_a_long_listener_keeps_its_lease(server: Backend) -> 
 
 
 @contract(delivery=Delivery(auto_renew_max_ms=600_000))
-async def test_statement_71_renewal_ends_at_the_cap(server: Backend) -> None:
+async def test_statement_071_renewal_ends_at_the_cap(server: Backend) -> None:
     """No lease renews itself for ever."""
     got = await one(server, invisible=None)
     for _ in range(10):
@@ -197,7 +197,7 @@ async def test_statement_71_renewal_ends_at_the_cap(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_72_a_killed_consumer(server: Backend) -> None:
+async def test_statement_072_a_killed_consumer(server: Backend) -> None:
     """Its messages come to another member when it was silent for the liveness limit, not earlier."""
     await one(server, invisible=None)
     server.flush_signs()
@@ -209,7 +209,7 @@ async def test_statement_72_a_killed_consumer(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_72_a_clean_goodbye(server: Backend) -> None:
+async def test_statement_072_a_clean_goodbye(server: Backend) -> None:
     """After NotifyClientTermination, through any node, the messages are visible one second later, not earlier."""
     for raw in (server.raw, server.raw2):
         await one(server, invisible=None)
@@ -223,7 +223,7 @@ async def test_statement_72_a_clean_goodbye(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_68_one_delivery_each(server: Backend) -> None:
+async def test_statement_068_one_delivery_each(server: Backend) -> None:
     """A hundred messages consumed and acknowledged leave nothing to deliver, ever."""
     await server.raw.send(*(message(b"%d" % i) for i in range(100)))
     seen: list[int] = []

@@ -23,7 +23,7 @@ def poll(server: Backend, timeout: float | None = 30, **options: Any) -> asyncio
 
 
 @contract()
-async def test_statement_41_order_on_the_stream(server: Backend) -> None:
+async def test_statement_041_order_on_the_stream(server: Backend) -> None:
     """One status, the messages, one delivery time, gRPC OK; also when there is nothing, and after an error."""
     for i in range(3):
         await server.raw.send(message(b"%d" % i))
@@ -36,7 +36,7 @@ async def test_statement_41_order_on_the_stream(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_42_an_empty_poll_lasts_as_long_as_asked(server: Backend) -> None:
+async def test_statement_042_an_empty_poll_lasts_as_long_as_asked(server: Backend) -> None:
     """40401 and the time come after the polling time, not earlier."""
     pending = poll(server, polling=5)
     await server.until_polls(1)
@@ -50,7 +50,7 @@ async def test_statement_42_an_empty_poll_lasts_as_long_as_asked(server: Backend
 
 
 @contract()
-async def test_statement_43_a_message_ends_the_poll(server: Backend) -> None:
+async def test_statement_043_a_message_ends_the_poll(server: Backend) -> None:
     """A message sent into a long poll is handed out in the same moment."""
     pending = poll(server, polling=20)
     await server.until_polls(1)
@@ -60,7 +60,7 @@ async def test_statement_43_a_message_ends_the_poll(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_44_batch_sizes(server: Backend) -> None:
+async def test_statement_044_batch_sizes(server: Backend) -> None:
     """At most what was asked, never more than 32, at least one."""
     await server.raw.send(*(message(b"%d" % i) for i in range(150)))
     for asked, given in ((1, 1), (5, 5), (32, 32), (100, 32), (0, 1), (-7, 1)):
@@ -68,7 +68,7 @@ async def test_statement_44_batch_sizes(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_45_invisible_time(server: Backend) -> None:
+async def test_statement_045_invisible_time(server: Backend) -> None:
     """Not before the invisible time is over, then at once, with attempt 2, the same id and another handle."""
     await server.raw.send(message())
     (first,) = (await server.raw.receive(invisible=10)).messages
@@ -86,7 +86,7 @@ async def test_statement_45_invisible_time(server: Backend) -> None:
 
 
 @contract(delivery=Delivery(min_invisible_ms=1000))
-async def test_statement_46_invisible_limits(server: Backend) -> None:
+async def test_statement_046_invisible_limits(server: Backend) -> None:
     """Too short and too long are 40011, none at all too unless the lease renews itself; both limits pass."""
     for seconds in (0.999, 0, -1, 12 * 3600 + 0.001, 13 * 3600):
         assert (await server.raw.receive(invisible=seconds)).status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
@@ -98,7 +98,7 @@ async def test_statement_46_invisible_limits(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_47_what_a_delivered_message_carries(server: Backend) -> None:
+async def test_statement_047_what_a_delivered_message_carries(server: Backend) -> None:
     """Digest, encoding, handle, attempt, times, place and type are all there."""
     await server.raw.send(message(b"hello rocketmq", tag="a"))
     await server.raw.send(message(b"x", topic="F", message_group="g"))
@@ -117,7 +117,7 @@ async def test_statement_47_what_a_delivered_message_carries(server: Backend) ->
 
 
 @contract()
-async def test_statement_48_compressed_bodies(server: Backend) -> None:
+async def test_statement_048_compressed_bodies(server: Backend) -> None:
     """A GZIP body comes back as the same bytes, marked GZIP, with their digest."""
     body = gzip.compress(b"hello" * 100)
     await server.raw.send(message(body, body_encoding=pb.GZIP))
@@ -127,7 +127,7 @@ async def test_statement_48_compressed_bodies(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_49_the_queue_id_is_ignored(server: Backend) -> None:
+async def test_statement_049_the_queue_id_is_ignored(server: Backend) -> None:
     """Whatever queue id a client names, messages of all queues come."""
     for queue in (-1, 0, 7, 99):
         for _ in range(4):
@@ -137,7 +137,7 @@ async def test_statement_49_the_queue_id_is_ignored(server: Backend) -> None:
 
 
 @contract(groups=("g1", "g2"))
-async def test_statement_50_brokers_topics_and_groups(server: Backend) -> None:
+async def test_statement_050_brokers_topics_and_groups(server: Backend) -> None:
     """An unknown broker is 40000, an unknown topic 40402, an illegal group 40003; no broker means any."""
     await server.topic("one", queues=1)
     assert (await server.raw.receive(broker="g9")).status.code == pb.BAD_REQUEST
@@ -155,7 +155,7 @@ async def test_statement_50_brokers_topics_and_groups(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_51_tag_filters(server: Backend) -> None:
+async def test_statement_051_tag_filters(server: Backend) -> None:
     """Only matching messages come; the others are consumed for the group and stay for other groups."""
     for tag in ("tagA", "tagB", "tagC", "", "tagA"):
         await server.raw.send(message(tag=tag) if tag else message())
@@ -166,7 +166,7 @@ async def test_statement_51_tag_filters(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_51_tags_with_equal_hashes(server: Backend) -> None:
+async def test_statement_051_tags_with_equal_hashes(server: Backend) -> None:
     """The exact tag decides, not its hash: "Aa" and "BB" have one."""
     await server.raw.send(message(tag="Aa"), message(tag="BB"))
     got = await server.raw.receive(expression="BB")
@@ -174,7 +174,7 @@ async def test_statement_51_tags_with_equal_hashes(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_52_sql_is_refused(server: Backend) -> None:
+async def test_statement_052_sql_is_refused(server: Backend) -> None:
     """SQL expressions and broken tag expressions are 40010."""
     request = receive_request(expression="a > 1 AND b = 'x'")
     request.filter_expression.type = pb.SQL
@@ -186,14 +186,14 @@ async def test_statement_52_sql_is_refused(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_53_receive_without_settings(server: Backend) -> None:
+async def test_statement_053_receive_without_settings(server: Backend) -> None:
     """A client that never sent Settings receives with the defaults."""
     await server.raw.send(message())
     assert len((await server.raw.receive(invisible=None)).messages) == 1
 
 
 @contract(delivery=Delivery(long_poll_max_ms=7000))
-async def test_statement_54_polling_time_without_a_field(server: Backend) -> None:
+async def test_statement_054_polling_time_without_a_field(server: Backend) -> None:
     """Without long_polling_timeout the client's Settings count, then the longest time; never more than the longest."""
     for polling, expected in ((None, 7), (60, 7), (2, 2)):
         pending = poll(server, timeout=None, polling=polling)
@@ -214,7 +214,7 @@ async def test_statement_54_polling_time_without_a_field(server: Backend) -> Non
 
 
 @contract()
-async def test_statement_54_58_the_answer_comes_before_the_deadline(server: Backend) -> None:
+async def test_statement_054_058_the_answer_comes_before_the_deadline(server: Backend) -> None:
     """A poll as long as the call's deadline, or longer, ends a little before it."""
     for polling in (None, 5, 20):
         pending = poll(server, timeout=5, polling=polling)
@@ -227,7 +227,7 @@ async def test_statement_54_58_the_answer_comes_before_the_deadline(server: Back
 
 
 @contract()
-async def test_statement_55_a_cancelled_receive_takes_nothing(server: Backend) -> None:
+async def test_statement_055_a_cancelled_receive_takes_nothing(server: Backend) -> None:
     """A message that comes after a poll was cancelled goes to another Receive at once."""
     for raw in (server.raw, server.raw2):
         call = raw.stream(receive_request(polling=20))
@@ -243,7 +243,7 @@ async def test_statement_55_a_cancelled_receive_takes_nothing(server: Backend) -
 
 
 @contract()
-async def test_statement_55_a_lease_of_a_cancelled_receive_comes_back(server: Backend) -> None:
+async def test_statement_055_a_lease_of_a_cancelled_receive_comes_back(server: Backend) -> None:
     """A lease that was in the log but not committed when its caller left is visible again as soon as it is."""
     replicator = server.engine.replicators["g1"]
     for raw in (server.raw, server.raw2):
@@ -283,7 +283,7 @@ class _Leaver:
 
 
 @contract()
-async def test_statement_55_leases_that_could_not_be_written_come_back(server: Backend) -> None:
+async def test_statement_055_leases_that_could_not_be_written_come_back(server: Backend) -> None:
     """When the caller leaves while its messages are written, they are for others at once."""
     for service in (server.service, server.service2):
         await server.raw.send(*(message(b"%d" % i) for i in range(3)))
@@ -298,7 +298,7 @@ async def test_statement_55_leases_that_could_not_be_written_come_back(server: B
 
 
 @contract()
-async def test_statement_56_groups_and_members(server: Backend) -> None:
+async def test_statement_056_groups_and_members(server: Backend) -> None:
     """Two members of a group get disjoint messages; another group gets all of them again."""
     await server.raw.send(*(message(b"%d" % i) for i in range(20)))
     first = await server.raw.receive(batch=10)
@@ -308,7 +308,7 @@ async def test_statement_56_groups_and_members(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_57_a_new_group_starts_at_the_beginning(server: Backend) -> None:
+async def test_statement_057_a_new_group_starts_at_the_beginning(server: Backend) -> None:
     """A group seen for the first time gets what was there before it."""
     for i in range(3):
         await server.raw.send(message(b"%d" % i))

@@ -15,7 +15,7 @@ def route_request(topic: str = "T", namespace: str = "", host: str = "10.1.2.3",
 
 
 @contract()
-async def test_statement_01_route_and_receipt(server: Backend) -> None:
+async def test_statement_001_route_and_receipt(server: Backend) -> None:
     """The route has usable queues, and a send returns the id that was sent."""
     response = await server.raw.unary("QueryRoute", route_request())
     assert response.status.code == pb.OK
@@ -30,7 +30,7 @@ async def test_statement_01_route_and_receipt(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_02_endpoints_are_echoed(server: Backend) -> None:
+async def test_statement_002_endpoints_are_echoed(server: Backend) -> None:
     """Whatever address the client used comes back; without one it gets the node's own."""
     for scheme, host, port in ((pb.IPv4, "127.0.0.1", 8081), (pb.DOMAIN_NAME, "mq.example", 443), (pb.IPv6, "::1", 9)):
         request = pb.QueryRouteRequest(topic=pb.Resource(name="T"))
@@ -44,7 +44,7 @@ async def test_statement_02_endpoints_are_echoed(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_02_several_addresses_and_bad_ones(server: Backend) -> None:
+async def test_statement_002_several_addresses_and_bad_ones(server: Backend) -> None:
     """A list of addresses is echoed as a list; an address that is none is 40001."""
     request = pb.QueryRouteRequest(topic=pb.Resource(name="T"))
     request.endpoints.scheme = pb.IPv4
@@ -60,7 +60,7 @@ async def test_statement_02_several_addresses_and_bad_ones(server: Backend) -> N
 
 
 @contract()
-async def test_statement_03_unknown_topic(server: Backend) -> None:
+async def test_statement_003_unknown_topic(server: Backend) -> None:
     """An unknown topic is 40402 in the body, without queues, after one look through a barrier."""
     response = await server.raw.unary("QueryRoute", route_request("nowhere"))
     assert (response.status.code, len(response.message_queues)) == (pb.TOPIC_NOT_FOUND, 0)
@@ -73,7 +73,7 @@ async def test_statement_03_unknown_topic(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_05_illegal_topic_names(server: Backend) -> None:
+async def test_statement_005_illegal_topic_names(server: Backend) -> None:
     """Names that break the rules are 40002 from route and send."""
     for name in ("", "   ", "a" * 128, "a.b", "a b", "TBW102", "rmq_sys_x"):
         assert (await server.raw.unary("QueryRoute", route_request(name))).status.code == pb.ILLEGAL_TOPIC, name
@@ -82,7 +82,7 @@ async def test_statement_05_illegal_topic_names(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_07_topic_is_echoed(server: Backend) -> None:
+async def test_statement_007_topic_is_echoed(server: Backend) -> None:
     """Routes and assignments carry the request's resource, namespace included."""
     await server.topic("T", namespace="ns")
     for namespace in ("", "ns"):
@@ -98,7 +98,7 @@ async def test_statement_07_topic_is_echoed(server: Backend) -> None:
 
 
 @contract(groups=("g1", "g2"))
-async def test_statement_08_queue_ids(server: Backend) -> None:
+async def test_statement_008_queue_ids(server: Backend) -> None:
     """Every broker's queue ids are 0…n−1, names and ids stay the same between calls."""
     await server.topic("five", queues=5)
     first = await server.raw.unary("QueryRoute", route_request("five"))
@@ -132,7 +132,7 @@ LATER = (
 
 
 @contract()
-async def test_statement_09_client_id_required(server: Backend) -> None:
+async def test_statement_009_client_id_required(server: Backend) -> None:
     """Without a client id every method says 40017 in the body; Telemetry says it on the stream and ends."""
     for metadata in ((), (("x-mq-client-id", "  "),)):
         for method, request in UNARY:
@@ -147,7 +147,7 @@ async def test_statement_09_client_id_required(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_09_methods_not_offered(server: Backend) -> None:
+async def test_statement_009_methods_not_offered(server: Backend) -> None:
     """Methods that are not offered end with UNIMPLEMENTED."""
     for method in LATER:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -156,7 +156,7 @@ async def test_statement_09_methods_not_offered(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_10_unknown_headers(server: Backend) -> None:
+async def test_statement_010_unknown_headers(server: Backend) -> None:
     """Headers of any client and any spelling are accepted."""
     metadata = (
         ("x-mq-client-id", "t1"),
@@ -171,7 +171,7 @@ async def test_statement_10_unknown_headers(server: Backend) -> None:
 
 
 @contract(groups=("g1", "g2"))
-async def test_statement_67_assignment(server: Backend) -> None:
+async def test_statement_067_assignment(server: Backend) -> None:
     """An ordinary group gets one assignment a broker, for all its queues."""
     endpoints = route_request().endpoints
 
@@ -193,7 +193,7 @@ async def test_statement_67_assignment(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_97_authorization_is_ignored(server: Backend) -> None:
+async def test_statement_097_authorization_is_ignored(server: Backend) -> None:
     """With authentication off, a header with empty credentials does no harm."""
     value = "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=00"
     metadata = (("x-mq-client-id", "t1"), ("authorization", value))

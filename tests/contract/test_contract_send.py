@@ -27,7 +27,7 @@ def with_properties(properties: dict[str, str], **system: Any) -> pb.Message:
 
 
 @contract()
-async def test_statement_26_everything_arrives_unchanged(server: Backend) -> None:
+async def test_statement_026_everything_arrives_unchanged(server: Backend) -> None:
     """Body, tag, keys and properties come back exactly, and nothing is added to the map."""
     body = bytes(range(256))
     sent = with_properties(
@@ -46,7 +46,7 @@ async def test_statement_26_everything_arrives_unchanged(server: Backend) -> Non
 
 
 @contract({"T": "normal"})
-async def test_statement_27_offsets_grow_by_one(server: Backend) -> None:
+async def test_statement_027_offsets_grow_by_one(server: Backend) -> None:
     """Offsets count within a queue; a normal message has no transaction id and no recall handle."""
     await server.topic("one", queues=1)
     for offset in range(5):
@@ -55,7 +55,7 @@ async def test_statement_27_offsets_grow_by_one(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_28_no_message_or_mixed_topics(server: Backend) -> None:
+async def test_statement_028_no_message_or_mixed_topics(server: Backend) -> None:
     """An empty batch and a batch of two topics are 40016."""
     assert await code(server) == pb.MESSAGE_CORRUPTED
     assert await code(server, message(topic="T"), message(topic="F")) == pb.MESSAGE_CORRUPTED
@@ -63,7 +63,7 @@ async def test_statement_28_no_message_or_mixed_topics(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_29_body_sizes(server: Backend) -> None:
+async def test_statement_029_body_sizes(server: Backend) -> None:
     """Empty and too long bodies have their own codes; exactly 4 MiB passes, both ways, with full properties."""
     assert await code(server, message(b"")) == pb.MESSAGE_BODY_EMPTY
     assert await code(server, with_properties({"p": "x" * (16384 - 1)}, body=bytes(MIB4))) == pb.OK
@@ -74,7 +74,7 @@ async def test_statement_29_body_sizes(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_30_property_limits(server: Backend) -> None:
+async def test_statement_030_property_limits(server: Backend) -> None:
     """129 properties, or more than 16 KiB of keys, values, tag and keys, are 43101."""
     assert await code(server, with_properties({f"p{i}": "" for i in range(128)})) == pb.OK
     assert await code(server, with_properties({f"p{i}": "" for i in range(129)})) == pb.MESSAGE_PROPERTIES_TOO_LARGE
@@ -87,7 +87,7 @@ async def test_statement_30_property_limits(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_31_property_keys(server: Backend) -> None:
+async def test_statement_031_property_keys(server: Backend) -> None:
     """Reserved keys and control characters in keys or values are 40007."""
     for key in ("UNIQ_KEY", "KEYS", "__BORNHOST", *sorted(RESERVED_KEYS), "a\nb", "a\x01", "\x02", "\x7f", "\x85"):
         assert await code(server, with_properties({key: "v"})) == pb.ILLEGAL_MESSAGE_PROPERTY_KEY, key
@@ -95,7 +95,7 @@ async def test_statement_31_property_keys(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_32_tags(server: Backend) -> None:
+async def test_statement_032_tags(server: Backend) -> None:
     """A tag holds no `|`, is not blank and has no control character; an empty one is none."""
     for tag in ("a|b", "   ", "a\tb"):
         assert await code(server, message(tag=tag)) == pb.ILLEGAL_MESSAGE_TAG, tag
@@ -105,7 +105,7 @@ async def test_statement_32_tags(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_33_keys(server: Backend) -> None:
+async def test_statement_033_keys(server: Backend) -> None:
     """A key is not blank and has no control character."""
     for key in ("  ", "a\x00"):
         assert await code(server, message(keys=["good", key])) == pb.ILLEGAL_MESSAGE_KEY, key
@@ -113,7 +113,7 @@ async def test_statement_33_keys(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_34_message_ids(server: Backend) -> None:
+async def test_statement_034_message_ids(server: Backend) -> None:
     """A message id is not blank."""
     for message_id in ("", "  ", "a\x01b"):
         assert await code(server, message(message_id=message_id)) == pb.ILLEGAL_MESSAGE_ID
@@ -121,7 +121,7 @@ async def test_statement_34_message_ids(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_35_message_groups(server: Backend) -> None:
+async def test_statement_035_message_groups(server: Backend) -> None:
     """A message group is shorter than 64 bytes and not blank."""
     for group in ("g" * 64, "é" * 32, "  ", "a\x1f"):
         assert await code(server, message(topic="F", message_group=group)) == pb.ILLEGAL_MESSAGE_GROUP, group
@@ -129,7 +129,7 @@ async def test_statement_35_message_groups(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_36_only_what_fits(server: Backend) -> None:
+async def test_statement_036_only_what_fits(server: Backend) -> None:
     """A message whose kind does not fit the topic is 40014, whatever its type field says."""
     delayed = message()
     delayed.system_properties.delivery_timestamp.GetCurrentTime()
@@ -150,7 +150,7 @@ async def test_statement_36_only_what_fits(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_37_two_messages_in_one_request(server: Backend) -> None:
+async def test_statement_037_two_messages_in_one_request(server: Backend) -> None:
     """Entries come in request order with their own ids and offsets."""
     sent = [message(b"1"), message(b"2")]
     response = await server.raw.send(*sent)
@@ -161,7 +161,7 @@ async def test_statement_37_two_messages_in_one_request(server: Backend) -> None
 
 
 @contract()
-async def test_statement_38_no_deduplication(server: Backend) -> None:
+async def test_statement_038_no_deduplication(server: Backend) -> None:
     """The same id twice is two messages."""
     for _ in range(2):
         await server.raw.send(message(message_id="same"))
@@ -169,7 +169,7 @@ async def test_statement_38_no_deduplication(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_39_no_writable_queue(server: Backend) -> None:
+async def test_statement_039_no_writable_queue(server: Backend) -> None:
     """A topic that may not be written is 40300, after every check of the message."""
     for permission in ("r", "none"):
         await server.topic(f"sealed-{permission}", permission=permission)
@@ -178,7 +178,7 @@ async def test_statement_39_no_writable_queue(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_40_many_at_once(server: Backend) -> None:
+async def test_statement_040_many_at_once(server: Backend) -> None:
     """200 sends at once all succeed, with one offset each."""
     sent = [message(b"%d" % i) for i in range(200)]
     responses = await asyncio.gather(*(server.raw.send(m) for m in sent))
@@ -190,7 +190,7 @@ async def test_statement_40_many_at_once(server: Backend) -> None:
 
 
 @contract(groups=("g1", "g2"))
-async def test_statement_82_one_queue_for_a_message_group(server: Backend) -> None:
+async def test_statement_082_one_queue_for_a_message_group(server: Backend) -> None:
     """Messages of one group land in one queue, in order, alone or in batches, whichever node takes them; groups spread."""
     groups = [f"plane-{i % 16}" for i in range(64)]
     for i, name in enumerate(groups):

@@ -49,21 +49,21 @@ async def say(stream: Any, command: pb.TelemetryCommand) -> pb.TelemetryCommand:
 
 
 @contract()
-async def test_statement_11_first_settings_are_answered(server: Backend) -> None:
+async def test_statement_011_first_settings_are_answered(server: Backend) -> None:
     """The answer carries OK and settings, and needs nothing else to happen first."""
     answer = await say(server.raw.telemetry(), producer())
     assert (answer.status.code, answer.WhichOneof("command")) == (pb.OK, "settings")
 
 
 @contract()
-async def test_statement_12_headers_before_any_request(server: Backend) -> None:
+async def test_statement_012_headers_before_any_request(server: Backend) -> None:
     """Response headers come at once, before the client said anything."""
     stream = server.raw.telemetry()
     await stream.initial_metadata()
 
 
 @contract()
-async def test_statement_13_producer_settings(server: Backend) -> None:
+async def test_statement_013_producer_settings(server: Backend) -> None:
     """A producer gets attempts, an exponential backoff and the server's own body limit."""
     for max_body_size in (128 << 20, 0):
         settings = (await say(server.raw.telemetry(), producer(max_body_size))).settings
@@ -94,7 +94,7 @@ async def test_c014_consumer_settings(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_16_what_the_client_said_comes_back(server: Backend) -> None:
+async def test_statement_016_what_the_client_said_comes_back(server: Backend) -> None:
     """Client type, access point, topics, group, subscriptions and user agent are unchanged."""
     said = producer()
     got = (await say(server.raw.telemetry(), said)).settings
@@ -120,7 +120,7 @@ BAD = {
 
 
 @contract()
-async def test_statement_17_bad_settings_end_the_stream(server: Backend) -> None:
+async def test_statement_017_bad_settings_end_the_stream(server: Backend) -> None:
     """Settings that cannot be accepted end the stream with INVALID_ARGUMENT and are not remembered."""
     for name, command in BAD.items():
         stream = server.raw.telemetry()
@@ -132,7 +132,7 @@ async def test_statement_17_bad_settings_end_the_stream(server: Backend) -> None
 
 
 @contract()
-async def test_statement_18_settings_again(server: Backend) -> None:
+async def test_statement_018_settings_again(server: Backend) -> None:
     """A second Settings on the same stream is answered and replaces the first."""
     stream = server.raw.telemetry()
     await say(stream, consumer("a"))
@@ -144,7 +144,7 @@ async def test_statement_18_settings_again(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_21_the_first_settings_are_repeated_once(server: Backend) -> None:
+async def test_statement_021_the_first_settings_are_repeated_once(server: Backend) -> None:
     """Clients that lose the first answer get it again, once; a second Settings is not repeated."""
     assert telemetry.REPEAT_S <= 2
     stream = server.raw.telemetry()
@@ -156,7 +156,7 @@ async def test_statement_21_the_first_settings_are_repeated_once(server: Backend
 
 
 @contract()
-async def test_statement_22_the_stream_stays_open(server: Backend) -> None:
+async def test_statement_022_the_stream_stays_open(server: Backend) -> None:
     """Other commands, unknown ones included, leave the stream open; only the client's end ends it, with OK."""
     stream = server.raw.telemetry()
     await stream.write(pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce="n")))
@@ -169,7 +169,7 @@ async def test_statement_22_the_stream_stays_open(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_24_heartbeat(server: Backend) -> None:
+async def test_statement_024_heartbeat(server: Backend) -> None:
     """A Heartbeat needs Settings first; a consumer's group is checked, a producer has none."""
 
     async def beat(client_type: Any, group: str | None = None) -> int:
@@ -191,7 +191,7 @@ async def test_statement_24_heartbeat(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_25_goodbye(server: Backend) -> None:
+async def test_statement_025_goodbye(server: Backend) -> None:
     """NotifyClientTermination forgets a known client and is 40015 for an unknown one."""
 
     async def leave(group: str | None = None) -> int:

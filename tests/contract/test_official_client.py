@@ -73,7 +73,7 @@ def producer(client: Official, topic: str) -> str:
     return "p"
 
 
-def test_statement_01_27_receipts(client: Official, topic: str, producer: str) -> None:
+def test_statement_001_027_receipts(client: Official, topic: str, producer: str) -> None:
     """The receipt has the id that was sent and an offset; a normal message has no transaction id and no recall handle."""
     for _ in range(3):
         receipt = send(client, topic)
@@ -82,26 +82,26 @@ def test_statement_01_27_receipts(client: Official, topic: str, producer: str) -
         assert not receipt["transaction_id"] and not receipt["recall_handle"]
 
 
-def test_statement_04_unknown_topic(client: Official, topic: str, producer: str) -> None:
+def test_statement_004_unknown_topic(client: Official, topic: str, producer: str) -> None:
     """A send to a topic that does not exist raises the client's own exception."""
     with pytest.raises(ClientError, match="failed to fetch topic:no_such_topic route") as caught:
         send(client, "no_such_topic")
     assert caught.value.kind == "Exception"
 
 
-def test_statement_19_push_consumer_starts(client: Official, topic: str) -> None:
+def test_statement_019_push_consumer_starts(client: Official, topic: str) -> None:
     """A push consumer gets its Settings and starts."""
     assert push(client, topic) < late(2)
 
 
-def test_statement_20_push_consumer_on_an_unknown_topic(client: Official) -> None:
+def test_statement_020_push_consumer_on_an_unknown_topic(client: Official) -> None:
     """It fails with the client's known AttributeError."""
     with pytest.raises(ClientError) as caught:
         push(client, "no_such_topic")
     assert caught.value.kind == "AttributeError"
 
 
-def test_statement_26_everything_arrives_unchanged(client: Official, topic: str, producer: str) -> None:
+def test_statement_026_everything_arrives_unchanged(client: Official, topic: str, producer: str) -> None:
     """Body of all byte values, tag, key and properties come back, and nothing more."""
     body = bytes(range(256))
     properties = {"run": "1", "ünï": "cödé"}
@@ -113,7 +113,7 @@ def test_statement_26_everything_arrives_unchanged(client: Official, topic: str,
     assert not got["corrupted"] and got["born_host"] and got["born_ms"] > 0
 
 
-def test_statement_29_36_what_the_client_refuses_itself(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
+def test_statement_029_036_what_the_client_refuses_itself(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
     """Too long a body and the wrong kind fail before any call, by the server's Settings and route."""
     with pytest.raises(ClientError) as caught:
         client.do("send", name="p", message=message(topic, bytes(4_194_305)))
@@ -124,7 +124,7 @@ def test_statement_29_36_what_the_client_refuses_itself(cluster: LocalCluster, c
     assert caught.value.kind == "IllegalArgumentException"
 
 
-def test_statement_40_two_hundred_sends_at_once(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
+def test_statement_040_two_hundred_sends_at_once(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
     """All succeed, ids are unique, every one is consumed."""
     receipts = client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(200)])
     assert len({receipt["id"] for receipt in receipts}) == 200
@@ -136,7 +136,7 @@ def test_statement_40_two_hundred_sends_at_once(cluster: LocalCluster, client: O
     assert set(seen) == {receipt["id"] for receipt in receipts}
 
 
-def test_statement_42_an_empty_topic(client: Official, topic: str) -> None:
+def test_statement_042_an_empty_topic(client: Official, topic: str) -> None:
     """`receive` gives [] after the polling time, not earlier."""
     simple(client, topic, await_s=2)
     receive(client)
@@ -145,7 +145,7 @@ def test_statement_42_an_empty_topic(client: Official, topic: str) -> None:
     assert 2.0 <= answer["took"] < 2 + late(0.5)
 
 
-def test_statement_43_a_message_ends_the_poll(client: Official, cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+def test_statement_043_a_message_ends_the_poll(client: Official, cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     """A message sent into a long poll is returned at once, long before the poll would end."""
     simple(client, topic, await_s=5)
     receive(client)
@@ -157,7 +157,7 @@ def test_statement_43_a_message_ends_the_poll(client: Official, cluster: LocalCl
     assert [text(got) for got in answer["messages"]] == ["wake up"]
 
 
-def test_statement_45_invisible_time(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_045_invisible_time(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """Not before the invisible time is over, then soon, with attempt 2 and the same id."""
     receipt = send(client, topic)
     simple(client, topic)
@@ -169,7 +169,7 @@ def test_statement_45_invisible_time(client: Official, cluster: LocalCluster, to
     assert again - began >= 2000
 
 
-def test_statement_48_compressed_bodies(client: Official, cluster: LocalCluster, topic: str) -> None:
+def test_statement_048_compressed_bodies(client: Official, cluster: LocalCluster, topic: str) -> None:
     """A body marked GZIP is shown inflated, and is not corrupted."""
     sent = pb.Message(topic=pb.Resource(name=topic), body=gzip.compress(b"hello" * 100))
     sent.system_properties.message_id = "01" + "A" * 32
@@ -185,7 +185,7 @@ def test_statement_48_compressed_bodies(client: Official, cluster: LocalCluster,
     assert bytes.fromhex(got["body"]) == b"hello" * 100 and not got["corrupted"]
 
 
-def test_statement_51_tag_filter(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_051_tag_filter(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """Only the tags asked for come; the others are consumed silently for the group, for good."""
     for i, tag in enumerate(("tagA", "tagB", "tagC") * 4):
         send(client, topic, str(i), tag=tag)
@@ -202,7 +202,7 @@ def test_statement_51_tag_filter(client: Official, cluster: LocalCluster, topic:
     assert found.once and found.passed == 4
 
 
-def test_statement_56_57_groups_and_members(client: Official, topic: str, producer: str) -> None:
+def test_statement_056_057_groups_and_members(client: Official, topic: str, producer: str) -> None:
     """Members of a group share, groups do not; a group that comes late gets everything from the beginning."""
     sent = {send(client, topic, str(i))["id"] for i in range(20)}
     for name, group in (("a", "G"), ("b", "G"), ("other", "H")):
@@ -218,7 +218,7 @@ def test_statement_56_57_groups_and_members(client: Official, topic: str, produc
     assert late_comer == sent
 
 
-def test_statement_59_acknowledged_for_good(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_059_acknowledged_for_good(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """After the acknowledgement nothing is left in the group's state."""
     send(client, topic)
     simple(client, topic)
@@ -229,7 +229,7 @@ def test_statement_59_acknowledged_for_good(client: Official, cluster: LocalClus
     assert Deliveries(cluster, "G", topic).once
 
 
-def test_statement_61_acknowledging_too_late(client: Official, topic: str, producer: str) -> None:
+def test_statement_061_acknowledging_too_late(client: Official, topic: str, producer: str) -> None:
     """The client raises BadRequestException, and the message comes again."""
     send(client, topic)
     simple(client, topic, name="a")
@@ -242,7 +242,7 @@ def test_statement_61_acknowledging_too_late(client: Official, topic: str, produ
     assert caught.value.kind == "BadRequestException"
 
 
-def test_statement_63_change_invisible_duration(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_063_change_invisible_duration(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """The message gets another handle, and the acknowledgement with it works after the first time is over."""
     send(client, topic)
     simple(client, topic, await_s=2)
@@ -253,7 +253,7 @@ def test_statement_63_change_invisible_duration(client: Official, cluster: Local
     assert until_done(cluster, "G", topic, 1).once
 
 
-def test_statement_68_push_consumes_each_message_once(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_068_push_consumes_each_message_once(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """100 messages, 100 calls of the listener, 100 acknowledgements; by the log nothing more can come."""
     push(client, topic)
     client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(100)])
@@ -264,7 +264,7 @@ def test_statement_68_push_consumes_each_message_once(client: Official, cluster:
 
 
 @pytest.mark.parametrize("mode", ["fail", "raise"])
-def test_statement_69_70_a_failing_listener(client: Official, cluster: LocalCluster, topic: str, producer: str, mode: str) -> None:
+def test_statement_069_070_a_failing_listener(client: Official, cluster: LocalCluster, topic: str, producer: str, mode: str) -> None:
     """The next delivery comes one second later, not earlier, with attempt 2."""
     push(client, topic, behaviour={"bad_attempts": 1, "mode": mode})
     send(client, topic)
@@ -275,7 +275,7 @@ def test_statement_69_70_a_failing_listener(client: Official, cluster: LocalClus
     assert leases[1][1] - leases[0][1] >= 1000
 
 
-def test_statement_71_a_slow_listener(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_071_a_slow_listener(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """A listener that works much longer than the liveness limit is called once; its acknowledgement with the original handle counts."""
     push(client, topic, behaviour={"seconds": 3 * LIVENESS_S})
     send(client, topic)
@@ -284,7 +284,7 @@ def test_statement_71_a_slow_listener(client: Official, cluster: LocalCluster, t
     assert len(client.do("events", name="push")) == 1
 
 
-def test_statement_72_a_killed_consumer(client: Official, cluster: LocalCluster, topic: str, producer: str, tmp_path: Path) -> None:
+def test_statement_072_a_killed_consumer(client: Official, cluster: LocalCluster, topic: str, producer: str, tmp_path: Path) -> None:
     """What a killed consumer held comes to another member after the liveness limit, with attempt 2."""
     with official(cluster, tmp_path / "victim") as victim:
         push(victim, topic, behaviour={"seconds": 600})
@@ -298,13 +298,13 @@ def test_statement_72_a_killed_consumer(client: Official, cluster: LocalCluster,
     assert [attempt for attempt, _ in leases] == [1, 2]
 
 
-def test_statement_73_shutdown_of_an_idle_push_consumer(client: Official, topic: str) -> None:
+def test_statement_073_shutdown_of_an_idle_push_consumer(client: Official, topic: str) -> None:
     """It ends within the long poll time and a little."""
     push(client, topic)
     assert client.do("shutdown", name="push") < LONG_POLL_S + late(3)
 
 
-def test_statement_74_late_subscriber_with_a_small_cache(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_074_late_subscriber_with_a_small_cache(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """A consumer that comes late and holds few messages at a time gets all of them in the end."""
     client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(150)])
     push(client, topic, options={"max_cache_message_count": 8})
@@ -313,7 +313,7 @@ def test_statement_74_late_subscriber_with_a_small_cache(client: Official, clust
     assert until_done(cluster, "P", topic, 150).once
 
 
-def test_statement_23_74_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
+def test_statement_023_074_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
     """Existing clients send, receive and acknowledge again after every node was killed and started, without new Settings from them."""
     with real.running(tmp_path, extra=FAST) as cluster, official(cluster, tmp_path / "home") as client:
         real.create_topic(cluster, "T")

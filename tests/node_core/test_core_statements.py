@@ -24,7 +24,7 @@ def bodies(bench: Bench, leases: tuple[object, ...]) -> list[tuple[int, int]]:
     return [(lease.queue, lease.queue_offset) for lease in leases]  # type: ignore[attr-defined]
 
 
-def test_statement_42_an_empty_receive_is_answered_at_its_deadline_not_earlier(bench: Bench) -> None:
+def test_statement_042_an_empty_receive_is_answered_at_its_deadline_not_earlier(bench: Bench) -> None:
     """A Receive on an empty topic waits exactly as long as it may."""
     call = bench.poll(wait_ns=5 * SECOND)
     assert bench.ask(call) is None
@@ -35,7 +35,7 @@ def test_statement_42_an_empty_receive_is_answered_at_its_deadline_not_earlier(b
     assert bench.done[call.token] == Received(())
 
 
-def test_statement_43_a_message_sent_during_a_long_poll_answers_it_in_the_same_turn(bench: Bench) -> None:
+def test_statement_043_a_message_sent_during_a_long_poll_answers_it_in_the_same_turn(bench: Bench) -> None:
     """A waiting Receive is woken by the turn that commits the message."""
     call = bench.poll()
     bench.ask(call)
@@ -46,7 +46,7 @@ def test_statement_43_a_message_sent_during_a_long_poll_answers_it_in_the_same_t
 
 
 @pytest.mark.parametrize("size", [1, 5, 32])
-def test_statement_44_never_more_than_the_batch_size(bench: Bench, size: int) -> None:
+def test_statement_044_never_more_than_the_batch_size(bench: Bench, size: int) -> None:
     """At most `max_messages` come, over all queues together, and all of them in the end."""
     for queue in (0, 1):
         bench.send(*[f"{queue}-{i}" for i in range(50)], queue=queue)
@@ -57,7 +57,7 @@ def test_statement_44_never_more_than_the_batch_size(bench: Bench, size: int) ->
     assert sorted(seen) == [(queue, i) for queue in (0, 1) for i in range(50)]
 
 
-def test_statement_45_invisible_exactly_as_long_as_asked(bench: Bench) -> None:
+def test_statement_045_invisible_exactly_as_long_as_asked(bench: Bench) -> None:
     """Not visible a nanosecond before the invisible time is over; then at once, with attempt 2."""
     bench.send("a")
     (first,) = bench.receive(invisible_ms=10_000)
@@ -75,14 +75,14 @@ def test_statement_45_invisible_exactly_as_long_as_asked(bench: Bench) -> None:
     assert again.lease_number > first.lease_number
 
 
-def test_statement_49_messages_of_all_queues_come(bench: Bench) -> None:
+def test_statement_049_messages_of_all_queues_come(bench: Bench) -> None:
     """One Receive covers every queue of the topic in this broker group."""
     bench.send("a", queue=0)
     bench.send("b", queue=1)
     assert sorted(bodies(bench, bench.receive())) == [(0, 0), (1, 0)]
 
 
-def test_statement_51_a_filter_consumes_silently_what_it_does_not_want(bench: Bench) -> None:
+def test_statement_051_a_filter_consumes_silently_what_it_does_not_want(bench: Bench) -> None:
     """Only wanted tags come, compared exactly ("Aa" and "BB" have one hash); the others never come to this group again."""
     for body, tag in (("1", "Aa"), ("2", "BB"), ("3", "C"), ("4", None), ("5", "Aa")):
         bench.send(body, tag=tag)
@@ -94,7 +94,7 @@ def test_statement_51_a_filter_consumes_silently_what_it_does_not_want(bench: Be
     assert len(bench.receive(group="other")) == 5
 
 
-def test_statement_51_a_redelivery_the_new_filter_does_not_want_is_consumed_too(bench: Bench) -> None:
+def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too(bench: Bench) -> None:
     """The filter of the Receive at hand counts, for redeliveries as well."""
     bench.send("1", tag="BB")
     bench.receive(invisible_ms=1000)
@@ -105,7 +105,7 @@ def test_statement_51_a_redelivery_the_new_filter_does_not_want_is_consumed_too(
     assert bench.machine.delivery.in_flight == 0
 
 
-def test_statement_51_a_filter_that_matches_nothing_still_consumes_while_it_waits(bench: Bench) -> None:
+def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_waits(bench: Bench) -> None:
     """Many messages without a match are passed over, in several scans, before the Receive is answered empty."""
     for _ in range(3):
         bench.turn(*[bench.produce(*["x"] * 1000, tag="C") for _ in range(5)])
@@ -114,7 +114,7 @@ def test_statement_51_a_filter_that_matches_nothing_still_consumes_while_it_wait
     assert bench.machine.delivery.cursor(("g", "t", 0)) == 15_000
 
 
-def test_statement_55_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
+def test_statement_055_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
     """A message that arrives after a Receive was cancelled is available at once to another."""
     call = bench.poll()
     bench.ask(call)
@@ -127,7 +127,7 @@ def test_statement_55_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_statement_55_a_lease_under_way_for_a_cancelled_receive_is_given_back(bench: Bench, auto: bool) -> None:
+def test_statement_055_a_lease_under_way_for_a_cancelled_receive_is_given_back(bench: Bench, auto: bool) -> None:
     """The lease was in the log already: as soon as it is applied, the message is visible again."""
     bench.send("a")
     bench.replicator.commit_at_once = False
@@ -141,7 +141,7 @@ def test_statement_55_a_lease_under_way_for_a_cancelled_receive_is_given_back(be
     assert lease.attempt == 2
 
 
-def test_statement_55_a_lease_answered_to_a_dead_caller_is_given_back(bench: Bench) -> None:
+def test_statement_055_a_lease_answered_to_a_dead_caller_is_given_back(bench: Bench) -> None:
     """The answer was on its way when the caller went: what it leased is visible at once."""
     bench.send("a")
     call = bench.poll()
@@ -154,7 +154,7 @@ def test_statement_55_a_lease_answered_to_a_dead_caller_is_given_back(bench: Ben
     assert bench.ack(*outcome.leases) == (False,)
 
 
-def test_statement_56_members_share_and_groups_do_not(bench: Bench) -> None:
+def test_statement_056_members_share_and_groups_do_not(bench: Bench) -> None:
     """Two consumers of one group get disjoint messages; another group gets all of them."""
     bench.send(*"abcdef")
     one = bodies(bench, bench.receive(n=3, client="c1"))
@@ -163,14 +163,14 @@ def test_statement_56_members_share_and_groups_do_not(bench: Bench) -> None:
     assert len(bench.receive(group="g2")) == 6
 
 
-def test_statement_57_a_new_group_starts_at_the_beginning(bench: Bench) -> None:
+def test_statement_057_a_new_group_starts_at_the_beginning(bench: Bench) -> None:
     """A group seen first gets what the topic already has."""
     bench.send("old")
     bench.pass_time(MINUTE)
     assert len(bench.receive(group="new")) == 1
 
 
-def test_statement_59_an_acknowledged_message_never_comes_again(bench: Bench) -> None:
+def test_statement_059_an_acknowledged_message_never_comes_again(bench: Bench) -> None:
     """Not after its invisible time, and not under another leader."""
     bench.send("a")
     assert bench.ack(*bench.receive()) == (True,)
@@ -181,7 +181,7 @@ def test_statement_59_an_acknowledged_message_never_comes_again(bench: Bench) ->
     assert other.receive() == ()
 
 
-def test_statement_60_each_handle_has_its_own_answer(bench: Bench) -> None:
+def test_statement_060_each_handle_has_its_own_answer(bench: Bench) -> None:
     """One good and one bad handle in one call."""
     bench.send("a", "b")
     one, two = bench.receive()
@@ -189,7 +189,7 @@ def test_statement_60_each_handle_has_its_own_answer(bench: Bench) -> None:
     assert bench.ack(one, two) == (False, True)
 
 
-def test_statement_61_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(bench: Bench) -> None:
+def test_statement_061_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(bench: Bench) -> None:
     """The leader's clock decides, exactly; the message is delivered again."""
     bench.send("a", "b")
     one, two = bench.receive(invisible_ms=10_000)
@@ -201,7 +201,7 @@ def test_statement_61_an_acknowledgement_after_expiry_is_refused_though_nobody_r
 
 
 @pytest.mark.parametrize("what", ["group", "topic", "queue", "offset", "number"])
-def test_statement_62_a_handle_of_nothing_is_refused(bench: Bench, what: str) -> None:
+def test_statement_062_a_handle_of_nothing_is_refused(bench: Bench, what: str) -> None:
     """Any part of a handle that does not fit makes it invalid."""
     bench.send("a")
     (lease,) = bench.receive()
@@ -215,7 +215,7 @@ def test_statement_62_a_handle_of_nothing_is_refused(bench: Bench, what: str) ->
     assert bench.ack(lease) == (True,)
 
 
-def test_statement_63_a_change_replaces_the_handle(bench: Bench) -> None:
+def test_statement_063_a_change_replaces_the_handle(bench: Bench) -> None:
     """The old handle is invalid for ack and change, the new one works, and the new time counts from the change."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=10_000)
@@ -230,7 +230,7 @@ def test_statement_63_a_change_replaces_the_handle(bench: Bench) -> None:
     assert bench.ack(new) == (True,)
 
 
-def test_statement_64_a_change_to_zero_makes_it_visible_at_once(bench: Bench) -> None:
+def test_statement_064_a_change_to_zero_makes_it_visible_at_once(bench: Bench) -> None:
     """The same moment, attempt + 1; the handle of the change itself is already over."""
     bench.send("a")
     (lease,) = bench.receive()
@@ -242,7 +242,7 @@ def test_statement_64_a_change_to_zero_makes_it_visible_at_once(bench: Bench) ->
     assert isinstance(outcome, Received) and [x.attempt for x in outcome.leases] == [2]
 
 
-def test_statement_65_a_change_is_no_delivery(bench: Bench) -> None:
+def test_statement_065_a_change_is_no_delivery(bench: Bench) -> None:
     """Attempts rise by one per delivery, however often the time was changed."""
     bench.send("a")
     (lease,) = bench.receive()
@@ -256,7 +256,7 @@ def test_statement_65_a_change_is_no_delivery(bench: Bench) -> None:
         assert lease.attempt == expected
 
 
-def test_statement_66_until_dead_letters_exist_delivery_goes_on_and_is_counted(bench: Bench) -> None:
+def test_statement_066_until_dead_letters_exist_delivery_goes_on_and_is_counted(bench: Bench) -> None:
     """Past the attempts of its group a message still comes, and a counter rises."""
     bench.send("a")
     for attempt in range(1, 20):
@@ -266,7 +266,7 @@ def test_statement_66_until_dead_letters_exist_delivery_goes_on_and_is_counted(b
     assert bench.group.statistics()["over_max_attempts"] == 2
 
 
-def test_statement_71_an_auto_renewed_lease_lives_while_its_client_does(bench: Bench) -> None:
+def test_statement_071_an_auto_renewed_lease_lives_while_its_client_does(bench: Bench) -> None:
     """Heartbeats every 10 s keep the lease for hours, and the first handle stays valid."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=None)
@@ -277,7 +277,7 @@ def test_statement_71_an_auto_renewed_lease_lives_while_its_client_does(bench: B
     assert bench.ack(lease) == (True,)
 
 
-def test_statement_71_an_auto_renewed_lease_ends_at_the_cap(bench: Bench) -> None:
+def test_statement_071_an_auto_renewed_lease_ends_at_the_cap(bench: Bench) -> None:
     """Three hours after delivery the message is released, however alive the client is."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=None)
@@ -292,7 +292,7 @@ def test_statement_71_an_auto_renewed_lease_ends_at_the_cap(bench: Bench) -> Non
     assert [x.attempt for x in bench.receive(client="other")] == [2]
 
 
-def test_statement_72_a_killed_client_loses_its_messages_within_the_liveness_limit(bench: Bench) -> None:
+def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_limit(bench: Bench) -> None:
     """65 s after the last sign of life, exactly, another member gets them with attempt 2; a late sign of life changes nothing."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=None)
@@ -309,7 +309,7 @@ def test_statement_72_a_killed_client_loses_its_messages_within_the_liveness_lim
     assert bench.ack(lease) == (False,)
 
 
-def test_statement_72_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(bench: Bench) -> None:
+def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(bench: Bench) -> None:
     """Its waiting Receive ends too, and a client of the same name that comes back does not revive the old leases."""
     bench.send("a")
     bench.receive(invisible_ms=None)
@@ -324,7 +324,7 @@ def test_statement_72_a_client_that_says_goodbye_gives_its_messages_back_after_o
     assert len(bench.receive(client="other")) == 1
 
 
-def test_statement_72_fixed_leases_outlive_their_client(bench: Bench) -> None:
+def test_statement_072_fixed_leases_outlive_their_client(bench: Bench) -> None:
     """A simple consumer's invisible time is a promise of its own: saying goodbye does not shorten it."""
     bench.send("a")
     bench.receive(invisible_ms=30_000)
@@ -333,7 +333,7 @@ def test_statement_72_fixed_leases_outlive_their_client(bench: Bench) -> None:
     assert bench.receive() == ()
 
 
-def test_statement_74_a_backlog_comes_completely_across_restarts(bench: Bench) -> None:
+def test_statement_074_a_backlog_comes_completely_across_restarts(bench: Bench) -> None:
     """A late subscriber gets everything, though the leader changes in the middle."""
     for i in range(40):
         bench.send(*[f"{i}-{j}" for j in range(5)], queue=i % 2)

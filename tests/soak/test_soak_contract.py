@@ -37,7 +37,7 @@ def started(cluster: LocalCluster, client: Official, topic: str) -> None:
     client.do("producer", name="p", topics=[topic])
 
 
-def test_statement_22_telemetry_stays_open_for_ten_minutes(cluster: LocalCluster) -> None:
+def test_statement_022_telemetry_stays_open_for_ten_minutes(cluster: LocalCluster) -> None:
     """Nothing but Settings comes, and the stream is still open at the end."""
     settings = pb.Settings(client_type=pb.PRODUCER)
     settings.publishing.SetInParent()
@@ -61,7 +61,7 @@ def test_statement_22_telemetry_stays_open_for_ten_minutes(cluster: LocalCluster
         assert stream.code() == grpc.StatusCode.OK
 
 
-def test_statement_23_five_minutes_after_a_restart(tmp_path: Path) -> None:
+def test_statement_023_five_minutes_after_a_restart(tmp_path: Path) -> None:
     """For five minutes after all nodes were killed and started, the same clients send, receive and acknowledge."""
     with real.running(tmp_path, extra=SHIPPED) as cluster, official(cluster, tmp_path / "home") as client:
         started(cluster, client, "T")
@@ -87,7 +87,7 @@ def test_statement_23_five_minutes_after_a_restart(tmp_path: Path) -> None:
         real.wait_for(lambda: Deliveries(cluster, "P", "T").done or None, 30, "every acknowledgement")
 
 
-def test_statement_68_nothing_more_for_seventy_seconds(cluster: LocalCluster, client: Official) -> None:
+def test_statement_068_nothing_more_for_seventy_seconds(cluster: LocalCluster, client: Official) -> None:
     """100 messages are consumed once; more than a whole lease and liveness period later they still were consumed once."""
     started(cluster, client, "once")
     push(client, "once")
@@ -99,7 +99,7 @@ def test_statement_68_nothing_more_for_seventy_seconds(cluster: LocalCluster, cl
     assert Deliveries(cluster, "P", "once").once
 
 
-def test_statement_71_a_listener_of_ninety_seconds(cluster: LocalCluster, client: Official) -> None:
+def test_statement_071_a_listener_of_ninety_seconds(cluster: LocalCluster, client: Official) -> None:
     """One delivery, acknowledged with its original handle."""
     started(cluster, client, "slow")
     push(client, "slow", behaviour={"seconds": 90})
@@ -109,7 +109,7 @@ def test_statement_71_a_listener_of_ninety_seconds(cluster: LocalCluster, client
     assert found.once and len(client.do("events", name="push")) == 1
 
 
-def test_statement_72_a_killed_consumer(cluster: LocalCluster, client: Official, tmp_path: Path) -> None:
+def test_statement_072_a_killed_consumer(cluster: LocalCluster, client: Official, tmp_path: Path) -> None:
     """Its message comes to another member not before, and soon after, the liveness limit, with attempt 2."""
     started(cluster, client, "orphan")
     with official(cluster, tmp_path / "victim") as victim:
