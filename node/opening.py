@@ -123,7 +123,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     joins = config.joins(group.name)
     if not joins:
         bootstrap(store.log, group.replicas, config.cluster.created_ms)
-    machine = Machine(store.queues, _record_of(store))
+    machine = Machine(store.queues, _record_of(store), _index_of(store))
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
@@ -180,6 +180,14 @@ def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
             return bytes(store.log.whole_record_at(offset, size))
 
     return record
+
+
+def _index_of(store: GroupStore) -> Callable[[int], int]:
+    def index_at(offset: int) -> int:
+        with reading():
+            return store.log.index_at(offset)
+
+    return index_at
 
 
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:

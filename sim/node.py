@@ -199,7 +199,7 @@ class Medium:
                 raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
             store.abandon()
             raise store.log.fenced
-        machine = WatchedMachine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)))
+        machine = WatchedMachine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)), store.log.index_at)
         machine.node, machine.applied = self.name, applied
         restore(store, machine)
         checkpoint = store.read_checkpoint()

@@ -59,6 +59,8 @@ CONTROL_TOPICS = "rmq_sys_"
 UNITS_A_READ = 4096
 BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
+_INDEX_AT = 8
+"""Of the index in an entry's header."""
 
 
 @dataclass(slots=True)
@@ -276,6 +278,15 @@ class EntryLog:
         if int.from_bytes(data[:4], "big") != crc32c.crc32c(data[BEFORE_BODY_BYTES:]):
             raise LogDamaged(f"the message at {physical_offset} is not what was stored there")
         return data[BEFORE_BODY_BYTES:]
+
+    def index_at(self, physical_offset: int) -> int:
+        """The index of the entry whose message record lies at the place a consume queue names. Raises OSError, LogDamaged."""
+        pos = physical_offset - HEADER_BYTES
+        index = int.from_bytes(self._bytes(pos + _INDEX_AT, 8), "big")
+        # Rot in the header of an entry that was not read in this life must not name another one.
+        if not self.begin_index <= index <= self.end_index or self.pos_of(index) != pos:
+            raise LogDamaged(f"the header of the entry at {pos} is not what was stored there")
+        return index
 
     def is_verified(self, pos: int) -> bool:
         """Whether what lies at `pos` was written or verified by this process."""

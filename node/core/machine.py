@@ -16,6 +16,7 @@ import numpy as np
 from ledgermq.node.core.calls import Configure, GroupMembers, Peek, Peeked, Refused
 from ledgermq.node.core.delivery import Delivery, Touched
 from ledgermq.node.core.members import export_members, members_of, restore_members
+from ledgermq.node.core.origins import Mark, marks
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.proto import control
@@ -90,9 +91,15 @@ class _Topic:
 class Machine:
     """Topics, consumer groups, delivery and the dispatch of messages, at one applied index."""
 
-    def __init__(self, queues: Queues, read_record: Callable[[int, int], bytes]) -> None:
+    def __init__(
+        self, queues: Queues, read_record: Callable[[int, int], bytes], index_at: Callable[[int], int] | None = None
+    ) -> None:
+        """`index_at`: the index of the entry whose record lies at a place that a consume queue names; only a leader asks."""
         self._queues = queues
         self._read_record = read_record
+        self._index_at = index_at
+        self._marks: dict[str, Callable[[int, Mark, Effects], None]] = {"dlq": self._apply_dead_letter}
+        """What a message made from another one does besides being there, by kind."""
         self._topics: dict[str, _Topic] = {}
         self._ends: dict[str, tuple[int, ...]] = {}
         self.topics: dict[str, TopicConfig] = {}
@@ -161,6 +168,11 @@ class Machine:
     def record(self, physical_offset: int, size: int) -> bytes:
         """One message record."""
         return self._read_record(physical_offset, size)
+
+    def index_at(self, physical_offset: int) -> int:
+        """The index of the entry whose message record lies there."""
+        assert self._index_at is not None, "this copy of the state makes no messages from others"
+        return self._index_at(physical_offset)
 
     def tag(self, record: bytes) -> str:
         """The exact tag of a record, empty without one."""
@@ -250,7 +262,10 @@ class Machine:
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
-        records = list(_control_records(entries, columns))
+        records: list[tuple[int, control.ControlRecord | Mark]] = [*_control_records(entries, columns)]
+        marked = [*marks(entries, columns, self._marks)]
+        if marked:
+            records = sorted([*records, *marked], key=lambda item: item[0])
         later = [at for at, record in records if isinstance(record, control.TopicRecord | control.TrimRecord) and at > 0]
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
@@ -267,7 +282,10 @@ class Machine:
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for at, record in records:
-            self._apply_control(entries.first_index + at, _store_ms(entries, at), record, effects)
+            if isinstance(record, Mark):
+                self._marks[record.kind](entries.first_index + at, record, effects)
+            else:
+                self._apply_control(entries.first_index + at, _store_ms(entries, at), record, effects)
         self._advance(entries)
         return effects
 
@@ -308,7 +326,12 @@ class Machine:
             return
         effects.touched.extend(touched)
 
-    def _apply_trim(self, index: int, store_ms: int, record: control.ControlRecord, effects: Effects) -> None:
+    def _apply_dead_letter(self, index: int, mark: Mark, effects: Effects) -> None:
+        """The copy is in the dead-letter topic: the message it was made from is done for its group."""
+        group, topic, queue, offset, lease = mark.fields
+        effects.touched.extend(self.delivery.apply_ack([(group, topic, int(queue), (int(offset),), (int(lease),))]))
+
+    def _apply_trim(self, index: int, store_ms: int, record: control.ControlRecord | Mark, effects: Effects) -> None:
         """What lies before the new begin is consumed for everybody. Applied twice (a full disk interrupted it), it is as if once."""
         assert isinstance(record, control.TrimRecord), record
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
@@ -326,7 +349,7 @@ class Machine:
         self.groups = groups
         return touched
 
-    def _apply_topic(self, record: control.ControlRecord, effects: Effects) -> None:
+    def _apply_topic(self, record: control.ControlRecord | Mark, effects: Effects) -> None:
         assert isinstance(record, control.TopicRecord), record
         stored, config = record.stored, record.config
         known = self._topics.get(stored)

@@ -63,7 +63,7 @@ class LoopEngine:
         for name in groups:
             log = MemoryLog()
             self.replicators[name] = FakeReplicator(log)
-            machine = Machine(MemoryQueues(), log.record)
+            machine = Machine(MemoryQueues(), log.record, log.index_at)
             self.groups[name] = Group(name, "n1", self.replicators[name], machine, settings)
 
     def new_token(self) -> int:

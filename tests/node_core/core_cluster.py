@@ -66,7 +66,9 @@ class Node:
         joins = self.directories > 1
         if not joins:
             bootstrap(self.store.log, NAMES, CREATED_MS)
-        self.machine = Machine(self.store.queues, lambda offset, size: bytes(self.store.log.record_at(offset, size)))
+        self.machine = Machine(
+            self.store.queues, lambda offset, size: bytes(self.store.log.record_at(offset, size)), self.store.log.index_at
+        )
         self.restored = self._restore()
         config = RaftConfig(self.name, () if joins else NAMES, self.boots, incarnation=self.identity.incarnation)
         commit = max(0, self.machine.applied_index)

@@ -67,6 +67,9 @@ class MemoryLog:
         begin = physical_offset - entries.pos
         return bytes(entries.data[begin : begin + size])
 
+    def index_at(self, physical_offset: int) -> int:
+        return int.from_bytes(self.record(physical_offset - 48 + 8, 8), "big")
+
     def cut(self, end_index: int) -> None:
         """Drop whole ranges above `end_index`."""
         while self.ranges and self.ranges[-1].first_index > end_index:
@@ -279,7 +282,7 @@ class Bench:
         self.settings = settings or LeaderSettings(times=LeaseTimes(handover_ns=0))
         self.replicator = FakeReplicator(self.log, node)
         self.queues = MemoryQueues()
-        self.machine = Machine(self.queues, self.log.record)
+        self.machine = Machine(self.queues, self.log.record, self.log.index_at)
         self.group = Group("g", node, self.replicator, self.machine, self.settings)
         self.now_ns = 10 * SECOND
         self.tokens = count(1)

@@ -13,7 +13,7 @@ import pytest
 from ledgermq.proto.layout import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import BadRange, LogFenced, NoSpace
+from ledgermq.storage.errors import BadRange, LogDamaged, LogFenced, NoSpace
 from ledgermq.storage.index_files import make_units
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
@@ -45,6 +45,9 @@ def check_whole(log: EntryLog) -> None:
         for index, start in zip(range(entries.first_index, entries.last_index + 1), entries.starts.tolist(), strict=True):
             assert log.term_at(index) == entries.term
             assert log.pos_of(index) == entries.pos + start
+            assert log.index_at(entries.pos + start + 48) == index
+            with pytest.raises(LogDamaged):
+                log.index_at(entries.pos + start + 48 + 3)
         assert log.chain_at(entries.last_index) == entries.last_chain
     assert log.end_chain == chain
     assert log.pos_of(log.end_index + 1) == log.end_pos

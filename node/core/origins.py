@@ -1,0 +1,43 @@
+"""Messages that were made from another entry of the same log, and thereby mark it done (docs/format.md §4.3): finding them in a range.
+
+Pure functions of bytes. What a mark does to the state belongs to whoever wrote it: timers, transactions, dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.proto.control import UnknownControlRecord
+from ledgermq.proto.layout import Columns, decode_record
+from ledgermq.proto.properties import ORIGIN, parse
+from ledgermq.proto.types import Range
+
+_HEADER = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one message says about the entry `origin`: `kind` is the word before the first colon of its property, `fields` what follows."""
+
+    origin: int
+    kind: str
+    fields: tuple[str, ...]
+
+
+def origin_text(kind: str, *fields: str | int) -> str:
+    """The property of a mark. No field holds a colon: names cannot."""
+    return ":".join([kind, *map(str, fields)])
+
+
+def marks(entries: Range, columns: Columns, kinds: Collection[str]) -> Iterator[tuple[int, Mark]]:
+    """(place in the range, mark) of every message that has one, in order. Raises UnknownControlRecord for a kind that is none of these."""
+    for at in np.flatnonzero(columns.origins).tolist():
+        begin = int(entries.starts[at])
+        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
+        kind, *fields = parse(record.properties).get(ORIGIN, "").split(":")
+        if kind not in kinds:
+            raise UnknownControlRecord(f"a message marks another one as {kind!r}; this log was written by a newer version, start that one")
+        yield at, Mark(int(columns.origins[at]), kind, tuple(fields))
