@@ -5,7 +5,7 @@ Every call here may be repeated safely: creating what exists with the same setti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -30,7 +30,7 @@ class Admin:
         self._connection = connection
 
     def _ask(self, method: str, request: Message, response: type[R]) -> R:
-        return self._connection.ask(lambda channel, left: unary(channel, ADMIN + method, request, response, left))
+        return self._connection.ask(lambda c, left: unary(c, ADMIN + method, request, response, left, self._connection.metadata))
 
     def cluster_status(self) -> pb.ClusterStatusResponse:
         return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
@@ -143,3 +143,16 @@ class Admin:
 
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)
+
+    def create_user(self, name: str, secret_key: str, grants: Sequence[str], roles: Sequence[str]) -> pb.CreateUserResponse:
+        request = pb.CreateUserRequest(name=name, secret_key=secret_key, grants=grants, roles=roles)
+        return self._ask("CreateUser", request, pb.CreateUserResponse)
+
+    def change_user(self, request: pb.ChangeUserRequest) -> pb.ChangeUserResponse:
+        return self._ask("ChangeUser", request, pb.ChangeUserResponse)
+
+    def delete_user(self, name: str) -> pb.DeleteUserResponse:
+        return self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
+
+    def list_users(self, name: str = "") -> pb.ListUsersResponse:
+        return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)

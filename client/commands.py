@@ -6,10 +6,12 @@ peek, query). No command lives here, and stdout is never written.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ledgermq.client.connection import DEFAULT_ENDPOINTS, Connection
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import units
+from ledgermq.proto.signature import Credentials
 
 PROGRESS_LINE_S = 5.0
 
@@ -46,13 +49,39 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--endpoints", envvar="LEDGERMQ_ENDPOINTS", default=DEFAULT_ENDPOINTS, show_default=True, help="'host:port;host:port'")
     @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="How long to try, retries included.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+    @click.option("--tls", is_flag=True, help="Encrypted; the node shows a certificate.")
+    @click.option("--ca", type=click.Path(path_type=Path), help="PEM file of the authority of that certificate; the system's by default.")
     @wraps(command)
-    def with_connection(endpoints: str, timeout_s: float, quiet: bool, **options: Any) -> Any:
-        with Connection(endpoints, timeout_s=timeout_s) as connection:
+    def with_connection(endpoints: str, timeout_s: float, quiet: bool, tls: bool, ca: Path | None, **options: Any) -> Any:
+        with Connection(endpoints, timeout_s=timeout_s, credentials=_credentials(), tls=tls, ca=_authority(tls, ca)) as connection:
             click.get_current_context().ensure_object(dict)["quiet"] = quiet
             return command(connection, **options)
 
     return with_connection
+
+
+def _credentials() -> Credentials | None:
+    """Those of the environment: an option would be seen by everybody who lists processes."""
+    access_key, secret_key = (os.environ.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
+    if bool(access_key) != bool(secret_key):
+        raise BadArgument("only one of LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY is set", "set both, or neither")
+    return Credentials(access_key, secret_key) if access_key else None
+
+
+def _authority(tls: bool, ca: Path | None) -> bytes | None:
+    if ca is None:
+        return None
+    if not tls:
+        raise BadArgument("--ca has no meaning without --tls", "add --tls")
+    return file_bytes(ca)
+
+
+def file_bytes(path: Path) -> bytes:
+    """What a file named on the command line holds."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadArgument(f"the file {path} cannot be read ({error.strerror})", "give the path of a file that exists") from error
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from ledgermq.client.errors import BadArgument, Unreachable, refusal
+from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 OK = 20000
@@ -63,9 +64,21 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
 class Connection:
     """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
 
-    def __init__(self, endpoints: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        endpoints: str,
+        *,
+        timeout_s: float = 10.0,
+        credentials: Credentials | None = None,
+        tls: bool = False,
+        ca: bytes | None = None,
+    ) -> None:
+        """`credentials` sign every call; `ca`: the PEM of the authority that servers must have a certificate of, else the system's."""
         self.addresses = parse_endpoints(endpoints)
         self.timeout_s = timeout_s
+        self.credentials = credentials
+        self.tls = tls
+        self._ca = ca
         self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_serial)}"
         self._channels: dict[Address, grpc.Channel] = {}
         self._lock = threading.Lock()
@@ -79,7 +92,13 @@ class Connection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
+        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *self._signature())
+
+    def _signature(self) -> tuple[tuple[str, str], ...]:
+        if self.credentials is None:
+            return ()
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        return ((DATE_TIME, now), (AUTHORIZATION, sign(self.credentials, now)))
 
     def close(self) -> None:
         for channel in self._channels.values():
@@ -96,8 +115,13 @@ class Connection:
         with self._lock:
             address = self.address
             if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(str(address), OPTIONS)
+                self._channels[address] = self._opened(str(address))
             return self._channels[address]
+
+    def _opened(self, address: str) -> grpc.Channel:
+        if self.tls:
+            return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._ca), OPTIONS)
+        return grpc.insecure_channel(address, OPTIONS)
 
     def elsewhere(self, failed: Address) -> None:
         """Use the next endpoint from now on, unless another caller has left `failed` already: a window full of failed calls moves once."""

@@ -60,6 +60,7 @@ REMEDIES: dict[int, str] = {
     Code.ILLEGAL_CONSUMER_GROUP: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",
     Code.ILLEGAL_FILTER_EXPRESSION: "use * or tags joined with ||",
     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the right kind: a message group needs a fifo topic",
+    Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to those of a user (ledgermq user create)",
     Code.FORBIDDEN: "see its permission: ledgermq topic describe NAME",
     Code.PRECONDITION_FAILED: "see how it is with `describe`, or choose another name",
     Code.TOPIC_NOT_FOUND: "create it: ledgermq topic create NAME",

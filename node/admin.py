@@ -24,6 +24,7 @@ from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.node.retention import STORAGE_METHOD, WHY_METHOD, Retainer
+from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -50,6 +51,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         storage: Retainer,
         leadership: Leadership,
         members: Members,
+        users: UserAdmin,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -59,6 +61,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._storage = storage
         self._leadership = leadership
         self._members = members
+        self._users = users
 
     # -- status
 
@@ -296,6 +299,20 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return await self._members.listed()
 
         return await _answered(admin_pb2.ListMembersResponse, answer)
+
+    # -- users
+
+    async def CreateUser(self, request: Any, context: Any) -> admin_pb2.CreateUserResponse:
+        return await _answered(admin_pb2.CreateUserResponse, lambda: self._users.create(request, self._until))
+
+    async def ChangeUser(self, request: Any, context: Any) -> admin_pb2.ChangeUserResponse:
+        return await _answered(admin_pb2.ChangeUserResponse, lambda: self._users.change(request))
+
+    async def DeleteUser(self, request: Any, context: Any) -> admin_pb2.DeleteUserResponse:
+        return await _answered(admin_pb2.DeleteUserResponse, lambda: self._users.delete(request))
+
+    async def ListUsers(self, request: Any, context: Any) -> admin_pb2.ListUsersResponse:
+        return await _answered(admin_pb2.ListUsersResponse, lambda: self._users.list(request))
 
     def _require_broker_group(self, group: str) -> None:
         known = self._controller.state.broker_groups

@@ -78,6 +78,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     """
     loaded = configuration.load(file, settings)
     loaded.secret()
+    loaded.check_exposure()
     groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"
     click.echo(f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}")
 

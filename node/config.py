@@ -16,53 +16,20 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from uuid import UUID
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 
+from ledgermq.node.config_types import Bytes, Milliseconds, Name, Port, Section
+from ledgermq.node.config_types import parse_size_bytes as parse_size_bytes
 from ledgermq.node.errors import ConfigError, FatalError
-from ledgermq.proto import units
+from ledgermq.node.security.settings import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
 from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
 from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
 FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT"})
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
-
-
-def parse_duration_ms(value: object) -> object:
-    """Milliseconds from `500ms`, `10s`, `2m`, `1h`; a plain number is taken as it is."""
-    if isinstance(value, str):
-        if value.strip().isdigit():
-            return int(value)
-        if (milliseconds := units.duration_ms(value)) is None:
-            raise ValueError(f"expected a duration such as {units.DURATION_FORM}, or a number of milliseconds")
-        return milliseconds
-    return value
-
-
-def parse_size_bytes(value: object) -> object:
-    """Bytes from `64KiB`, `64MiB`, `1GiB`; a plain number is taken as it is."""
-    if isinstance(value, str):
-        if value.strip().isdigit():
-            return int(value)
-        if (size := units.size_bytes(value)) is None:
-            raise ValueError(f"expected a size such as {units.SIZE_FORM}, or a number of bytes")
-        return size
-    return value
-
-
-Milliseconds = Annotated[int, BeforeValidator(parse_duration_ms), Field(ge=0, le=366 * 86_400_000)]
-Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(pattern=NAME)]
-
-
-class Section(BaseModel):
-    """What all sections share: immutable, and no key that nobody reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class NodeAddress(Section):
@@ -108,6 +75,8 @@ class Cluster(Section):
     groups: Annotated[tuple[BrokerGroup, ...], Field(min_length=1)]
     secret: SecretStr | None = None
     secret_file: Path | None = None
+    former_secret_file: Path | None = None
+    """The secret before the last change of it: users' secrets that were sealed under it stay readable."""
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
@@ -188,7 +157,7 @@ class Flush(Section):
     """
 
     policy: FlushPolicyName = "durable"
-    groups: dict[Name, FlushPolicyName] = {}
+    groups: dict[Name, FlushPolicyName] = Field(default_factory=dict)
     interval_ms: Annotated[Milliseconds, Field(ge=1)] = 500
     least_pages: Annotated[int, Field(ge=1, le=1 << 20)] = 4
     thorough_ms: Annotated[Milliseconds, Field(ge=1)] = 10_000
@@ -231,7 +200,7 @@ class Retention(Section):
     reserve_bytes: Bytes = 8 << 20
     check_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
     digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
-    groups: dict[Name, GroupRetention] = {}
+    groups: dict[Name, GroupRetention] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Retention:
@@ -268,6 +237,10 @@ class NodeConfig(Section):
     retention: Retention = Retention()
     flush: Flush = Flush()
     storage: Storage = Storage()
+    access: Access = Access()
+    tls: Tls = Tls()
+    peer_tls: PeerTls = PeerTls()
+    quotas: Quotas = Quotas()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -328,18 +301,41 @@ class NodeConfig(Section):
             raise FatalError(77, what, f"use a secret of at least {LEAST_SECRET_BYTES_OPEN} bytes or listen on 127.0.0.1")
         return secret
 
+    def former_secrets(self) -> tuple[bytes, ...]:
+        """Secrets under which users' secrets may still be sealed."""
+        path = self.cluster.former_secret_file
+        return () if path is None else (_read_secret_file(path, "cluster.former_secret_file"),)
+
     def _read_secret(self) -> bytes:
         if self.cluster.secret is not None:
             return self.cluster.secret.get_secret_value().encode()
         if self.cluster.secret_file is None:
             raise FatalError(77, "no cluster secret is configured", "set cluster.secret_file or the variable LEDGERMQ_CLUSTER__SECRET")
-        path = self.cluster.secret_file
-        try:
-            if path.stat().st_mode & 0o007:
-                raise FatalError(77, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
-            return path.read_bytes().strip()
-        except OSError as error:
-            raise FatalError(77, f"the secret file {path} cannot be read ({error.strerror})", "check cluster.secret_file") from error
+        return _read_secret_file(self.cluster.secret_file, "cluster.secret_file")
+
+    def check_exposure(self) -> None:
+        """Stops the node (exit 77) when other machines could reach the clients' port and nobody is asked who they are."""
+        closed = self.access.authentication == "required" or self.tls.proves_clients
+        if is_loopback(self.listen_host) or closed or self.access.allow_unauthenticated:
+            return
+        what = f"listen_host {self.listen_host} is reachable from other machines and authentication is off"
+        words = f'access.allow_unauthenticated: "{OPEN_TO_ALL}"'
+        raise FatalError(77, what, f"set access.authentication to required, or listen on 127.0.0.1, or say in words: {words}")
+
+    @property
+    def http_host(self) -> str:
+        """Health and metrics ask nobody who they are: outside this machine only where the configuration says so."""
+        said = self.access.allow_unauthenticated or self.access.allow_open_http
+        return self.listen_host if said or is_loopback(self.listen_host) else "127.0.0.1"
+
+
+def _read_secret_file(path: Path, key: str) -> bytes:
+    try:
+        if path.stat().st_mode & 0o007:
+            raise FatalError(77, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise FatalError(77, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
 
 
 def is_loopback(host: str) -> bool:
@@ -517,6 +513,24 @@ delivery:
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB
+access:                        # who may call (docs/security.md)
+  authentication: none         # required: every call is signed by a user (ledgermq user create); none: only on loopback, unless
+  # allow_unauthenticated: "anyone who reaches the port may read and write"
+  # allow_open_http: "anyone who reaches the port may read health and metrics"
+  ignore_namespaces: false     # true: as the reference server, which knows topics and groups by their plain names only
+tls:
+  mode: "off"                  # both: TLS and plaintext on the one client port; required: TLS only
+  # certificate_file: ./tls/n1.pem     # read again when they change
+  # key_file: ./tls/n1.key
+  # client_ca_file: ./tls/ca.pem       # clients must have a certificate of it
+  # users: {billing-service: billing}  # common name of a client's certificate: the user it stands for
+peer_tls:
+  mode: "off"                  # required: the nodes speak mutual TLS among each other (certificate_file, key_file, ca_file)
+quotas:                        # on each node; 0 = no limit; what is too much is answered with TOO_MANY_REQUESTS
+  client: {messages_per_s: 0, bytes_per_s: 0, calls: 0, receives: 0}
+  topics: {}                   # by name or pattern, e.g. {"orders*": {messages_per_s: 1000}}; likewise users and groups
+  connections: 0
+  connections_per_address: 0
 flush:
   policy: durable              # durable, memory or hybrid: what a send's acknowledgement waits for
   groups: {}                   # one broker group otherwise, e.g. {g1: memory}

@@ -102,3 +102,11 @@ KEY_INDEX_LAG_SECONDS = Gauge(
 LOOKUP_SECONDS = Histogram(
     "ledgermq_lookup_seconds", "Duration of one search by key in the key index and the log.", ["group"], buckets=_FAST, registry=REGISTRY
 )
+
+AUTHENTICATION_FAILURES = Counter(
+    "ledgermq_authentication_failures_total", "Calls whose caller could not be told, by reason.", ["reason"], registry=REGISTRY
+)
+PERMISSIONS_DENIED = Counter("ledgermq_permissions_denied_total", "Calls of users that lack the permission.", registry=REGISTRY)
+OVER_QUOTA = Counter(
+    "ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS for a quota, by its kind.", ["kind"], registry=REGISTRY
+)

@@ -55,11 +55,18 @@ from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
+from ledgermq.node.security.admin_guard import guarded
+from ledgermq.node.security.authority import Authority
+from ledgermq.node.security.quotas import Quotas
+from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.service.gate import Gate, common_name_of
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.stop_watch import watch_stop
+from ledgermq.node.user_admin import UserAdmin
 from ledgermq.node.vouching import Vouching
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
+from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import StorageError, is_no_space
@@ -86,6 +93,7 @@ def run(config: NodeConfig) -> int:
     exit_on_lost_map()
     raise_descriptor_limit()
     secret = config.secret()
+    config.check_exposure()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, secret))
@@ -239,6 +247,21 @@ class _GenericOnly:
         """Left out on purpose: the generic handlers hold the same methods."""
 
 
+class _Guarding:
+    """The same, with every method asking who calls: here the table is what can be looked into."""
+
+    def __init__(self, server: grpc.aio.Server, authority: Authority) -> None:
+        self._server = server
+        self._authority = authority
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Left out on purpose: the table holds the same methods."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        methods = guarded(handlers, self._authority, common_name_of)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+
+
 class Node:
     """All parts of a running node."""
 
@@ -278,10 +301,23 @@ class Node:
         self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
         peeks = Peeks(self.engine, self.forwarder)
         members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
-        self.admin = AdminService(self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members)
-        address = config.address
-        service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits)
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, service)
+        sealer = Sealer((secret, *config.former_secrets()), config.cluster_id)
+        users = UserAdmin(self.controller, sealer)
+        self.admin = AdminService(
+            self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members, users
+        )
+        self.authority = Authority(
+            lambda: self.controller.state.users,
+            self._catch_up,
+            sealer,
+            operator_of(secret),
+            required=config.access.authentication == "required",
+            common_names=config.tls.users,
+        )
+        address, namespaces = config.address, not config.access.ignore_namespaces
+        service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
+        gate = Gate(self.authority, Quotas(config.quotas))
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes))
         self.grpc: grpc.aio.Server | None = None
@@ -308,7 +344,7 @@ class Node:
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
-        await self._listen("http_port", address.http_port, lambda: self.http.listen(host, address.http_port))
+        await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
         self.peers.dial()
         self._tasks = [asyncio.create_task(work) for work in (self._announce(), self._publish_health(), self._tell_returns())]
         spare_the_collector()
@@ -331,6 +367,11 @@ class Node:
         await self.peers.stop()
         await self.controller.stop()
         await self.http.stop()
+
+    async def _catch_up(self) -> None:
+        """Have everything agreed so far, if the quorum answers."""
+        with contextlib.suppress(LedgerError):
+            await self.controller.barrier()
 
     def _intent_changed(self, state: State) -> None:
         self.reconciler.changed()
@@ -390,9 +431,9 @@ class Node:
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self.service.handlers())
-        others = _GenericOnly(server)
-        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, others)  # type: ignore[no-untyped-call]
-        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, others)
+        admins = _Guarding(server, self.authority) if self.authority.required else _GenericOnly(server)
+        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, admins)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         server.add_insecure_port(address)
         await server.start()
         self.grpc = server

@@ -897,3 +897,93 @@ class MemberInfo(_message.Message):
     controller: bool
     groups: _containers.RepeatedCompositeFieldContainer[MemberProgress]
     def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Union[NodeAddresses, _Mapping]] = ..., state: _Optional[str] = ..., up: _Optional[bool] = ..., controller: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
+
+class UserInfo(_message.Message):
+    __slots__ = ("name", "role", "grants", "roles", "secrets", "grants_of_roles")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_OF_ROLES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: bool
+    grants: _containers.RepeatedScalarFieldContainer[str]
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    secrets: int
+    grants_of_roles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[bool] = ..., grants: _Optional[_Iterable[str]] = ..., roles: _Optional[_Iterable[str]] = ..., secrets: _Optional[int] = ..., grants_of_roles: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateUserRequest(_message.Message):
+    __slots__ = ("name", "secret_key", "grants", "roles")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_KEY_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    secret_key: str
+    grants: _containers.RepeatedScalarFieldContainer[str]
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., secret_key: _Optional[str] = ..., grants: _Optional[_Iterable[str]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateUserResponse(_message.Message):
+    __slots__ = ("status", "user", "created")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    user: UserInfo
+    created: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., user: _Optional[_Union[UserInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ChangeUserRequest(_message.Message):
+    __slots__ = ("name", "grant", "revoke", "give_roles", "take_roles", "secret_key", "end_former_secret")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
+    GIVE_ROLES_FIELD_NUMBER: _ClassVar[int]
+    TAKE_ROLES_FIELD_NUMBER: _ClassVar[int]
+    SECRET_KEY_FIELD_NUMBER: _ClassVar[int]
+    END_FORMER_SECRET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    grant: _containers.RepeatedScalarFieldContainer[str]
+    revoke: _containers.RepeatedScalarFieldContainer[str]
+    give_roles: _containers.RepeatedScalarFieldContainer[str]
+    take_roles: _containers.RepeatedScalarFieldContainer[str]
+    secret_key: str
+    end_former_secret: bool
+    def __init__(self, name: _Optional[str] = ..., grant: _Optional[_Iterable[str]] = ..., revoke: _Optional[_Iterable[str]] = ..., give_roles: _Optional[_Iterable[str]] = ..., take_roles: _Optional[_Iterable[str]] = ..., secret_key: _Optional[str] = ..., end_former_secret: _Optional[bool] = ...) -> None: ...
+
+class ChangeUserResponse(_message.Message):
+    __slots__ = ("status", "user")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    user: UserInfo
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., user: _Optional[_Union[UserInfo, _Mapping]] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteUserResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListUsersResponse(_message.Message):
+    __slots__ = ("status", "users")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    users: _containers.RepeatedCompositeFieldContainer[UserInfo]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., users: _Optional[_Iterable[_Union[UserInfo, _Mapping]]] = ...) -> None: ...

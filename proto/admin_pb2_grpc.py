@@ -154,6 +154,26 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/ledgermq.v1.Admin/CreateUser',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.CreateUserResponse.FromString,
+                _registered_method=True)
+        self.ChangeUser = channel.unary_unary(
+                '/ledgermq.v1.Admin/ChangeUser',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeUserRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeUserResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/ledgermq.v1.Admin/DeleteUser',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListUsers',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -303,6 +323,30 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -425,6 +469,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListMembers,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.CreateUserRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateUserResponse.SerializeToString,
+            ),
+            'ChangeUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeUser,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeUserRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeUserResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1075,6 +1139,114 @@ class Admin:
             '/ledgermq.v1.Admin/ListMembers',
             ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/CreateUser',
+            ledgermq_dot_proto_dot_admin__pb2.CreateUserRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.CreateUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ChangeUser',
+            ledgermq_dot_proto_dot_admin__pb2.ChangeUserRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ChangeUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/DeleteUser',
+            ledgermq_dot_proto_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListUsers',
+            ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.FromString,
             options,
             channel_credentials,
             insecure,

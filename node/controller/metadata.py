@@ -1,4 +1,4 @@
-"""What the controller quorum agrees on: nodes, broker groups, topics and consumer groups, as intent (design §6).
+"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent (design §6).
 
 Pure and deterministic: `apply(state, command)` returns the next state and what to tell the caller, from its arguments alone. States are
 immutable, so any thread may read one; commands, outcomes and the exported state are plain JSON values. No clock, no chance, no I/O, and
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ledgermq.node.controller import users as user_commands
+from ledgermq.node.security.grants import User
 from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
 from ledgermq.proto.names import group_name, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
@@ -98,6 +100,8 @@ class State:
     """Consumer groups that were deleted and not created again, with the revision that did it."""
     removed_nodes: Mapping[str, int] = field(default_factory=_empty)
     """Nodes that were removed and not added again, with the revision that did it: an old configuration does not bring them back."""
+    users: Mapping[str, User] = field(default_factory=_empty)
+    """By name; replaced as a whole whenever one changes."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name)."""
@@ -308,6 +312,21 @@ def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
     return _changed(state, groups=_without(state.groups, key), deleted_groups=deleted), Outcome(value=group_fields(known))
 
 
+def _on_users(
+    operation: Callable[[Mapping[str, User], Json], tuple[Mapping[str, User], Json]],
+) -> Callable[[State, Json], tuple[State, Outcome]]:
+    """A command of `users.py` as one on the whole state."""
+
+    def carry_out(state: State, command: Json) -> tuple[State, Outcome]:
+        try:
+            users, value = operation(state.users, command)
+        except user_commands.Refusal as refusal:
+            raise _Refused(refusal.code, str(refusal)) from refusal
+        return _changed(state, users=users), Outcome(value=value)
+
+    return carry_out
+
+
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "barrier": barrier,
     "set-cluster": set_cluster,
@@ -320,6 +339,9 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "create-group": create_group,
     "update-group": update_group,
     "delete-group": delete_group,
+    "create-user": _on_users(user_commands.create),
+    "change-user": _on_users(user_commands.change),
+    "delete-user": _on_users(user_commands.delete),
 }
 
 
@@ -359,6 +381,7 @@ def export(state: State) -> Json:
         "deleted_topics": [[*key, incarnation] for key, incarnation in sorted(state.deleted_topics.items())],
         "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
         "removed_nodes": dict(sorted(state.removed_nodes.items())),
+        "users": user_commands.export(state.users),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -379,6 +402,7 @@ def restore(tree: Json) -> State:
         deleted_topics=MappingProxyType({(ns, name): incarnation for ns, name, incarnation in tree["deleted_topics"]}),
         deleted_groups=MappingProxyType({(ns, name): revision for ns, name, revision in tree["deleted_groups"]}),
         removed_nodes=MappingProxyType(dict(tree.get("removed_nodes", {}))),
+        users=user_commands.restore(tree.get("users", [])),
     )
 
 

@@ -18,9 +18,11 @@ import grpc.aio
 
 from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import acknowledging, receiving, routes, sending, statuses, telemetry
 from ledgermq.node.service.acknowledging import Acknowledger
 from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
@@ -50,6 +52,9 @@ SERVER_OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 _NOTHING: Sequence[bytes] = ()
+_NO_HOLD = contextlib.nullcontext()
+RESPONSES_BESIDE = 2
+"""What a Receive answers beside messages: a status and a time."""
 CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 Context = Any
@@ -67,8 +72,10 @@ class MessagingService:
         metadata: Metadata,
         config: ServiceConfig,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        gate: Gate | None = None,
     ) -> None:
         self._config = config
+        self._gate = gate or Gate()
         self._node_boot = config.node_boot
         self._forwarder = forwarder
         self._topics = Topics(metadata)
@@ -78,7 +85,7 @@ class MessagingService:
         self._sender = Sender(config, self._topics, self._groups, forwarder)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
-        self._telemetry = Telemetry(config, self._topics, self.clients)
+        self._telemetry = Telemetry(config, self._topics, self.clients, self._gate)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
         """Streams that would go on for long: polls and Telemetry."""
@@ -113,9 +120,23 @@ class MessagingService:
 
     # Registration
 
+    @property
+    def unary_methods(self) -> frozenset[str]:
+        """The unary methods that are served."""
+        return frozenset(self._unary_methods())
+
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """To be added to a `grpc.aio` server."""
-        unary: dict[str, tuple[Unary, Failure]] = {
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure))
+            for name, (work, failure) in self._unary_methods().items()
+        }
+        methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
+        methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
+        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def _unary_methods(self) -> dict[str, tuple[Unary, Failure]]:
+        return {
             "QueryRoute": (self._query_route, _plain(pb.QueryRouteResponse)),
             "QueryAssignment": (self._query_assignment, _plain(pb.QueryAssignmentResponse)),
             "Heartbeat": (self._heartbeat, _plain(pb.HeartbeatResponse)),
@@ -124,12 +145,6 @@ class MessagingService:
             acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
             acknowledging.CHANGE: (self._change, acknowledging.change_failure),
         }
-        methods: dict[str, Any] = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure)) for name, (work, failure) in unary.items()
-        }
-        methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
-        methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
-        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
         async def serve(data: bytes, context: Context) -> bytes:
@@ -138,11 +153,28 @@ class MessagingService:
             except Exception as error:  # the client gets a status, never an exception
                 return failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
 
-        return serve
+        async def serve_admitted(data: bytes, context: Context) -> bytes:
+            try:
+                caller = await self._authenticated(context)
+                with self._gate.admitted(name, data, caller) or _NO_HOLD:
+                    return await work(data, caller, context)
+            except Exception as error:  # the client gets a status, never an exception
+                context.set_trailing_metadata(retry_after(error))
+                return failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+
+        return serve if self._gate.open else serve_admitted
 
     def _enter(self, context: Context) -> Caller:
         """Who calls; any call is a sign of life."""
-        return caller_of(dict(context.invocation_metadata()), self.clients.heard)
+        return self._caller(dict(context.invocation_metadata()))
+
+    async def _authenticated(self, context: Context) -> Caller:
+        """The same, once it is known who it is: nothing is done for strangers."""
+        metadata = dict(context.invocation_metadata())
+        return self._caller(metadata, await self._gate.user(metadata, context))
+
+    def _caller(self, metadata: Mapping[str, str], user: str = "") -> Caller:
+        return caller_of(metadata, self.clients.heard, user, namespaces=self._config.namespaces)
 
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         """A call for a broker group led here, from a peer or from the forwarder: its response messages.
@@ -150,7 +182,8 @@ class MessagingService:
         Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
         """
         try:
-            caller = caller_of(metadata, lambda client_id: session_of(client_id, metadata.get(NODE_BOOT, self._node_boot)))
+            boot = metadata.get(NODE_BOOT, self._node_boot)
+            caller = caller_of(metadata, lambda client_id: session_of(client_id, boot), namespaces=self._config.namespaces)
             return await self._executors[method](group, request, caller, deadline)
         except CallRefused as refusal:
             if refusal.refused.reason == "not-leader":
@@ -184,14 +217,19 @@ class MessagingService:
 
     async def _receive(self, data: bytes, context: Context) -> None:
         caller: Caller | None = None
+        hold: Hold | None = None
         responses: Sequence[bytes] = _NOTHING
         try:
-            caller = self._enter(context)
+            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
+            hold = None if self._gate.open else self._gate.admitted(receiving.METHOD, data, caller)
             remaining = context.time_remaining()
             deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
-            with self._until_drained():
+            with self._until_drained(), hold or _NO_HOLD:
                 responses = await self._receiver.route(data, caller, deadline)
+            if hold is not None:
+                hold.cost(max(0, len(responses) - RESPONSES_BESIDE), sum(map(len, responses)))
         except Exception as error:  # the client gets a status, never an exception
+            context.set_trailing_metadata(retry_after(error))
             responses = receiving.failure(statuses.status_of(statuses.as_error(error, self._config.node, receiving.METHOD)))
         except asyncio.CancelledError:
             if caller is not None:
@@ -268,7 +306,7 @@ class MessagingService:
         # At once: some clients wait for the headers before they send anything.
         await context.send_initial_metadata(())
         try:
-            caller = self._enter(context)
+            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
         except LedgerError as error:
             await context.write(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
             return

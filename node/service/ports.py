@@ -62,6 +62,8 @@ class ServiceConfig:
     secret: bytes
     delivery: Delivery = field(default_factory=Delivery)
     limits: Limits = field(default_factory=Limits)
+    namespaces: bool = True
+    """Whether namespaces tell topics and groups apart."""
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
     """Another one in every process."""
 

@@ -18,12 +18,13 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.service import statuses
 from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.service.settings import merge
 from ledgermq.node.service.topics import Topics
 from ledgermq.node.service.validation import Caller, check_settings, group_of
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.status import LedgerError
+from ledgermq.proto.status import Forbidden, LedgerError
 
 METHOD = "Telemetry"
 REPEAT_S = 1.5
@@ -34,8 +35,9 @@ BEAT_S = 5.0
 class Telemetry:
     """All Telemetry streams of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients) -> None:
+    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, gate: Gate) -> None:
         self._config = config
+        self._gate = gate
         self._topics = topics
         self._clients = clients
         self._beat_s = min(BEAT_S, config.delivery.liveness_ms / 4000)
@@ -49,10 +51,14 @@ class Telemetry:
                 command = pb.TelemetryCommand.FromString(data)
                 if command.WhichOneof("command") == "settings":
                     check_settings(command.settings, caller)
+                    self._gate.admit_settings(command.settings, caller)
                     self._clients.remember(caller.client_id, command.settings)
                     await stream.answer(self._merged(command.settings, caller))
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand")
+        except Forbidden as error:
+            # As with credentials that are wrong: a command that is only a status, and the end of the stream.
+            await stream.refuse(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
         except LedgerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
@@ -86,6 +92,10 @@ class _Stream:
             await self._context.write(data)
         if first:
             self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._start_repeat)
+
+    async def refuse(self, data: bytes) -> None:
+        async with self._lock:
+            await self._context.write(data)
 
     def _keep_beating(self) -> None:
         self._beat()

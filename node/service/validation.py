@@ -56,6 +56,10 @@ class Caller:
     session: str
     """The client as the node that took the call knows it (node/core/calls.py)."""
     namespace: str = ""
+    user: str = ""
+    """Who calls, once the gate has asked; empty where nobody is asked. A forwarded call was let in where it came in."""
+    namespaces: bool = True
+    """Whether namespaces count (configuration, access.ignore_namespaces)."""
 
     def metadata(self) -> dict[str, str]:
         """What another node must know of the caller."""
@@ -63,22 +67,26 @@ class Caller:
         return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
-def caller_of(metadata: Mapping[str, str], session: Callable[[str], str]) -> Caller:
+def caller_of(metadata: Mapping[str, str], session: Callable[[str], str], user: str = "", *, namespaces: bool = True) -> Caller:
     """The caller; only the client id is required (§3.1). `session` gives the session of a client id."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
-    return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""))
+    return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""), user, namespaces)
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:
     """The stored name of a topic. The field's namespace counts, else the header's (§3.3)."""
-    return topic_name(resource.resource_namespace or caller.namespace, resource.name)
+    return topic_name(_namespace(resource, caller), resource.name)
 
 
 def group_of(resource: pb.Resource, caller: Caller) -> str:
     """The stored name of a consumer group."""
-    return group_name(resource.resource_namespace or caller.namespace, resource.name)
+    return group_name(_namespace(resource, caller), resource.name)
+
+
+def _namespace(resource: pb.Resource, caller: Caller) -> str:
+    return (resource.resource_namespace or caller.namespace) if caller.namespaces else ""
 
 
 # SendMessage

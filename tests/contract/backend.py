@@ -25,13 +25,20 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import NotSent
+from ledgermq.node.security.authority import Authority
+from ledgermq.node.security.quotas import Quotas
+from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
+from ledgermq.proto.signature import Credentials, operator_of, sign
 from tests.node_core.core_fakes import EPOCH_MS, MS, SECOND, FakeReplicator, MemoryLog, MemoryQueues
 
 Outcome = Result | Refused
+Metadata = Sequence[tuple[str, str]]
 SECRET = b"0123456789abcdef0123456789abcdef"
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENT_ID = (("x-mq-client-id", "t1"),)
@@ -166,7 +173,16 @@ class MemoryLink:
 class Backend:
     """One server. `n2` is a second one that keeps no replica and forwards everything."""
 
-    def __init__(self, *, groups: Sequence[str] = ("g1",), delivery: Delivery | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        groups: Sequence[str] = ("g1",),
+        delivery: Delivery | None = None,
+        limits: Limits | None = None,
+        authentication: bool = False,
+        quotas: QuotaSettings | None = None,
+        namespaces: bool = True,
+    ) -> None:
         delivery = delivery or Delivery()
         self.delivery = delivery
         self.clock = Clock()
@@ -178,13 +194,18 @@ class Backend:
         )
         self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times))
         self.controller = AgreedState(groups)
-        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits())
+        self.sealer = Sealer((SECRET,), "cluster")
+        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces)
+        authority = Authority(
+            lambda: self.controller.state.users, self.controller.barrier, self.sealer, operator_of(SECRET), required=authentication
+        )
+        gate = Gate(authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND))
         replicas = {name: ("n1",) for name in groups}
         self.forwarder = Forwarder("n1", replicas, self.engine, {}, self.clock)
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, gate)
         self.link = MemoryLink(self.forwarder)
         self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
-        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits())
+        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces)
         self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
         self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)
         self._servers: list[grpc.aio.Server] = []
@@ -222,6 +243,11 @@ class Backend:
         command = {"op": "create-topic", "ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
         self.controller.command(command)
         await self.reconcile()
+
+    def user(self, name: str, secret: str, *grants: str, roles: Sequence[str] = ()) -> None:
+        """A user, or with an empty secret a role."""
+        sealed = self.sealer.seal(name, secret) if secret else ""
+        self.controller.command({"op": "create-user", "name": name, "secret": sealed, "grants": list(grants), "roles": list(roles)})
 
     async def reconcile(self) -> None:
         for group in self.engine.groups:
@@ -318,6 +344,12 @@ class Received:
     @property
     def bodies(self) -> list[bytes]:
         return [message.body for message in self.messages]
+
+
+def signed(access_key: str, secret: str, date_time: str = "20260102T030405Z", client_id: str = "t1") -> tuple[tuple[str, str], ...]:
+    """The metadata of a call that a user signed."""
+    header = sign(Credentials(access_key, secret), date_time)
+    return (("x-mq-client-id", client_id), ("x-mq-date-time", date_time), ("authorization", header))
 
 
 def message(body: bytes = b"hello", topic: str = "T", message_id: str | None = None, namespace: str = "", **system: Any) -> pb.Message:

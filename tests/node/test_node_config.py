@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,69 @@ def test_a_joining_node_names_the_cluster_it_joins() -> None:
     tree["nodes"] = {"n1": tree["nodes"]["n1"]}
     with pytest.raises(ConfigError, match="nodes lists only this one"):
         config.validate({**tree, "join": True})
+
+
+OPEN = "anyone who reaches the port may read and write"
+
+
+@pytest.mark.parametrize(
+    ("settings", "http_host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, "0.0.0.0"),
+        ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, "127.0.0.1"),
+        (
+            {
+                "listen_host": "0.0.0.0",
+                "access": {"authentication": "required", "allow_open_http": "anyone who reaches the port may read health and metrics"},
+            },
+            "0.0.0.0",
+        ),
+        (
+            {"listen_host": "::", "tls": {"mode": "required", "certificate_file": "c", "key_file": "k", "client_ca_file": "a"}},
+            "127.0.0.1",
+        ),
+    ],
+)
+def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host: str) -> None:
+    """Loopback, or callers who are asked who they are, or the sentence; health and metrics need a sentence of their own."""
+    loaded = config.validate({**example(), **settings})
+    loaded.check_exposure()
+    assert loaded.http_host == http_host
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tls": {"mode": "both", "certificate_file": "c", "key_file": "k", "client_ca_file": "a"}},
+        {"tls": {"mode": "required", "certificate_file": "c", "key_file": "k"}},
+    ],
+)
+def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
+    """Exit 77 and the words to say; encryption alone asks nobody who they are."""
+    loaded = config.validate({**example(), "listen_host": "0.0.0.0", **settings})
+    with pytest.raises(FatalError) as caught:
+        loaded.check_exposure()
+    assert caught.value.exit_code == 77 and OPEN in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"access": {"allow_unauthenticated": "yes"}}, OPEN),
+        ({"access": {"authentication": "on"}}, "'none' or 'required'"),
+        ({"tls": {"mode": "both"}}, "certificate_file"),
+        ({"tls": {"users": {"a": "b"}}}, "client_ca_file"),
+        ({"peer_tls": {"mode": "required", "certificate_file": "c"}}, "ca_file"),
+    ],
+)
+def test_wrong_words_about_security(settings: dict[str, Any], words: str) -> None:
+    """The sentence must be the sentence, and what belongs together must come together."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        config.validate({**example(), **settings})
+
+
+def test_a_bare_off_in_yaml_is_off() -> None:
+    """YAML reads it as false."""
+    assert config.validate({**example(), "tls": {"mode": False}}).tls.mode == "off"

@@ -1,0 +1,270 @@
+"""The commands that look after users: `user create`, `list`, `describe`, `grant`, `revoke`, `rotate` and `delete`.
+
+Secrets come from the environment, from a file or are made here; none is ever an option, and only a new one is printed, once. With
+`--cluster-secret` the caller signs as the operator: that is how the first user comes about, and the way back in when all keys are lost.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin import Admin
+from ledgermq.client.commands import cluster_command, confirmed, file_bytes, json_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import BadArgument
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.signature import operator_of
+
+SECRET_BYTES = 24
+
+_OPTIONS = (
+    ("--publish", "publish:topic", "TOPIC", "Send to topics of this name or pattern (orders, orders*, shop@orders*)."),
+    ("--subscribe", "subscribe:topic", "TOPIC", "Receive from them."),
+    ("--group", "subscribe:group", "GROUP", "Consume as these consumer groups."),
+    ("--admin-topic", "admin:topic", "TOPIC", "Create, change, look into and delete these topics, and use them."),
+    ("--admin-group", "admin:group", "GROUP", "The same for consumer groups."),
+)
+
+
+def user_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A cluster command that may be signed with the cluster's secret."""
+
+    @click.option("--cluster-secret", type=click.Path(path_type=Path), help="The cluster's secret file: call as its operator.")
+    @cluster_command
+    @wraps(command)
+    def with_operator(connection: Connection, cluster_secret: Path | None, **options: Any) -> Any:
+        if cluster_secret is not None:
+            connection.credentials = operator_of(file_bytes(cluster_secret).strip())
+        return command(connection, **options)
+
+    return with_operator
+
+
+def permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that name permissions and roles, and hands them over as `grants` and `roles`."""
+
+    @click.option("--admin", is_flag=True, help="Everything.")
+    @click.option("--role", "roles", multiple=True, metavar="ROLE", help="What this role may do.")
+    @wraps(command)
+    def with_grants(*arguments: Any, admin: bool, roles: tuple[str, ...], **options: Any) -> Any:
+        grants = [f"{prefix}:{pattern}" for name, prefix, _, _ in _OPTIONS for pattern in options.pop(_parameter(name))]
+        return command(*arguments, grants=[*grants, *(["admin:cluster:*"] if admin else [])], roles=list(roles), **options)
+
+    for name, _, metavar, text in reversed(_OPTIONS):
+        with_grants = click.option(name, _parameter(name), multiple=True, metavar=metavar, help=text)(with_grants)
+    return with_grants
+
+
+def _parameter(option: str) -> str:
+    return f"of_{option.strip('-').replace('-', '_')}"
+
+
+def _check_wire(connection: Connection) -> None:
+    """A secret leaves this machine encrypted or not at all."""
+    open_to = [at.host for at in connection.addresses if not (at.host == "localhost" or _is_loopback(at.host))]
+    if open_to and not connection.tls:
+        raise BadArgument(f"the secret would travel to {open_to[0]} unencrypted", "use --tls --ca FILE, or run the command on that machine")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _secret(file: Path | None) -> str:
+    if file is None:
+        return secrets.token_urlsafe(SECRET_BYTES)
+    try:
+        return file_bytes(file).decode().strip()
+    except UnicodeDecodeError as error:
+        raise BadArgument(f"the file {file} is not UTF-8 text", "a secret is 16 to 256 bytes of printable text") from error
+
+
+_SECRET_OPTION = click.option("--secret-file", type=click.Path(path_type=Path), help="The secret to be used; one is made by default.")
+
+
+@click.group()
+def user() -> None:
+    """Create, list, describe and delete users, and say what they may do.
+
+    \b
+    Examples:
+      ledgermq user create root --admin --cluster-secret ledgermq-data/secret
+      ledgermq user create billing --subscribe 'orders*' --group billing
+      ledgermq user grant billing --publish invoices
+    """
+
+
+@user.command("create")
+@click.argument("name")
+@click.option("--role-only", is_flag=True, help="A role: permissions that users are given by its name.")
+@_SECRET_OPTION
+@permission_options
+@user_command
+@json_option
+def create(
+    connection: Connection, name: str, role_only: bool, secret_file: Path | None, grants: list[str], roles: list[str], as_json: bool
+) -> None:
+    """Create a user. Its access key is NAME; a secret that was made for it is printed, and never again.
+
+    \b
+    Examples:
+      ledgermq user create root --admin --cluster-secret ledgermq-data/secret
+      ledgermq user create readers --role-only --subscribe '*'
+      ledgermq user create billing --role readers --group billing --secret-file billing.secret
+    """
+    if role_only and secret_file is not None:
+        raise BadArgument("a role has no secret", "leave --secret-file or --role-only away")
+    if not role_only:
+        _check_wire(connection)
+    secret = "" if role_only else _secret(secret_file)
+    answer = Admin(connection).create_user(name, secret, grants, roles)
+    made = {"secret_key": secret} if secret and secret_file is None else {}
+    if as_json:
+        render.print_json(created=answer.created, **user_json(answer.user), **({"access_key": name} if secret else {}), **made)
+        return
+    print(f"{'created' if answer.created else 'exists already, with these settings'}: {'role' if role_only else 'user'} {name}")
+    if made:
+        print(f"access key: {name}\nsecret key: {secret}")
+
+
+@user.command("list")
+@user_command
+@json_option
+def list_users(connection: Connection, as_json: bool) -> None:
+    """All users and roles.
+
+    \b
+    Example: ledgermq user list
+    """
+    found = Admin(connection).list_users().users
+    if as_json:
+        render.print_json(users=[user_json(one) for one in found])
+        return
+    rows = [[one.name, "role" if one.role else "user", ", ".join(one.roles) or "-", ", ".join(one.grants) or "-"] for one in found]
+    render.print_table("users", ["name", "is a", "roles", "permissions"], rows)
+
+
+@user.command("describe")
+@click.argument("name")
+@user_command
+@json_option
+def describe(connection: Connection, name: str, as_json: bool) -> None:
+    """One user, and what it may do by itself and by its roles.
+
+    \b
+    Example: ledgermq user describe billing
+    """
+    found = Admin(connection).list_users(name).users[0]
+    if as_json:
+        render.print_json(**user_json(found))
+    else:
+        _print_user(found)
+
+
+@user.command("grant")
+@click.argument("name")
+@permission_options
+@user_command
+@json_option
+def grant(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
+    """Allow a user more.
+
+    \b
+    Example: ledgermq user grant billing --publish invoices --group 'billing*'
+    """
+    _change(connection, admin_pb2.ChangeUserRequest(name=name, grant=grants, give_roles=roles), as_json)
+
+
+@user.command("revoke")
+@click.argument("name")
+@permission_options
+@user_command
+@json_option
+def revoke(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
+    """Take permissions away, each as it was given.
+
+    \b
+    Example: ledgermq user revoke billing --publish invoices
+    """
+    _change(connection, admin_pb2.ChangeUserRequest(name=name, revoke=grants, take_roles=roles), as_json)
+
+
+def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_json: bool) -> None:
+    if not (request.grant or request.revoke or request.give_roles or request.take_roles):
+        raise BadArgument("there is nothing to change", "name a permission (--publish, --subscribe, --group, --admin, …) or a --role")
+    changed = Admin(connection).change_user(request).user
+    if as_json:
+        render.print_json(**user_json(changed))
+    else:
+        _print_user(changed)
+
+
+@user.command("rotate")
+@click.argument("name")
+@_SECRET_OPTION
+@click.option("--end", is_flag=True, help="No new secret: end the one before.")
+@user_command
+@json_option
+def rotate(connection: Connection, name: str, secret_file: Path | None, end: bool, as_json: bool) -> None:
+    """Give a user a new secret. The one before works too until `--end`, so that clients change one after the other.
+
+    \b
+    Examples:
+      ledgermq user rotate billing
+      ledgermq user rotate billing --end
+    """
+    if end and secret_file is not None:
+        raise BadArgument("--end brings no new secret", "leave --secret-file away")
+    if not end:
+        _check_wire(connection)
+    secret = "" if end else _secret(secret_file)
+    changed = Admin(connection).change_user(admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)).user
+    made = {"secret_key": secret} if secret and secret_file is None else {}
+    if as_json:
+        render.print_json(**user_json(changed), **made)
+        return
+    print(f"{name}: {changed.secrets} secret{'s are' if changed.secrets > 1 else ' is'} valid")
+    if made:
+        print(f"secret key: {secret}")
+
+
+@user.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@user_command
+def delete(connection: Connection, name: str, yes: bool) -> None:
+    """Delete a user or a role.
+
+    \b
+    Example: ledgermq user delete billing --yes
+    """
+    confirmed(f"deleting the user {name}", yes)
+    Admin(connection).delete_user(name)
+    print(f"deleted: {name}")
+
+
+def user_json(one: admin_pb2.UserInfo) -> dict[str, Any]:
+    """A user in `--json`."""
+    names = {"name": one.name, "role": one.role, "secrets": one.secrets}
+    return {**names, "roles": list(one.roles), "grants": list(one.grants), "grants_of_roles": list(one.grants_of_roles)}
+
+
+def _print_user(one: admin_pb2.UserInfo) -> None:
+    print(f"{one.name}: {'role' if one.role else f'user, {one.secrets} valid secret' + 's' * (one.secrets > 1)}")
+    for role in one.roles:
+        print(f"  role {role}")
+    for text in one.grants:
+        print(f"  {text}")
+    for text in one.grants_of_roles:
+        print(f"  {text} (by a role)")

@@ -1,0 +1,45 @@
+"""The words that a node's configuration is written in: durations, sizes, ports, names, and the base of all its sections. Nothing else."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ledgermq.proto import units
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+
+
+def parse_duration_ms(value: object) -> object:
+    """Milliseconds from `500ms`, `10s`, `2m`, `1h`; a plain number is taken as it is."""
+    if isinstance(value, str):
+        if value.strip().isdigit():
+            return int(value)
+        if (milliseconds := units.duration_ms(value)) is None:
+            raise ValueError(f"expected a duration such as {units.DURATION_FORM}, or a number of milliseconds")
+        return milliseconds
+    return value
+
+
+def parse_size_bytes(value: object) -> object:
+    """Bytes from `64KiB`, `64MiB`, `1GiB`; a plain number is taken as it is."""
+    if isinstance(value, str):
+        if value.strip().isdigit():
+            return int(value)
+        if (size := units.size_bytes(value)) is None:
+            raise ValueError(f"expected a size such as {units.SIZE_FORM}, or a number of bytes")
+        return size
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(parse_duration_ms), Field(ge=0, le=366 * 86_400_000)]
+Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class Section(BaseModel):
+    """What all sections share: immutable, and no key that nobody reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

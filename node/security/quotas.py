@@ -1,0 +1,160 @@
+"""How much each client, user, topic and group may do on this node: rates, calls at once, open Receives.
+
+A rate is a bucket that holds one second's worth and fills steadily. A call is let in while there is anything in its buckets, and then takes
+what it costs, below zero if need be: so a batch larger than a second's worth passes once and is paid for by the time after it, and what a
+Receive costs is known when it is answered. Memory is bounded: a bucket nobody touched for long goes first, and a full one says as much as
+none; counters of calls exist while the calls do. Nothing here is a promise across nodes: each counts what comes to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn
+
+from ledgermq.node import metrics
+from ledgermq.node.security.settings import Quota
+from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.proto.status import Code, Overloaded, fail
+
+BUCKETS_MAX = 65_536
+PRESUMED_MAX = 16_384
+"""Names whose quota is remembered."""
+CALLS_AGAIN_MS = 100
+RECEIVES_AGAIN_MS = 1_000
+_NONE = Quota()
+
+Scope = tuple[str, str]
+"""(kind, name): a client, user, topic or group."""
+
+
+class TooMuch(Overloaded):
+    """TOO_MANY_REQUESTS with the time after which it is worth trying again."""
+
+    def __init__(self, message: str, retry_after_ms: int) -> None:
+        known = fail(Code.TOO_MANY_REQUESTS, message)
+        super().__init__(known.code, message, retryable=known.retryable, at_fault=known.at_fault)
+        self.retry_after_ms = retry_after_ms
+
+
+@dataclass(slots=True)
+class _Bucket:
+    left: float
+    stamp: float
+
+
+class Quotas:
+    """The counters of one node. Belongs to the loop's thread."""
+
+    def __init__(self, settings: QuotaSettings, now: Callable[[], float] = time.monotonic) -> None:
+        self.limit_calls = settings.limit_calls
+        self._each: Mapping[str, Quota] = {
+            "client": settings.client,
+            "user": settings.user,
+            "topic": settings.topic,
+            "group": settings.group,
+        }
+        self._named: Mapping[str, Mapping[str, Quota]] = {
+            "client": {},
+            "user": settings.users,
+            "topic": settings.topics,
+            "group": settings.groups,
+        }
+        self._now = now
+        self._buckets: OrderedDict[tuple[str, str, str], _Bucket] = OrderedDict()
+        self._open: dict[tuple[str, str, str], int] = {}
+        self._found: dict[Scope, Quota] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets) + len(self._open) + len(self._found)
+
+    def enter(self, scopes: list[Scope], *, receive: bool, messages: int, size: int) -> Hold:
+        """Let a call in, or raise TooMuch; then nothing was counted. What it costs now is `messages` and `size` bytes."""
+        limited = [(scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing]
+        what = "receives" if receive else "calls"
+        for scope, quota in limited:
+            most = quota.receives if receive else quota.calls
+            if most and self._open.get((*scope, what), 0) >= most:
+                again = RECEIVES_AGAIN_MS if receive else CALLS_AGAIN_MS
+                self._refuse(scope, "open Receives" if receive else "calls at once", most, again)
+            for rate, per_s in (("messages", quota.messages_per_s), ("bytes", float(quota.bytes_per_s))):
+                if per_s and (left := self._bucket(scope, rate, per_s).left) <= 0:
+                    self._refuse(scope, f"{rate} a second", per_s, int(-left / per_s * 1000) + 1)
+        hold = Hold(self, limited, what)
+        hold.cost(messages, size)
+        for scope, _ in limited:
+            key = (*scope, what)
+            self._open[key] = self._open.get(key, 0) + 1
+        return hold
+
+    def leave(self, limited: list[tuple[Scope, Quota]], what: str) -> None:
+        for scope, _ in limited:
+            key = (*scope, what)
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+    def charge(self, limited: list[tuple[Scope, Quota]], messages: int, size: int) -> None:
+        for scope, quota in limited:
+            if quota.messages_per_s and messages:
+                self._bucket(scope, "messages", quota.messages_per_s).left -= messages
+            if quota.bytes_per_s and size:
+                self._bucket(scope, "bytes", float(quota.bytes_per_s)).left -= size
+
+    def _bucket(self, scope: Scope, rate: str, per_s: float) -> _Bucket:
+        """The bucket, filled up to now."""
+        key, now = (*scope, rate), self._now()
+        # Less than one message a second still lets one through now and then.
+        full = max(per_s, 1.0)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= BUCKETS_MAX:
+                self._buckets.popitem(last=False)
+            bucket = self._buckets[key] = _Bucket(full, now)
+        else:
+            bucket.left = min(full, bucket.left + (now - bucket.stamp) * per_s)
+            bucket.stamp = now
+            self._buckets.move_to_end(key)
+        return bucket
+
+    def _quota(self, scope: Scope) -> Quota:
+        quota = self._found.get(scope)
+        if quota is None:
+            if len(self._found) >= PRESUMED_MAX:
+                self._found.clear()
+            quota = self._found[scope] = self._chosen(*scope)
+        return quota
+
+    def _chosen(self, kind: str, name: str) -> Quota:
+        named = self._named[kind]
+        if name in named:
+            return named[name]
+        fitting = [pattern for pattern in named if pattern.endswith("*") and name.startswith(pattern[:-1])]
+        return named[max(fitting, key=len)] if fitting else self._each.get(kind, _NONE)
+
+    def _refuse(self, scope: Scope, what: str, most: float, again_ms: int) -> NoReturn:
+        kind, name = scope
+        metrics.OVER_QUOTA.labels(kind).inc()
+        raise TooMuch(f"{kind} {name} has reached its quota of {most:g} {what}; try again in {again_ms} ms", again_ms)
+
+
+class Hold:
+    """One call that was let in, until it ends."""
+
+    def __init__(self, quotas: Quotas, limited: list[tuple[Scope, Quota]], what: str) -> None:
+        self._quotas = quotas
+        self._limited = limited
+        self._what = what
+
+    def cost(self, messages: int, size: int) -> None:
+        """What the call turned out to cost."""
+        self._quotas.charge(self._limited, messages, size)
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._quotas.leave(self._limited, self._what)
