@@ -114,6 +114,14 @@ class Delivery(Section):
     gone_grace_ms: Milliseconds = 1_000
     long_poll_max_ms: Annotated[Milliseconds, Field(ge=100)] = 20_000
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 17
+    transaction_check_ms: Annotated[Milliseconds, Field(ge=100)] = 6_000
+    """How long an undecided transaction is left alone before a producer of its topic is asked about it."""
+    transaction_interval_ms: Annotated[Milliseconds, Field(ge=100)] = 30_000
+    transaction_checks: Annotated[int, Field(ge=1, le=1000)] = 15
+    transaction_keep_ms: Annotated[Milliseconds, Field(ge=1_000)] = 72 * 3_600_000
+    """A transaction that no producer could be asked about is dropped after so long: it keeps the log from being trimmed."""
+    transactions_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    """Undecided transactions of a broker group."""
 
     @model_validator(mode="after")
     def _check(self) -> Delivery:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.core.checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
@@ -282,6 +283,14 @@ def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> Lea
         cap_ns=delivery.auto_renew_max_ms * MS,
         gone_ns=delivery.gone_grace_ms * MS,
     )
+    rules = TransactionRules(
+        check_ns=delivery.transaction_check_ms * MS,
+        interval_ns=delivery.transaction_interval_ms * MS,
+        checks_max=delivery.transaction_checks,
+        retry_ns=min(delivery.transaction_interval_ms * MS, CHECK_RETRY_NS),
+        age_max_ms=delivery.transaction_keep_ms,
+        undecided_max=delivery.transactions_max,
+    )
     policy = FlushPolicy(config.flush.of(identity.group))
     room = identity.data_file_bytes - 8
-    return LeaderSettings(times=times, entry_bytes_max=room, policy=policy, preferred=group.preferred_leader)
+    return LeaderSettings(times=times, entry_bytes_max=room, policy=policy, preferred=group.preferred_leader, transactions=rules)

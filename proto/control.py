@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import java_hash
@@ -259,6 +259,29 @@ class ResetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """Half messages, by their offset in the queue they lie in: those that end without becoming visible, and those asked about again.
+
+    A commit has no record: the message that becomes visible is its own mark (format §4.3)."""
+
+    TAG: ClassVar[str] = "transaction"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    ended: tuple[tuple[int, str], ...] = ()
+    """(half offset, how): `rollback`, `checks` (no answer to as many checks as there are), `age`"""
+    checked: tuple[tuple[int, int], ...] = ()
+    """(half offset, the number of the check that is about to be sent)"""
+
+    def encode(self) -> bytes:
+        return _body({"e": self.ended, "c": self.checked})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TransactionRecord:
+        ended = tuple([(offset, how) for offset, how in fields["e"]])
+        return cls(ended, tuple([(offset, checks) for offset, checks in fields["c"]]))
+
+
+@dataclass(frozen=True, slots=True)
 class SealRecord:
     """A majority found the same content in a file of the log that takes no more entries."""
 
@@ -338,12 +361,19 @@ class TrimRecord:
 
 
 ControlRecord = (
-    Membership | TermStart | TopicRecord | GroupRecord | LeaseRecord | AckRecord | ChangeRecord | ResetRecord | SealRecord | TrimRecord
+    Membership
+    | TermStart
+    | TopicRecord
+    | GroupRecord
+    | LeaseRecord
+    | AckRecord
+    | ChangeRecord
+    | ResetRecord
+    | TransactionRecord
+    | SealRecord
+    | TrimRecord
 )
-KINDS: dict[str, type[ControlRecord]] = {
-    kind.TAG: kind
-    for kind in (Membership, TermStart, TopicRecord, GroupRecord, LeaseRecord, AckRecord, ChangeRecord, ResetRecord, SealRecord, TrimRecord)
-}
+KINDS: dict[str, type[ControlRecord]] = {kind.TAG: kind for kind in get_args(ControlRecord)}
 _PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}
 
 

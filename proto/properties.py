@@ -30,6 +30,10 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE = "REAL_QID"
 ORIGIN = "__LMQ.ORIGIN"
 """Of a message made from another one: what that was and where it lay (format §4.3)."""
+TRANSACTION = "TRAN_MSG"
+"""`true` on a half message and on the message it becomes."""
+RECOVERY = "__LMQ.RECOVERY"
+"""Of a half message: after how many milliseconds its producer wants to be asked, if it said so."""
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
 
@@ -51,6 +55,8 @@ class Fields:
     gzip: bool = False
     user: Mapping[str, str] = field(default_factory=dict)
     priority: int | None = None
+    transaction: bool = False
+    """Sent as part of a transaction."""
 
 
 def _named(key: str) -> str:
@@ -93,6 +99,8 @@ def encode(fields: Fields) -> bytes:
         pairs += (ENCODING, _GZIP)
     if fields.priority is not None:
         pairs += (PRIORITY, str(fields.priority))
+    if fields.transaction:
+        pairs += (TRANSACTION, "true")
     for key in sorted(fields.user):
         pairs += (_named(key), fields.user[key])
     return _join(pairs)
@@ -111,6 +119,7 @@ def encode_message(message: pb.Message) -> bytes:
             born_host=system.born_host,
             gzip=system.body_encoding == pb.GZIP,
             priority=system.priority if system.HasField("priority") else None,
+            transaction=system.message_type == pb.TRANSACTION,
             user=message.user_properties,
         )
     )
@@ -165,7 +174,7 @@ def decode(data: bytes | memoryview) -> Fields:
     group, trace, born, encoding = take(MESSAGE_GROUP, None), take(TRACE_CONTEXT, None), take(BORN_HOST, None), take(ENCODING, None)
     priority = _number(stored.get(PRIORITY, ""))
     user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority)
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, stored.get(TRANSACTION) == "true")
 
 
 def _is_ours(name: str) -> bool:
@@ -193,5 +202,8 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
     if fields.priority is not None:
         system.priority = fields.priority
     system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
-    system.message_type = pb.FIFO if fields.message_group is not None else pb.NORMAL
+    if fields.transaction:
+        system.message_type = pb.TRANSACTION
+    else:
+        system.message_type = pb.FIFO if fields.message_group is not None else pb.NORMAL
     return fields

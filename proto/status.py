@@ -235,6 +235,7 @@ REFUSALS: dict[str, Code] = {
     "busy": Code.TOO_MANY_REQUESTS,
     "unknown-topic": Code.TOPIC_NOT_FOUND,
     "too-large": Code.MESSAGE_BODY_TOO_LARGE,
+    "too-many-transactions": Code.TOO_MANY_REQUESTS,
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,
 }

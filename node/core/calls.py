@@ -196,6 +196,77 @@ class ResetDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Append half messages: drafts for their real topics and queues, as in `Produce`, that nobody sees before they are committed.
+    `recovery_ms`: for each, after what time its producer wants to be asked, or None. Answer: `Produced`; its queue offsets are the halves'
+    names, and it is always `durable`."""
+
+    token: Token
+    drafts: Sequence[Draft]
+    recovery_ms: Sequence[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Commit a half message, or roll it back. Topic and message id must be its own. Answer: `Resolved`."""
+
+    token: Token
+    offset: int
+    """Of the half message."""
+    topic: str
+    message_id: str
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`ok`: the transaction has ended as the call wants, by it or before. False: it is not known, or has ended otherwise; a leader that
+    was replaced without knowing says so too, of a half that it never had."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Which half messages are due to be asked about? Those that were asked about often enough are dropped. Answer: `OverdueHalves`."""
+
+    token: Token
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueHalves:
+    """(half offset, stored topic), the longest due first. Each comes again after a while unless a check of it is counted."""
+
+    halves: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountChecks:
+    """These halves are about to be asked about: count it, before it is done. Answer: `ChecksCounted`."""
+
+    token: Token
+    offsets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedHalf:
+    """A half message to be asked about; `checks`: the number of this check."""
+
+    offset: int
+    topic: str
+    checks: int
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksCounted:
+    """Those that are undecided still; the others are not to be asked about."""
+
+    halves: tuple[UndecidedHalf, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """Put the digest that a majority found for a file into the log. Answer: `Kept`."""
 
@@ -342,6 +413,10 @@ Call = (
     | ClientGone
     | Configure
     | Reset
+    | Prepare
+    | Resolve
+    | Overdue
+    | CountChecks
     | Seal
     | Trim
     | Peek
@@ -351,7 +426,21 @@ Call = (
     | Returned
 )
 Result = (
-    Produced | Received | Acked | Changed | Configured | ResetDone | Kept | Peeked | Confirmed | HandedOver | HandingOver | MembersChanged
+    Produced
+    | Received
+    | Acked
+    | Changed
+    | Configured
+    | ResetDone
+    | Resolved
+    | OverdueHalves
+    | ChecksCounted
+    | Kept
+    | Peeked
+    | Confirmed
+    | HandedOver
+    | HandingOver
+    | MembersChanged
 )
 
 
@@ -361,8 +450,8 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended;
-    `detail` says why).
+    `too-large` (fits no log file), `too-many-transactions` (nothing was appended), `transfer-refused` (leadership stays; `detail` says
+    why), `members-refused` (nothing was appended; `detail` says why).
     """
 
     reason: str

@@ -326,6 +326,8 @@ class Group:
             if self.leader.serving:
                 for key, offset in effects.touched:
                     self.leader.clock.touched(turn.now_ns, key, offset)
+                for offset in effects.halves:
+                    self.leader.checks.touched(turn.now_ns, offset)
                 for topic in effects.topics:
                     self.leader.polls.wake_topic(topic)
             turn.done += self.leader.applied(effects.entries)
@@ -384,6 +386,7 @@ class Group:
             "polls_waiting": len(self.leader.polls),
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
+            "undecided": len(self.machine.transactions.halves),
             "log_full": self._log_full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self.writes_refused),

@@ -29,6 +29,7 @@ from ledgermq.node.core.calls import (
     Token,
     Trim,
 )
+from ledgermq.node.core.checks import CheckClock, TransactionRules
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
@@ -38,6 +39,7 @@ from ledgermq.node.core.picker import Picker
 from ledgermq.node.core.plan import Awaited, Plan
 from ledgermq.node.core.planner import Planner
 from ledgermq.node.core.polls import Pair, Polls
+from ledgermq.node.core.resolver import Resolver
 from ledgermq.proto.types import Range
 
 _REMEMBERED_RECEIVES = 1024
@@ -56,6 +58,7 @@ class LeaderSettings:
     """What messages of topics without a durability of their own are acknowledged for."""
     preferred: str | None = None
     """The replica that is to lead whenever it can."""
+    transactions: TransactionRules = field(default_factory=TransactionRules)
 
 
 class Leader:
@@ -69,7 +72,10 @@ class Leader:
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls(settings.lease_grace_ns)
         self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
-        self._planner = Planner(machine, self.clock, self._overlay, self._picker, settings.entry_bytes_max, settings.policy)
+        self.checks = CheckClock(machine.transactions, settings.transactions)
+        room = settings.entry_bytes_max
+        resolver = Resolver(machine, self.checks, self._overlay, room, settings.transactions)
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, resolver, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -85,6 +91,7 @@ class Leader:
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
         self.counters |= dict.fromkeys(("released", "reset"), 0)
+        self.counters |= dict.fromkeys(("halves", "committed", "rolled_back", "checks_counted", "halves_dropped"), 0)
 
     # Leadership
 
@@ -97,6 +104,7 @@ class Leader:
         """The term-start record is applied: applied state covers every earlier term."""
         self.serving = True
         self.clock.lead(now_ns)
+        self.checks.lead(now_ns)
         self.polls.wake_all()
         early, self._inbox = self._inbox, []
         for call in early:
@@ -126,6 +134,7 @@ class Leader:
         self._answered.clear()
         self._overlay.clear()
         self.clock.resign()
+        self.checks.resign()
         self._picker.forget()
         return done
 

@@ -19,10 +19,11 @@ from ledgermq.node.core.members import export_members, members_of, restore_membe
 from ledgermq.node.core.origins import Mark, marks
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.retained import Retained, Trimmed
+from ledgermq.node.core.transactions import HALF_QUEUE, ORIGIN_KIND, NewHalf, Transactions, half_of
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
-from ledgermq.proto.layout import Columns, decode_record, java_hash, record_columns
-from ledgermq.proto.names import CONTROL_TOPICS, stored_name
+from ledgermq.proto.layout import Columns, Record, decode_record, java_hash, record_columns
+from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, stored_name
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
@@ -34,6 +35,10 @@ SNAPSHOTS_READ = frozenset({2, SNAPSHOT_VERSION})
 _HEADER = 48
 _STORE_MS = slice(104, 112)
 _STORE_MS_IN_RECORD = slice(104 - _HEADER, 112 - _HEADER)
+
+
+_Special = control.ControlRecord | Mark | NewHalf
+"""What an entry says besides being a message."""
 
 
 class Queues(Protocol):
@@ -78,6 +83,8 @@ class Effects:
     """Client topics with new messages, another configuration or a consumer group that was reset."""
     touched: Touched
     """Rows of the delivery state that may have changed."""
+    halves: list[int]
+    """Half messages that came, were asked about, or ended."""
 
 
 @dataclass(slots=True)
@@ -91,14 +98,12 @@ class _Topic:
 class Machine:
     """Topics, consumer groups, delivery and the dispatch of messages, at one applied index."""
 
-    def __init__(
-        self, queues: Queues, read_record: Callable[[int, int], bytes], index_at: Callable[[int], int] | None = None
-    ) -> None:
+    def __init__(self, queues: Queues, read_record: Callable[[int, int], bytes], index_at: Callable[[int], int] | None = None) -> None:
         """`index_at`: the index of the entry whose record lies at a place that a consume queue names; only a leader asks."""
         self._queues = queues
         self._read_record = read_record
         self._index_at = index_at
-        self._marks: dict[str, Callable[[int, Mark, Effects], None]] = {"dlq": self._apply_dead_letter}
+        self._marks: dict[str, Callable[[int, Mark, Effects], None]] = {"dlq": self._apply_dead_letter, ORIGIN_KIND: self._apply_commit}
         """What a message made from another one does besides being there, by kind."""
         self._topics: dict[str, _Topic] = {}
         self._ends: dict[str, tuple[int, ...]] = {}
@@ -107,6 +112,7 @@ class Machine:
         self.groups: dict[str, GroupConfig] = {}
         """Consumer groups with a record. Never changed, only replaced."""
         self.delivery = Delivery(self.begin)
+        self.transactions = Transactions()
         self.retained = Retained()
         """Begin, seals and trims of the log."""
         self.members: GroupMembers | None = None
@@ -121,6 +127,7 @@ class Machine:
         """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
         self._touched: Touched = []
         """What applying the range at hand touched so far: it may take several attempts, and rows that are gone are found only once."""
+        self._halves: list[int] = []
 
     # Reading
 
@@ -173,6 +180,11 @@ class Machine:
         """The index of the entry whose message record lies there."""
         assert self._index_at is not None, "this copy of the state makes no messages from others"
         return self._index_at(physical_offset)
+
+    def half_record(self, offset: int) -> bytes:
+        """The record of an undecided half message."""
+        positions, sizes, _ = self.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
+        return self.record(int(positions[0]), int(sizes[0]))
 
     def tag(self, record: bytes) -> str:
         """The exact tag of a record, empty without one."""
@@ -262,8 +274,8 @@ class Machine:
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
-        records: list[tuple[int, control.ControlRecord | Mark]] = [*_control_records(entries, columns)]
-        marked = [*marks(entries, columns, self._marks)]
+        records: list[tuple[int, _Special]] = [*_control_records(entries, columns)]
+        marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
         if marked:
             records = sorted([*records, *marked], key=lambda item: item[0])
         later = [at for at, record in records if isinstance(record, control.TopicRecord | control.TrimRecord) and at > 0]
@@ -272,20 +284,27 @@ class Machine:
             columns = record_columns(entries)
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
-        effects = Effects(entries, dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS), self._touched)
+        topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
+        effects = Effects(entries, topics, self._touched, self._halves)
         if records and records[0][0] == 0:
-            if isinstance(records[0][1], control.TopicRecord):
-                self._apply_topic(records.pop(0)[1], effects)
-            elif isinstance(records[0][1], control.TrimRecord):
-                self._apply_trim(entries.first_index, _store_ms(entries, 0), records.pop(0)[1], effects)
+            first = records[0][1]
+            if isinstance(first, control.TopicRecord):
+                self._apply_topic(first, effects)
+                del records[0]
+            elif isinstance(first, control.TrimRecord):
+                self._apply_trim(entries.first_index, _store_ms(entries, 0), first, effects)
+                del records[0]
         self._queues.append(columns)
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for at, record in records:
             if isinstance(record, Mark):
                 self._marks[record.kind](entries.first_index + at, record, effects)
+            elif isinstance(record, NewHalf):
+                self.transactions.apply_half(record.offset, record.half)
+                effects.halves.append(record.offset)
             else:
-                self._apply_control(entries.first_index + at, _store_ms(entries, at), record, effects)
+                self._apply_control(entries.first_index + at, record, effects)
         self._advance(entries)
         return effects
 
@@ -297,8 +316,9 @@ class Machine:
         self.store_ms = last_store_ms(entries)
         self.settled = True
         self._touched = []
+        self._halves = []
 
-    def _apply_control(self, index: int, store_ms: int, record: control.ControlRecord, effects: Effects) -> None:
+    def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery
         if isinstance(record, control.LeaseRecord):
             touched = delivery.apply_lease(
@@ -314,6 +334,9 @@ class Machine:
             effects.topics[record.topic] = None
         elif isinstance(record, control.GroupRecord):
             touched = self._apply_group(record)
+        elif isinstance(record, control.TransactionRecord):
+            effects.halves.extend(self.transactions.apply_record(record))
+            return
         elif isinstance(record, control.SealRecord):
             self.retained.apply_seal(record)
             return
@@ -331,12 +354,18 @@ class Machine:
         group, topic, queue, offset, lease = mark.fields
         effects.touched.extend(self.delivery.apply_ack([(group, topic, int(queue), (int(offset),), (int(lease),))]))
 
-    def _apply_trim(self, index: int, store_ms: int, record: control.ControlRecord | Mark, effects: Effects) -> None:
+    def _apply_commit(self, index: int, mark: Mark, effects: Effects) -> None:
+        """The copy is in its topic: the half message it was made from is done."""
+        (offset,) = map(int, mark.fields)
+        if self.transactions.apply_commit(offset):
+            effects.halves.append(offset)
+
+    def _apply_trim(self, index: int, store_ms: int, record: control.TrimRecord, effects: Effects) -> None:
         """What lies before the new begin is consumed for everybody. Applied twice (a full disk interrupted it), it is as if once."""
-        assert isinstance(record, control.TrimRecord), record
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, store_ms, record)
         effects.touched.extend(self.delivery.raise_cursors())
+        effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
 
     def _apply_group(self, record: control.GroupRecord) -> Touched:
         groups = dict(self.groups)
@@ -349,22 +378,25 @@ class Machine:
         self.groups = groups
         return touched
 
-    def _apply_topic(self, record: control.ControlRecord | Mark, effects: Effects) -> None:
-        assert isinstance(record, control.TopicRecord), record
+    def _apply_topic(self, record: control.TopicRecord, effects: Effects) -> None:
         stored, config = record.stored, record.config
         known = self._topics.get(stored)
         effects.topics[stored] = None
         if record.deleted:
             self._topics.pop(stored, None)
-            effects.touched.extend(self.delivery.forget_topic(stored))
+            self._forget_topic(stored, effects)
         else:
             if known is None or known.config.incarnation != config.incarnation:
-                effects.touched.extend(self.delivery.forget_topic(stored))
+                self._forget_topic(stored, effects)
                 known = self._topics[stored] = _Topic(config)
             known.config = config
             # Queue offsets go on for ever; a queue begins, for this incarnation, where it ends now.
             known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
+
+    def _forget_topic(self, stored: str, effects: Effects) -> None:
+        effects.touched.extend(self.delivery.forget_topic(stored))
+        effects.halves.extend(self.transactions.forget_topic(stored))
 
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
         """(topic, queue, last queue offset) of every queue in a range that is not applied."""
@@ -391,6 +423,7 @@ class Machine:
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
             "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
+            "transactions": self.transactions.export(),
             "retained": self.retained.export(),
         }
 
@@ -402,6 +435,7 @@ class Machine:
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
         self.delivery.restore(exported["delivery"])
+        self.transactions.restore(exported.get("transactions", {}))
         self.retained.restore(exported["retained"])
         self.applied_index = exported["applied_index"]
         self.applied_term = exported["applied_term"]
@@ -425,9 +459,22 @@ def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, co
     if not numbers:
         return
     for at in np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist():
-        begin = int(entries.starts[at])
-        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
+        record = _record_at(entries, at)
         yield at, control.decode(parse(record.properties).get("TAGS", ""), record.body)
+
+
+def _half_messages(entries: Range, columns: Columns) -> Iterator[tuple[int, NewHalf]]:
+    """(place in the range, what is remembered of it) of every half message, in order."""
+    if HALF_TOPIC not in columns.topics:
+        return
+    for at in np.flatnonzero(columns.topic_of == columns.topics.index(HALF_TOPIC)).tolist():
+        record = _record_at(entries, at)
+        yield at, NewHalf(record.queue_offset, half_of(entries.first_index + at, record.store_ms, parse(record.properties)))
+
+
+def _record_at(entries: Range, at: int) -> Record:
+    begin = int(entries.starts[at])
+    return decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
 
 
 def _export_topic(topic: _Topic) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """The plan of one turn: drafts of one batch, in the order in which their entries will stand in the log, and what they answer.
 
-Only bookkeeping lives here. Acknowledgements and changes of one turn share one record each: a place in the batch is reserved when the
-first one comes, so every lease number (the index of the entry that carries it) is known while planning.
+Only bookkeeping lives here. Acknowledgements, changes and ends of transactions of one turn share one record each: a place in the batch is
+reserved when the first one comes, so every lease number (the index of the entry that carries it) is known while planning.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledgermq.node.core.calls import Call, Done, Lease, Produce, Refused, Result, Token
+from ledgermq.node.core.calls import Call, Done, Lease, Prepare, Produce, Refused, Result, Token
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.polls import Pair, Poll
@@ -43,8 +43,8 @@ class Plan:
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""
-    produced: list[tuple[Produce, int, Durability]] = field(default_factory=list)
-    """Produce calls with the place of their first draft and what their acknowledgement waits for."""
+    produced: list[tuple[Produce | Prepare, int, Durability]] = field(default_factory=list)
+    """Produce and Prepare calls with the place of their first draft and what their acknowledgement waits for."""
     memory_drafts: int = 0
     """How many drafts belong to calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result]] = field(default_factory=list)
@@ -55,6 +55,12 @@ class Plan:
     """Receives for a topic which is not in force."""
     acks: dict[tuple[str, str, int], AckEntry] = field(default_factory=dict)
     changes: list[tuple[str, str, int, int, int, int, str]] = field(default_factory=list)
+    ended: list[tuple[int, str]] = field(default_factory=list)
+    """Half messages that end without becoming visible, and how."""
+    checked: list[tuple[int, int]] = field(default_factory=list)
+    """Half messages that are asked about, and the number of the check."""
+    halves: int = 0
+    """How many half messages are among the drafts."""
     deferred: list[Call] = field(default_factory=list)
     """Calls that must wait until an entry already in the log is applied."""
     releases: dict[tuple[QueueKey, int], int] = field(default_factory=dict)
@@ -66,6 +72,7 @@ class Plan:
     """Roughly how many bytes the calls so far put into the log."""
     ack_place: int = -1
     change_place: int = -1
+    transaction_place: int = -1
 
     @property
     def next_index(self) -> int:
@@ -96,6 +103,13 @@ class Plan:
             self.change_place = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + self.change_place
+
+    def transaction_index(self) -> int:
+        """Index of this turn's transaction record; reserves its place."""
+        if self.transaction_place < 0:
+            self.transaction_place = len(self.drafts)
+            self.drafts.append(None)
+        return self.first_index + self.transaction_place
 
     def add_ack(self, key: tuple[str, str, int], offset: int, lease: int) -> None:
         offsets, leases = self.acks.setdefault(key, ([], []))

@@ -16,13 +16,17 @@ from ledgermq.node.core.calls import (
     Changed,
     Configure,
     Configured,
+    CountChecks,
     Done,
     Handle,
     Kept,
     Lease,
+    Overdue,
+    Prepare,
     Produce,
     Reset,
     ResetDone,
+    Resolve,
     Seal,
     Trim,
 )
@@ -34,6 +38,7 @@ from ledgermq.node.core.overlay import RETAINED, Overlay, group_name, reset_name
 from ledgermq.node.core.picker import Pick, Picker
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Pair, Poll, Polls
+from ledgermq.node.core.resolver import Resolver
 from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
 from ledgermq.proto.names import stored_name
@@ -50,12 +55,20 @@ class Planner:
     """The one writer's rules. Keeps nothing; what it decides is in the plan and in the overlay."""
 
     def __init__(
-        self, machine: Machine, clock: LeaseClock, overlay: Overlay, picker: Picker, entry_bytes_max: int, policy: FlushPolicy
+        self,
+        machine: Machine,
+        clock: LeaseClock,
+        overlay: Overlay,
+        picker: Picker,
+        resolver: Resolver,
+        entry_bytes_max: int,
+        policy: FlushPolicy,
     ) -> None:
         self._machine = machine
         self._clock = clock
         self._overlay = overlay
         self._picker = picker
+        self._resolver = resolver
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
@@ -72,6 +85,8 @@ class Planner:
                 self._ack(plan, call)
             elif isinstance(call, Change):
                 self._change(plan, call)
+            elif isinstance(call, Prepare | Resolve | Overdue | CountChecks):
+                self._resolver.take(plan, call)
             elif isinstance(call, Configure):
                 self._configure(plan, call)
             elif isinstance(call, Reset):
@@ -90,6 +105,9 @@ class Planner:
             plan.drafts[plan.ack_place] = control.draft(control.AckRecord(acks), plan.now_ms)
         if plan.change_place >= 0:
             plan.drafts[plan.change_place] = control.draft(control.ChangeRecord(tuple(plan.changes)), plan.now_ms)
+        if plan.transaction_place >= 0:
+            record = control.TransactionRecord(tuple(plan.ended), tuple(plan.checked))
+            plan.drafts[plan.transaction_place] = control.draft(record, plan.now_ms)
         return plan
 
     def _produce(self, plan: Plan, call: Produce) -> None:

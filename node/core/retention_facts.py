@@ -1,7 +1,7 @@
 """Where the decision about retention gets its facts from: the log's files, and what of a replica's state pins them.
 
 Everything here only reads, in steps that are small enough for the thread that owns the group: boundaries of a sealed file are found by
-bisection once and remembered. A further kind of pin (pending timers, half messages) is one more function here and one line in the caller.
+bisection once and remembered. A further kind of pin is one more function here and one line in the caller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Protocol
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.retention import FOLLOWER, LogFile, Pin
+from ledgermq.node.core.transactions import HALF_QUEUE
+from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.types import PeerProgress, Range
 
 LOOKS_A_STEP = 32
@@ -119,6 +121,17 @@ def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
     return Pin(
         "snapshot", book.pos_after(snapshot_index), f"the older snapshot of replica {node} covers the log up to entry {snapshot_index}"
     )
+
+
+def half_pin(machine: Machine) -> Iterator[Pin]:
+    """The first half message that is undecided: its commit would copy it."""
+    halves = machine.transactions.halves
+    offset = next(iter(halves), None)
+    if offset is not None:
+        half = halves[offset]
+        positions, _, _ = machine.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
+        what = f"the transaction of half message {offset} (entry {half.index}) for topic {half.topic} is undecided"
+        yield Pin("transaction", int(positions[0]), f"{what} after {half.checks} checks, as are {len(halves) - 1} more")
 
 
 def consumed_queues(machine: Machine) -> list[QueueKey]:

@@ -67,6 +67,11 @@ RECORDS = st.one_of(
     ),
     st.builds(control.ChangeRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT), max_size=2).map(tuple)),
     st.builds(control.ResetRecord, TEXT, TEXT, st.lists(st.tuples(NUMBER, NUMBER), max_size=3).map(tuple)),
+    st.builds(
+        control.TransactionRecord,
+        st.lists(st.tuples(NUMBER, TEXT), max_size=2).map(tuple),
+        st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),
+    ),
 )
 
 EXACT: list[tuple[control.ControlRecord, str]] = [
@@ -90,6 +95,7 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         control.LeaseRecord("g", "ns@t", "c", None, ((0, (5, 6), (1, 2)),), ((1, 3, 9),), ((2, (4,)),)),
         '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
     ),
+    (control.TransactionRecord(((4, "rollback"), (7, "age")), ((5, 2),)), '{"v":1,"e":[[4,"rollback"],[7,"age"]],"c":[[5,2]]}'),
     (
         control.SealRecord(1024, 7, 9, 1900, "ab", ("n1", "n3")),
         '{"v":1,"base":1024,"first":7,"last":9,"end":1900,"sha256":"ab","replicas":["n1","n3"]}',
