@@ -404,7 +404,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 
 def _consumers_of(group: Any) -> set[str]:
-    return {name for name, _, _ in group.machine.delivery.queues}
+    return {name for name, _, _ in group.machine.delivery.queues} | {name for name, _ in group.machine.offsets.pairs()}
 
 
 def _reader(stored: str, queue: int) -> Callable[[Any], int]:

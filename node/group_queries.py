@@ -383,7 +383,8 @@ def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:
 def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> list[admin_pb2.ConsumptionState]:
     delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
     states = []
-    for name in sorted({group for group, topic, _ in delivery.queues if topic == wanted.topic}):
+    leasing = {group for group, topic, _ in delivery.queues if topic == wanted.topic}
+    for name in sorted(leasing | {group for group, topic in hosted.machine.offsets.pairs() if topic == wanted.topic}):
         key = (name, wanted.topic, wanted.queue)
         row = delivery.row(key, wanted.offset)
         state = admin_pb2.ConsumptionState(group=name_of(name))
@@ -391,7 +392,7 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
             state.state = "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
             state.attempt, state.client = row.attempt, client_of(row.client)
         else:
-            state.state = "acknowledged" if wanted.offset < delivery.cursor(key) else "not delivered yet"
+            state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
         states.append(state)
     return states
 
@@ -399,19 +400,25 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
 def _progress(machine: Any, broker_group: str, group: str, topics: Sequence[str], now_ms: int) -> list[admin_pb2.TopicLag]:
     delivery = machine.delivery
     lags = []
-    for topic in topics or sorted({topic for name, topic, _ in delivery.queues if name == group}):
+    for topic in topics or _topics_of(machine, group):
         config = machine.topics.get(topic)
         lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
         for queue in range(0 if config is None else config.queues):
             key = (group, topic, queue)
             # Below where the queue begins now nothing waits any more, whatever the group had read.
-            cursor, end = max(delivery.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
+            cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
             rows = delivery.queues[key].rows if key in delivery.queues else ()
             one = lag.queues.add(broker_group=broker_group, group_queue=queue, cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
             if cursor < end:
                 one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, cursor))
         lags.append(lag)
     return lags
+
+
+def _topics_of(machine: Any, group: str) -> list[str]:
+    """Stored names of the topics that a consumer group has read from."""
+    leased = {topic for name, topic, _ in machine.delivery.queues if name == group}
+    return sorted(leased | {topic for name, topic in machine.offsets.pairs() if name == group})
 
 
 def name_of(stored: str) -> admin_pb2.Name:

@@ -282,6 +282,23 @@ class TransactionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """Offsets that consumer groups committed: (group, stored topic, queue, the next offset to be read), in order."""
+
+    TAG: ClassVar[str] = "offset"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+    def encode(self) -> bytes:
+        return _body({"a": self.offsets})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> OffsetRecord:
+        return cls(tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields["a"]]))
+
+
+@dataclass(frozen=True, slots=True)
 class SealRecord:
     """A majority found the same content in a file of the log that takes no more entries."""
 
@@ -370,6 +387,7 @@ ControlRecord = (
     | ChangeRecord
     | ResetRecord
     | TransactionRecord
+    | OffsetRecord
     | SealRecord
     | TrimRecord
 )

@@ -96,8 +96,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class CancelReceive:
-    """The caller of a Receive is gone. A lease already committed for it is made visible again at once. No answer to this; the Receive
-    itself is answered with an empty `Received`."""
+    """The caller of a Receive or a Pull is gone. A lease already committed for it is made visible again at once. No answer to this; the
+    call itself is answered with an empty result."""
 
     receive: Token
 
@@ -267,6 +267,23 @@ class ChecksCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitOffset:
+    """Remember that a consumer group goes on at `offset` of a queue. Answer: `OffsetCommitted` once it is applied; refused with
+    `illegal-offset` when the queue does not reach that far."""
+
+    token: Token
+    group: str
+    topic: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """Put the digest that a majority found for a file into the log. Answer: `Kept`."""
 
@@ -392,6 +409,61 @@ class Peeked:
 
 
 @dataclass(frozen=True, slots=True)
+class Pull:
+    """Committed messages of one queue from `offset` on without a lease, those that the filter wants; waits for one until `deadline_ns`.
+    It misses nothing that was acknowledged before the call. Answer: `Pulled`; refused with `illegal-offset` outside of what the queue
+    holds."""
+
+    token: Token
+    topic: str
+    queue: int
+    offset: int
+    filter: TagFilter
+    max_messages: int
+    max_bytes: int
+    """At least one message comes, however long it is."""
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """`offsets` and `records` are columns. `next_offset` lies behind the last message looked at, also when none was wanted."""
+
+    offsets: tuple[int, ...]
+    records: tuple[bytes, ...]
+    next_offset: int
+    end_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffset:
+    """What a consumer group committed for a queue, as of everything acknowledged before the call. Answer: `OffsetRead`."""
+
+    token: Token
+    group: str
+    topic: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindOffset:
+    """Where a queue begins, where it ends (`end`), or its first message stored at or after `store_ms`. Answer: `OffsetRead`."""
+
+    token: Token
+    topic: str
+    queue: int
+    end: bool = False
+    store_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRead:
+    """None: the group never committed one."""
+
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Confirm:
     """Make sure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
 
@@ -417,9 +489,13 @@ Call = (
     | Resolve
     | Overdue
     | CountChecks
+    | CommitOffset
     | Seal
     | Trim
     | Peek
+    | Pull
+    | ReadOffset
+    | FindOffset
     | HandOver
     | Confirm
     | ChangeMembers
@@ -435,8 +511,11 @@ Result = (
     | Resolved
     | OverdueHalves
     | ChecksCounted
+    | OffsetCommitted
     | Kept
     | Peeked
+    | Pulled
+    | OffsetRead
     | Confirmed
     | HandedOver
     | HandingOver
@@ -450,8 +529,8 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `too-many-transactions` (nothing was appended), `transfer-refused` (leadership stays; `detail` says
-    why), `members-refused` (nothing was appended; `detail` says why).
+    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions` (nothing was appended),
+    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
     """
 
     reason: str

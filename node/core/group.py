@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, ChangeMembers, Confirm, Done, GroupView, HandOver, MembersChanged, Peek, Returned
+from ledgermq.node.core.calls import Call, CancelReceive, ChangeMembers, Done, GroupView, HandOver, MembersChanged, Returned
 from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import Leader, LeaderSettings
@@ -21,7 +21,7 @@ from ledgermq.node.core.memberships import Memberships
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.core.ranges import cut
-from ledgermq.node.core.reads import Reads
+from ledgermq.node.core.reads import Read, Reads
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
@@ -153,7 +153,7 @@ class Group:
 
     def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
         for call in calls:
-            if isinstance(call, Peek | Confirm):
+            if isinstance(call, Read):
                 turn.done += self._reads.take(call, serving=self.leader.serving)
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
@@ -161,7 +161,9 @@ class Group:
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
             elif isinstance(call, Returned):
                 self.memberships.told(call)
-        others = [call for call in calls if not isinstance(call, Peek | Confirm | HandOver | ChangeMembers | Returned)]
+            elif isinstance(call, CancelReceive):
+                turn.done += self._reads.pulls.cancel(call.receive)
+        others = [call for call in calls if not isinstance(call, Read | HandOver | ChangeMembers | Returned)]
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _take_output(self, turn: _Turn) -> None:
@@ -323,6 +325,7 @@ class Group:
                 break
             applied = turn.changed = True
             turn.applied_bytes += len(effects.entries.data)
+            self._reads.pulls.wake(effects.topics)
             if self.leader.serving:
                 for key, offset in effects.touched:
                     self.leader.clock.touched(turn.now_ns, key, offset)
@@ -338,7 +341,8 @@ class Group:
     # What outsiders see
 
     def _finish(self, turn: _Turn) -> TurnOutput:
-        turn.done += self.leader.due(turn.now_ns)
+        turn.done += self.leader.due(turn.now_ns) + self._reads.pulls.due(turn.now_ns)
+        turn.wake(self._reads.pulls.wake_at_ns(turn.now_ns))
         if self.leader.serving:
             self._handovers.prefer(turn.now_ns)
         turn.done += self._handovers.look(turn.now_ns)
@@ -384,6 +388,7 @@ class Group:
         return {
             **self.leader.counters,
             "polls_waiting": len(self.leader.polls),
+            "pulls_waiting": len(self._reads.pulls),
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
             "undecided": len(self.machine.transactions.halves),

@@ -90,7 +90,7 @@ class Leader:
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
-        self.counters |= dict.fromkeys(("released", "reset"), 0)
+        self.counters |= dict.fromkeys(("released", "reset", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("halves", "committed", "rolled_back", "checks_counted", "halves_dropped"), 0)
 
     # Leadership

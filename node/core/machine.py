@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ledgermq.node.core.calls import Configure, GroupMembers, Peek, Peeked, Refused
-from ledgermq.node.core.delivery import Delivery, Touched
+from ledgermq.node.core.calls import Configure, FindOffset, GroupMembers, OffsetRead, Peek, Peeked, ReadOffset, Refused
+from ledgermq.node.core.delivery import Delivery, QueueKey, Touched
 from ledgermq.node.core.members import export_members, members_of, restore_members
+from ledgermq.node.core.offsets import Offsets
 from ledgermq.node.core.origins import Mark, marks
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.retained import Retained, Trimmed
@@ -113,6 +114,8 @@ class Machine:
         """Consumer groups with a record. Never changed, only replaced."""
         self.delivery = Delivery(self.begin)
         self.transactions = Transactions()
+        self.offsets = Offsets()
+        """What consumer groups committed."""
         self.retained = Retained()
         """Begin, seals and trims of the log."""
         self.members: GroupMembers | None = None
@@ -204,10 +207,31 @@ class Machine:
         config = self.groups.get(group)
         return GroupConfig("", group).max_attempts if config is None else config.max_attempts
 
+    def queues_of(self, topic: str) -> int:
+        """How many queues a topic has here; 0: it is not in force."""
+        config = self.topics.get(topic)
+        return 0 if config is None else config.queues
+
+    def read_offset(self, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
+        """What a group committed, brought into what the queue still holds; or where a queue begins, ends, or was at a time."""
+        topic, queue = call.topic, call.queue
+        if not 0 <= queue < self.queues_of(topic):
+            return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
+        if isinstance(call, ReadOffset):
+            committed = self.offsets.get((call.group, topic, queue))
+            return OffsetRead(None if committed is None else max(committed, self.begin(topic, queue)))
+        if call.store_ms is not None:
+            return OffsetRead(self.offset_at(topic, queue, call.store_ms))
+        return OffsetRead(self.end(topic, queue) if call.end else self.begin(topic, queue))
+
+    def cursor(self, key: QueueKey) -> int:
+        """How far a consumer group is in a queue, whichever way it reads: the next offset never leased, or the one it committed. Of a group
+        that does both the further one, as of a queue that it commits in and has never leased from."""
+        return max(self.delivery.cursor(key), self.offsets.get(key) or 0)
+
     def peek(self, call: Peek) -> Peeked | Refused:
         """Messages of one queue, without a lease."""
-        config = self.topics.get(call.topic)
-        if config is None or not 0 <= call.queue < config.queues:
+        if not 0 <= call.queue < self.queues_of(call.topic):
             return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
         begin, end = self.begin(call.topic, call.queue), self.end(call.topic, call.queue)
         first = min(max(call.offset, begin), end)
@@ -330,8 +354,12 @@ class Machine:
             touched = delivery.apply_change(index, record.changes)
         elif isinstance(record, control.ResetRecord):
             touched = delivery.apply_reset(record.group, record.topic, record.queues)
+            self.offsets.apply_reset(record.group, record.topic, record.queues)
             # Whoever waits for messages of this topic may find some again.
             effects.topics[record.topic] = None
+        elif isinstance(record, control.OffsetRecord):
+            self.offsets.apply(row for row in record.offsets if row[2] < self.queues_of(row[1]))
+            return
         elif isinstance(record, control.GroupRecord):
             touched = self._apply_group(record)
         elif isinstance(record, control.TransactionRecord):
@@ -373,6 +401,7 @@ class Machine:
         if record.deleted:
             groups.pop(record.stored, None)
             touched = self.delivery.forget_group(record.stored)
+            self.offsets.forget_group(record.stored)
         else:
             groups[record.stored] = record.config
         self.groups = groups
@@ -397,6 +426,7 @@ class Machine:
     def _forget_topic(self, stored: str, effects: Effects) -> None:
         effects.touched.extend(self.delivery.forget_topic(stored))
         effects.halves.extend(self.transactions.forget_topic(stored))
+        self.offsets.forget_topic(stored)
 
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
         """(topic, queue, last queue offset) of every queue in a range that is not applied."""
@@ -424,6 +454,7 @@ class Machine:
             "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
             "transactions": self.transactions.export(),
+            "offsets": self.offsets.export(),
             "retained": self.retained.export(),
         }
 
@@ -436,6 +467,7 @@ class Machine:
         self._ends = {}
         self.delivery.restore(exported["delivery"])
         self.transactions.restore(exported.get("transactions", {}))
+        self.offsets.restore(exported.get("offsets", {}))
         self.retained.restore(exported["retained"])
         self.applied_index = exported["applied_index"]
         self.applied_term = exported["applied_term"]

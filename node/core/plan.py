@@ -73,6 +73,9 @@ class Plan:
     ack_place: int = -1
     change_place: int = -1
     transaction_place: int = -1
+    offsets: dict[QueueKey, int] = field(default_factory=dict)
+    """What consumer groups commit in this turn."""
+    offset_place: int = -1
 
     @property
     def next_index(self) -> int:
@@ -110,6 +113,13 @@ class Plan:
             self.transaction_place = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + self.transaction_place
+
+    def offset_index(self) -> int:
+        """Index of this turn's offset record; reserves its place."""
+        if self.offset_place < 0:
+            self.offset_place = len(self.drafts)
+            self.drafts.append(None)
+        return self.first_index + self.offset_place
 
     def add_ack(self, key: tuple[str, str, int], offset: int, lease: int) -> None:
         offsets, leases = self.acks.setdefault(key, ([], []))

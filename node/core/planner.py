@@ -14,6 +14,7 @@ from ledgermq.node.core.calls import (
     Call,
     Change,
     Changed,
+    CommitOffset,
     Configure,
     Configured,
     CountChecks,
@@ -21,6 +22,7 @@ from ledgermq.node.core.calls import (
     Handle,
     Kept,
     Lease,
+    OffsetCommitted,
     Overdue,
     Prepare,
     Produce,
@@ -91,6 +93,8 @@ class Planner:
                 self._configure(plan, call)
             elif isinstance(call, Reset):
                 self._reset(plan, call)
+            elif isinstance(call, CommitOffset):
+                self._commit_offset(plan, call)
             elif isinstance(call, Seal | Trim):
                 self._retain(plan, call)
         for (key, offset), lease in releases.items():
@@ -108,6 +112,9 @@ class Planner:
         if plan.transaction_place >= 0:
             record = control.TransactionRecord(tuple(plan.ended), tuple(plan.checked))
             plan.drafts[plan.transaction_place] = control.draft(record, plan.now_ms)
+        if plan.offset_place >= 0:
+            offsets = tuple([(*key, offset) for key, offset in plan.offsets.items()])
+            plan.drafts[plan.offset_place] = control.draft(control.OffsetRecord(offsets), plan.now_ms)
         return plan
 
     def _produce(self, plan: Plan, call: Produce) -> None:
@@ -240,6 +247,24 @@ class Planner:
         self._overlay.mark_name(index, reset_pair_name(call.group, call.topic))
         plan.awaited.append((index, call.token, ResetDone(queues)))
         plan.count("reset", len(queues))
+
+    def _commit_offset(self, plan: Plan, call: CommitOffset) -> None:
+        """Whoever pulled a message saw it applied, so the applied end bounds what can be committed. A reset in the same turn counts by its
+        place: this turn's offsets share one record, so behind a reset they wait for the next one."""
+        key = (call.group, call.topic, call.queue)
+        if not 0 <= call.queue < self._machine.queues_of(call.topic):
+            plan.refuse(call.token, "unknown-topic", f"queue {call.queue} of topic {call.topic}")
+        elif not 0 <= call.offset <= (end := self._machine.end(call.topic, call.queue)):
+            plan.refuse(call.token, "illegal-offset", f"queue {call.queue} of topic {call.topic} ends at offset {end}, not {call.offset}")
+        elif any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), reset_name(key))):
+            plan.deferred.append(call)
+        else:
+            plan.rows += 1
+            # Of several in one turn the last one counts, in its place.
+            plan.offsets.pop(key, None)
+            plan.offsets[key] = call.offset
+            plan.awaited.append((plan.offset_index(), call.token, OffsetCommitted()))
+            plan.count("offsets_committed")
 
     def _retain(self, plan: Plan, call: Seal | Trim) -> None:
         """A seal or a trim that says nothing new proposes nothing; one behind another that is not applied yet waits for it."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledgermq.node.core.calls import Confirm, Confirmed, Done, Peek, Refused
+from ledgermq.node.core.calls import Confirm, Confirmed, Done, FindOffset, Peek, Pull, ReadOffset, Refused
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import Replicator
+from ledgermq.node.core.pulls import Pulls
 
-Read = Peek | Confirm
+Read = Peek | Pull | ReadOffset | FindOffset | Confirm
 
 
 class Reads:
@@ -24,6 +25,8 @@ class Reads:
     def __init__(self, replicator: Replicator, machine: Machine) -> None:
         self._replicator = replicator
         self._machine = machine
+        self.pulls = Pulls(machine)
+        """Pulls whose index is applied: they go on waiting, for messages."""
         self._fresh: list[Read] = []
         """Came in this turn, and have no index yet."""
         self._asked: dict[int, list[Read]] = {}
@@ -72,11 +75,21 @@ class Reads:
         ready = [call for index, call in self._indexed if index <= applied_index]
         if ready:
             self._indexed = [(index, call) for index, call in self._indexed if index > applied_index]
-        return [Done(call.token, self._machine.peek(call) if isinstance(call, Peek) else Confirmed(applied_index)) for call in ready]
+        done: list[Done] = []
+        for call in ready:
+            if isinstance(call, Pull):
+                self.pulls.take(call)
+            elif isinstance(call, Peek):
+                done.append(Done(call.token, self._machine.peek(call)))
+            elif isinstance(call, Confirm):
+                done.append(Done(call.token, Confirmed(applied_index)))
+            else:
+                done.append(Done(call.token, self._machine.read_offset(call)))
+        return done + self.pulls.serve()
 
     def resign(self) -> list[Done]:
         """Leadership is lost: nothing was read yet, so every caller may ask the next leader."""
-        return self._refuse_all(self._not_leader())
+        return self._refuse_all(self._not_leader()) + self.pulls.resign(self._not_leader())
 
     def stalled(self) -> list[Done]:
         """Nothing more is applied before the disk has room again: nobody waits for that."""

@@ -136,7 +136,8 @@ def half_pin(machine: Machine) -> Iterator[Pin]:
 
 def consumed_queues(machine: Machine) -> list[QueueKey]:
     """Every queue of every topic that a configured consumer group ever read from: it will come to the others."""
-    pairs = {(group, topic) for group, topic, _ in machine.delivery.queues if group in machine.groups}
+    used = {(group, topic) for group, topic, _ in machine.delivery.queues} | set(machine.offsets.pairs())
+    pairs = {pair for pair in used if pair[0] in machine.groups}
     return [(*pair, queue) for pair in sorted(pairs) if pair[1] in machine.topics for queue in range(machine.topics[pair[1]].queues)]
 
 
@@ -149,7 +150,7 @@ def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
         state = machine.delivery.queues.get(key)
         begin = machine.begin(topic, queue)
         first = None if state is None else state.rows.first()
-        offset = begin if state is None else max(state.cursor if first is None else first, begin)
+        offset = max(machine.cursor(key) if first is None else first, begin)
         if offset >= machine.end(topic, queue):
             continue
         positions, _, _ = machine.units(topic, queue, offset, 1)

@@ -1,4 +1,4 @@
-"""A leased message record as the message a consumer gets (§4.2). Pure."""
+"""A message record as the message a consumer gets (§4.2). Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ledgermq.proto.names import parse_stored
 from ledgermq.proto.properties import fill_message
 
 
-def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
-    """The message with everything official clients need: digest, encoding, handle, attempt, times, place."""
-    record = decode_record(lease.record)
+def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
+    """A message that nobody leased: what the record says, digest and encoding, place."""
+    record = decode_record(stored)
     namespace, name = parse_stored(topic)
     out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
     fill_message(record.properties, out)
@@ -23,8 +23,15 @@ def message(handles: Handles, broker_group: str, consumer_group: str, topic: str
     system.born_timestamp.FromMilliseconds(min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
     system.store_timestamp.FromMilliseconds(record.store_ms)
     system.store_host = record.store_host
-    system.queue_id = lease.queue
-    system.queue_offset = lease.queue_offset
+    system.queue_id = queue
+    system.queue_offset = offset
+    return out
+
+
+def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
+    """The message with everything official clients need: digest, encoding, handle, attempt, times, place."""
+    out = pulled(topic, lease.queue, lease.queue_offset, lease.record)
+    system = out.system_properties
     system.delivery_attempt = lease.attempt
     system.receipt_handle = handles.make(
         broker_group, Handle(consumer_group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)

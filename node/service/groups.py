@@ -1,7 +1,7 @@
 """Calls to broker groups this node leads, and the two waits that belong to them.
 
 A topic the controller knows may not be in force yet in a broker group's log: its leader is about to write the control record, so the call
-is repeated for a while. A Receive whose caller is gone is cancelled, so that no lease is lost to a dead call.
+is repeated for a while. A Receive or a Pull whose caller is gone is cancelled, so that no lease is lost to a dead call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,19 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.core.calls import Ack, Call, CancelReceive, Change, Produce, Receive, Refused
+from ledgermq.node.core.calls import (
+    Ack,
+    Call,
+    CancelReceive,
+    Change,
+    CommitOffset,
+    FindOffset,
+    Produce,
+    Pull,
+    ReadOffset,
+    Receive,
+    Refused,
+)
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
 from ledgermq.node.service.topics import Topics
@@ -18,7 +30,7 @@ from ledgermq.proto.status import Code, fail
 
 RETRY_S = 0.03
 
-Answered = Produce | Receive | Ack | Change
+Answered = Produce | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
 
 
 class Groups:
@@ -50,7 +62,7 @@ class Groups:
         try:
             return await self.engine.call(broker_group, call)
         except asyncio.CancelledError:
-            if isinstance(call, Receive):
+            if isinstance(call, Receive | Pull):
                 self.tell(broker_group, CancelReceive(call.token))
             raise
 

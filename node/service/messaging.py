@@ -1,8 +1,8 @@
 """The gRPC service `apache.rocketmq.v2.MessagingService`: bytes in, bytes out, never an exception to the client.
 
 Here live registration, the caller's identity, deadlines, the small local methods, and the one place where whatever ended a call becomes
-a `Status`. Each method's own work is in `sending`, `receiving`, `acknowledging` and `telemetry`. Methods that are not offered are not
-registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
+a `Status`. Each method's own work is in `sending`, `receiving`, `acknowledging`, `pulling`, `offsets` and `telemetry`. Methods that are not
+offered are not registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -19,13 +20,15 @@ import grpc.aio
 from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.security.quotas import Hold
-from ledgermq.node.service import acknowledging, receiving, routes, sending, statuses, telemetry
+from ledgermq.node.service import acknowledging, offsets, pulling, receiving, routes, sending, statuses, telemetry
 from ledgermq.node.service.acknowledging import Acknowledger
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.offsets import OffsetKeeper
 from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
+from ledgermq.node.service.pulling import Puller
 from ledgermq.node.service.receiving import Receiver
 from ledgermq.node.service.sending import Sender
 from ledgermq.node.service.telemetry import Telemetry
@@ -54,8 +57,8 @@ SERVER_OPTIONS = (
 _NOTHING: Sequence[bytes] = ()
 _NO_HOLD = contextlib.nullcontext()
 RESPONSES_BESIDE = 2
-"""What a Receive answers beside messages: a status and a time."""
-CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
+"""What a Receive or a pull answers beside messages: a status, and a time or an offset."""
+CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 Context = Any
 Unary = Callable[[bytes, Caller, Context], Awaitable[bytes]]
@@ -85,6 +88,8 @@ class MessagingService:
         self._sender = Sender(config, self._topics, self._groups, forwarder)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
+        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns)
+        self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
         self._telemetry = Telemetry(config, self._topics, self.clients, self._gate)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -95,6 +100,8 @@ class MessagingService:
             receiving.METHOD: self._receiver.execute,
             acknowledging.ACK: self._acknowledger.execute_ack,
             acknowledging.CHANGE: self._acknowledger.execute_change,
+            pulling.METHOD: self._puller.execute,
+            **{method: partial(self._offsets.execute, method) for method in offsets.METHODS},
         }
 
     def drain(self) -> None:
@@ -131,6 +138,7 @@ class MessagingService:
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure))
             for name, (work, failure) in self._unary_methods().items()
         }
+        methods[pulling.METHOD] = grpc.unary_stream_rpc_method_handler(self._pull)
         methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
         methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)
@@ -144,6 +152,7 @@ class MessagingService:
             sending.METHOD: (self._send, _plain(pb.SendMessageResponse)),
             acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
             acknowledging.CHANGE: (self._change, acknowledging.change_failure),
+            **{name: (partial(self._offset, name), _plain(_response_of(name))) for name in offsets.METHODS},
         }
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -198,8 +207,7 @@ class MessagingService:
             return receiving.failure(status)
         if method == acknowledging.CHANGE:
             return [acknowledging.change_failure(status, request)]
-        response = pb.SendMessageResponse if method == sending.METHOD else pb.AckMessageResponse
-        return [response(status=status).SerializeToString()]
+        return [_response_of(method)(status=status).SerializeToString()]
 
     # Methods of the leaders
 
@@ -214,6 +222,27 @@ class MessagingService:
 
     async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._acknowledger.route_change(data, caller, _deadline(context))
+
+    async def _offset(self, method: str, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._offsets.route(method, data, caller, _deadline(context))
+
+    async def _pull(self, data: bytes, context: Context) -> None:
+        responses: Sequence[bytes] = _NOTHING
+        hold: Hold | None = None
+        try:
+            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
+            hold = None if self._gate.open else self._gate.admitted(pulling.METHOD, data, caller)
+            remaining = context.time_remaining()
+            deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
+            with self._until_drained(), hold or _NO_HOLD:
+                responses = await self._puller.route(data, caller, deadline)
+            if hold is not None:
+                hold.cost(max(0, len(responses) - RESPONSES_BESIDE), sum(map(len, responses)))
+        except Exception as error:  # the client gets a status, never an exception
+            context.set_trailing_metadata(retry_after(error))
+            responses = pulling.failure(statuses.status_of(statuses.as_error(error, self._config.node, pulling.METHOD)))
+        for response in responses or pulling.failure(statuses.status(Code.HA_NOT_AVAILABLE, "the node is stopping; ask another one")):
+            await context.write(response)
 
     async def _receive(self, data: bytes, context: Context) -> None:
         caller: Caller | None = None
@@ -322,6 +351,12 @@ def _plain(response: Callable[..., Any]) -> Failure:
         return data
 
     return failure
+
+
+def _response_of(method: str) -> Callable[..., Any]:
+    """The class of a method's response."""
+    found: Callable[..., Any] = getattr(pb, f"{method}Response")
+    return found
 
 
 def _deadline(context: Context) -> float:

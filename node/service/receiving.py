@@ -18,6 +18,7 @@ from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics
 from ledgermq.node.service.validation import Caller, batch_size, duration_ms, group_of, invisible_ms, tag_filter, topic_of
@@ -25,11 +26,6 @@ from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
 METHOD = "ReceiveMessage"
-ANSWER_BEFORE_S = 0.2
-"""A poll ends this long before the call's deadline, or this part of it: gRPC rounds deadlines up on the wire, by one percent."""
-ANSWER_BEFORE_PART = 0.02
-AFTER_POLL_S = 2.0
-"""How long after the end of a poll a forwarded Receive may still be answered."""
 
 
 def failure(status: pb.Status) -> list[bytes]:
@@ -123,10 +119,7 @@ class Receiver:
         return self._config.delivery.long_poll_max_ms
 
     def _polling_s(self, request: pb.ReceiveMessageRequest, remaining: float | None) -> float:
-        wanted = min(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms) / 1000
-        if remaining is None:
-            return max(wanted, 0.0)
-        return max(min(wanted, remaining - max(ANSWER_BEFORE_S, ANSWER_BEFORE_PART * remaining)), 0.0)
+        return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
 
     async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
         """Wait for messages in a broker group led here."""

@@ -122,9 +122,6 @@ UNARY = (
 )
 LATER = (
     "ForwardMessageToDeadLetterQueue",
-    "UpdateOffset",
-    "GetOffset",
-    "QueryOffset",
     "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",

@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node import group_queries, peeks, queries
 from ledgermq.node.copies import copy_of
-from ledgermq.node.core.calls import Configure, Peek, Peeked, Receive, Received, Reset, TagFilter
+from ledgermq.node.core.calls import CommitOffset, Configure, Peek, Peeked, Receive, Received, Reset, TagFilter
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
@@ -383,6 +383,32 @@ def test_lag_counts_what_waits_everywhere() -> None:
             assert topic.queues[2].oldest_age_ms == 500
             waits = [q.HasField("oldest_age_ms") for q in topic.queues]
             assert waits == [q.lag > 0 for q in topic.queues]
+
+    with_bench(work)
+
+
+def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
+    """What it committed is its place; a queue it never committed waits in whole; a reset moves it, and the group is listed by its topic."""
+
+    async def work(bench: QueryBench) -> None:
+        for number in range(3):
+            await bench.send("g1", 0, f"a{number}")
+            await bench.send("g2", 0, f"b{number}")
+        engine = bench.engines[0]
+        await engine.call("g1", CommitOffset(engine.new_token(), "puller", "t", 0, 2))
+        bench.pass_ms(500)
+        for at in (0, 1):
+            (topic,) = (await bench.queries[at].lag(name("puller"), None)).topics
+            assert [(q.cursor, q.lag, q.leased, q.HasField("oldest_age_ms")) for q in topic.queues] == [
+                (2, 1, 0, True),
+                (0, 0, 0, False),
+                (0, 3, 0, True),
+            ]
+            assert (topic.lag, topic.leased, topic.oldest_age_ms) == (4, 0, 500)
+        assert await reset(bench, group="puller", queue=0, offset=1) == {0: 1}
+        assert (await bench.queries[0].lag(name("puller"), None)).topics[0].queues[0].lag == 2
+        await engine.call("g1", CommitOffset(engine.new_token(), "puller", "t", 0, 3))
+        assert [q.cursor for _, q in await bench.queries[1].cursors(name("puller")) if q.broker_group == "g1"] == [3, 0]
 
     with_bench(work)
 

@@ -72,6 +72,7 @@ RECORDS = st.one_of(
         st.lists(st.tuples(NUMBER, TEXT), max_size=2).map(tuple),
         st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),
     ),
+    st.builds(control.OffsetRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER), max_size=3).map(tuple)),
 )
 
 EXACT: list[tuple[control.ControlRecord, str]] = [
@@ -107,6 +108,7 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (control.AckRecord((("g", "t", 0, (5,), (41,)),)), '{"v":1,"a":[["g","t",0,[5],[41]]]}'),
     (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
     (control.ResetRecord("g", "ns@t", ((0, 5), (2, 0))), '{"v":1,"g":"g","t":"ns@t","q":[[0,5],[2,0]]}'),
+    (control.OffsetRecord((("g", "ns@t", 2, 7), ("h", "t", 0, 0))), '{"v":1,"a":[["g","ns@t",2,7],["h","t",0,0]]}'),
 ]
 
 
