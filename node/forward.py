@@ -130,6 +130,13 @@ class Forwarder:
                 raise CallRefused(Refused("not-leader", detail=f"broker group {group} had no leader within the deadline"))
             await _wait(changed, min(left, RETRY_S))
 
+    def peers(self) -> list[str]:
+        """The nodes that can be asked now, in an order that moves on, so that none is always the first."""
+        names = sorted(name for name, link in self._links.items() if link.up)
+        self._next_guess += 1
+        first = self._next_guess % len(names) if names else 0
+        return names[first:] + names[:first]
+
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
         """Put a question to one node, whatever it leads, and never twice. Raises CallRefused."""
         if node == self._node:

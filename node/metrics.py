@@ -93,6 +93,15 @@ DISK_BYTES = Gauge("ledgermq_disk_bytes", "Bytes of allocated blocks of a broker
 DISK_LEVEL = Gauge(
     "ledgermq_disk_level", "Watermark of this disk that is crossed: 0 none, 1 warn, 2 files go early, 3 writes refused.", registry=REGISTRY
 )
+TRANSACTION_CHECKS = Counter(
+    "ledgermq_transaction_checks_total",
+    "Checks of undecided transactions: sent, lost on the way, or not possible without a connected producer of the topic.",
+    ["group", "result"],
+    registry=REGISTRY,
+)
+TRANSACTIONS_DROPPED = Counter(
+    "ledgermq_transactions_dropped_total", "Transactions that ended undecided, by reason.", ["group", "reason"], registry=REGISTRY
+)
 KEY_INDEX_LAG_ENTRIES = Gauge(
     "ledgermq_key_index_lag_entries", "Applied entries that a search by key does not find yet.", ["group"], registry=REGISTRY
 )

@@ -346,7 +346,8 @@ class Node:
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
         await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
         self.peers.dial()
-        self._tasks = [asyncio.create_task(work) for work in (self._announce(), self._publish_health(), self._tell_returns())]
+        works = (self._announce(), self._publish_health(), self._tell_returns(), self.service.checker.run())
+        self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
     async def stop(self) -> None:
@@ -375,6 +376,7 @@ class Node:
 
     def _intent_changed(self, state: State) -> None:
         self.reconciler.changed()
+        self.service.told(state)
         changed = self.roster.told(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
         if changed:
             self.peers.set_peers(self.roster.peers())

@@ -182,6 +182,22 @@ class ClientGone(_message.Message):
     client_id: str
     def __init__(self, client_id: _Optional[str] = ...) -> None: ...
 
+class ClientCommand(_message.Message):
+    __slots__ = ("client_id", "topic", "command")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    topic: str
+    command: bytes
+    def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., command: _Optional[bytes] = ...) -> None: ...
+
+class ClientCommandReply(_message.Message):
+    __slots__ = ("taken",)
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    taken: bool
+    def __init__(self, taken: _Optional[bool] = ...) -> None: ...
+
 class NodeStatusRequest(_message.Message):
     __slots__ = ("sequence",)
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]

@@ -23,6 +23,7 @@ class Code(IntEnum):
     ILLEGAL_MESSAGE_KEY = 40005
     ILLEGAL_MESSAGE_GROUP = 40006
     ILLEGAL_MESSAGE_PROPERTY_KEY = 40007
+    INVALID_TRANSACTION_ID = 40008
     ILLEGAL_MESSAGE_ID = 40009
     ILLEGAL_FILTER_EXPRESSION = 40010
     ILLEGAL_INVISIBLE_TIME = 40011
@@ -93,6 +94,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.ILLEGAL_MESSAGE_KEY: _caller("a message key is blank or contains a control character"),
     Code.ILLEGAL_MESSAGE_GROUP: _caller("the message group is blank, too long or contains a control character"),
     Code.ILLEGAL_MESSAGE_PROPERTY_KEY: _caller("a user property has a reserved key or contains a control character"),
+    Code.INVALID_TRANSACTION_ID: _caller("the transaction is not known, was dropped, or has ended the other way"),
     Code.ILLEGAL_MESSAGE_ID: _caller("the message id is blank or contains a control character"),
     Code.ILLEGAL_FILTER_EXPRESSION: _caller("the filter expression is not understood"),
     Code.ILLEGAL_INVISIBLE_TIME: _caller("the invisible duration is out of range"),

@@ -236,9 +236,11 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class OverdueHalves:
-    """(half offset, stored topic), the longest due first. Each comes again after a while unless a check of it is counted."""
+    """`halves`: (half offset, stored topic), the longest due first; each comes again after a while unless a check of it is counted.
+    `dropped`: (half offset, stored topic, why) of those that this call has ended."""
 
     halves: tuple[tuple[int, str], ...]
+    dropped: tuple[tuple[int, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

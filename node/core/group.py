@@ -391,7 +391,7 @@ class Group:
             "pulls_waiting": len(self._reads.pulls),
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
-            "undecided": len(self.machine.transactions.halves),
+            "transactions_undecided": len(self.machine.transactions.halves),
             "log_full": self._log_full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self.writes_refused),

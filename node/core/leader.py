@@ -91,7 +91,8 @@ class Leader:
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
         self.counters |= dict.fromkeys(("released", "reset", "offsets_committed"), 0)
-        self.counters |= dict.fromkeys(("halves", "committed", "rolled_back", "checks_counted", "halves_dropped"), 0)
+        self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
+        self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
 
     # Leadership
 

@@ -77,7 +77,7 @@ class Resolver:
             plan.drafts.extend(drafts)
             plan.halves += len(drafts)
             plan.size += sum(len(draft.body) for draft in drafts)
-            plan.count("halves", len(drafts))
+            plan.count("half_messages", len(drafts))
 
     def _half(self, draft: Draft, recovery_ms: int | None) -> Draft | None:
         """The half message; None if it is too large. It names two topics: the message it becomes is never larger."""
@@ -110,7 +110,7 @@ class Resolver:
         elif not call.commit:
             index = self._end(plan, call.offset, ROLLBACK)
             plan.awaited.append((index, call.token, Resolved(True)))
-            plan.count("rolled_back")
+            plan.count("transactions_rolled_back")
         elif plan.full:
             plan.refuse(call.token, "disk-full")
         else:
@@ -123,7 +123,7 @@ class Resolver:
         plan.size += len(record.body)
         self._overlay.mark_name(index, half_name(call.offset, COMMIT))
         plan.awaited.append((index, call.token, Resolved(True)))
-        plan.count("committed")
+        plan.count("transactions_committed")
 
     def _end(self, plan: Plan, offset: int, how: str) -> int:
         """A half ends without becoming visible; the index of the entry that says so."""
@@ -150,6 +150,8 @@ class Resolver:
     def _overdue(self, plan: Plan, call: Overdue) -> None:
         """Who is due, without those whose time is over: these end here."""
         due: list[tuple[int, str]] = []
+        dropped: list[tuple[int, str, str]] = []
+        index = -1
         for offset in self._clock.due(plan.now_ns, call.limit):
             half = self._machine.transactions.halves.get(offset)
             if half is None or self._pending(offset) is not None:
@@ -158,9 +160,14 @@ class Resolver:
             if how is None:
                 due.append((offset, half.topic))
             else:
-                self._end(plan, offset, how)
-                plan.count("halves_dropped")
-        plan.done.append(Done(call.token, OverdueHalves(tuple(due))))
+                index = self._end(plan, offset, how)
+                dropped.append((offset, half.topic, how))
+        plan.count("transactions_dropped", len(dropped))
+        found = OverdueHalves(tuple(due), tuple(dropped))
+        if index < 0:
+            plan.done.append(Done(call.token, found))
+        else:
+            plan.awaited.append((index, call.token, found))
 
     def _given_up(self, now_ms: int, half: Half) -> str | None:
         if half.checks >= self._rules.checks_max:
@@ -184,7 +191,7 @@ class Resolver:
             record = self._machine.half_record(offset)
             plan.size += len(record)
             halves.append(UndecidedHalf(offset, half.topic, half.checks + 1, record))
-        plan.count("checks_counted", len(halves))
+        plan.count("transaction_checks", len(halves))
         if index < 0:
             plan.done.append(Done(call.token, ChecksCounted(())))
         else:

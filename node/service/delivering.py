@@ -6,23 +6,15 @@ from ledgermq.node.core.calls import Handle, Lease
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.layout import Record, decode_record
 from ledgermq.proto.names import parse_stored
 from ledgermq.proto.properties import fill_message
 
 
 def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
     """A message that nobody leased: what the record says, digest and encoding, place."""
-    record = decode_record(stored)
-    namespace, name = parse_stored(topic)
-    out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
-    fill_message(record.properties, out)
+    out = _content(topic, decode_record(stored))
     system = out.system_properties
-    system.body_digest.type = pb.MD5
-    system.body_digest.checksum = md5(record.body)
-    system.born_timestamp.FromMilliseconds(min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
-    system.store_timestamp.FromMilliseconds(record.store_ms)
-    system.store_host = record.store_host
     system.queue_id = queue
     system.queue_offset = offset
     return out
@@ -38,4 +30,23 @@ def message(handles: Handles, broker_group: str, consumer_group: str, topic: str
     )
     if invisible_ms is not None:
         system.invisible_duration.FromMilliseconds(invisible_ms)
+    return out
+
+
+def undecided(topic: str, record: Record) -> pb.Message:
+    """A half message as the producer gets it that is asked about it: complete, but nothing to be acknowledged."""
+    return _content(topic, record)
+
+
+def _content(topic: str, record: Record) -> pb.Message:
+    """What a message is, wherever it lies and whoever gets it."""
+    namespace, name = parse_stored(topic)
+    out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
+    fill_message(record.properties, out)
+    system = out.system_properties
+    system.body_digest.type = pb.MD5
+    system.body_digest.checksum = md5(record.body)
+    system.born_timestamp.FromMilliseconds(min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
+    system.store_timestamp.FromMilliseconds(record.store_ms)
+    system.store_host = record.store_host
     return out

@@ -16,12 +16,15 @@ from ledgermq.node.core.calls import (
     CancelReceive,
     Change,
     CommitOffset,
+    Confirm,
     FindOffset,
+    Prepare,
     Produce,
     Pull,
     ReadOffset,
     Receive,
     Refused,
+    Resolve,
 )
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
@@ -30,7 +33,7 @@ from ledgermq.proto.status import Code, fail
 
 RETRY_S = 0.03
 
-Answered = Produce | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
+Answered = Produce | Prepare | Resolve | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
 
 
 class Groups:

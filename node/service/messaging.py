@@ -17,12 +17,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ledgermq.node.controller.metadata import State
 from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.security.quotas import Hold
-from ledgermq.node.service import acknowledging, offsets, pulling, receiving, routes, sending, statuses, telemetry
+from ledgermq.node.service import acknowledging, commanding, offsets, pulling, receiving, routes, sending, statuses, telemetry, transacting
 from ledgermq.node.service.acknowledging import Acknowledger
+from ledgermq.node.service.checking import Checker
 from ledgermq.node.service.clients import Clients
+from ledgermq.node.service.commanding import Commander
 from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
@@ -31,10 +34,13 @@ from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metada
 from ledgermq.node.service.pulling import Puller
 from ledgermq.node.service.receiving import Receiver
 from ledgermq.node.service.sending import Sender
+from ledgermq.node.service.streams import Streams
 from ledgermq.node.service.telemetry import Telemetry
 from ledgermq.node.service.topics import Topics
+from ledgermq.node.service.transacting import TransactionIds, Transactor
 from ledgermq.node.service.validation import NODE_BOOT, Caller, caller_of, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -85,16 +91,22 @@ class MessagingService:
         self._groups = Groups(engine, self._topics)
         handles = Handles(config.secret)
         self.clients = Clients(forwarder, config.node_boot, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
-        self._sender = Sender(config, self._topics, self._groups, forwarder)
+        self.streams = Streams()
+        self.commander = Commander(config.node, self.streams, forwarder)
+        ids = TransactionIds(config.secret)
+        self.checker = Checker(engine, self.commander, ids, config.delivery)
+        self._sender = Sender(config, self._topics, self._groups, forwarder, ids)
+        self._transactor = Transactor(self._topics, self._groups, forwarder, ids)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns)
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
-        self._telemetry = Telemetry(config, self._topics, self.clients, self._gate)
+        self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._gate)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
         """Streams that would go on for long: polls and Telemetry."""
         self._draining = False
+        self._known_groups = metadata.state.groups
         self._executors: dict[str, Callable[[str, bytes, Caller, float], Awaitable[Sequence[bytes]]]] = {
             sending.METHOD: self._sender.execute,
             receiving.METHOD: self._receiver.execute,
@@ -102,7 +114,16 @@ class MessagingService:
             acknowledging.CHANGE: self._acknowledger.execute_change,
             pulling.METHOD: self._puller.execute,
             **{method: partial(self._offsets.execute, method) for method in offsets.METHODS},
+            transacting.METHOD: self._transactor.execute,
         }
+
+    def told(self, state: State) -> None:
+        """The agreed metadata changed: clients of a consumer group with another configuration are told."""
+        former, self._known_groups = self._known_groups, state.groups
+        if former is not state.groups:
+            for key in former.keys() | state.groups.keys():
+                if former.get(key) != state.groups.get(key):
+                    self._telemetry.group_changed(stored_name(*key))
 
     def drain(self) -> None:
         """The node is about to stop: long polls are answered and Telemetry streams end, so that only short calls are left to wait for."""
@@ -153,6 +174,7 @@ class MessagingService:
             acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
             acknowledging.CHANGE: (self._change, acknowledging.change_failure),
             **{name: (partial(self._offset, name), _plain(_response_of(name))) for name in offsets.METHODS},
+            transacting.METHOD: (self._end_transaction, _plain(pb.EndTransactionResponse)),
         }
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -190,6 +212,8 @@ class MessagingService:
 
         Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
         """
+        if method == commanding.METHOD:
+            return self.commander.answer(request)
         try:
             boot = metadata.get(NODE_BOOT, self._node_boot)
             caller = caller_of(metadata, lambda client_id: session_of(client_id, boot), namespaces=self._config.namespaces)
@@ -222,6 +246,9 @@ class MessagingService:
 
     async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._acknowledger.route_change(data, caller, _deadline(context))
+
+    async def _end_transaction(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._transactor.route(data, caller, _deadline(context))
 
     async def _offset(self, method: str, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._offsets.route(method, data, caller, _deadline(context))

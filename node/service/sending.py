@@ -12,14 +12,15 @@ import time
 from collections.abc import Sequence
 
 from ledgermq.node.controller.metadata import Topic
-from ledgermq.node.core.calls import Produce, Produced
+from ledgermq.node.core.calls import Prepare, Produce, Produced
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics, slot_of
-from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send
+from ledgermq.node.service.transacting import Transaction, TransactionIds
+from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.properties import encode_message, priority_of
@@ -40,11 +41,12 @@ Stored = tuple[bytes, Durability | None]
 class Sender:
     """SendMessage of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder) -> None:
+    def __init__(self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
         self._forwarder = forwarder
+        self._ids = ids
         self._turns: dict[str, int] = {}
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> Stored:
@@ -145,6 +147,8 @@ class Sender:
     ) -> tuple[bytes, Durability]:
         """Store messages in a broker group led here."""
         drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
+        if messages[0].system_properties.message_type == pb.TRANSACTION:
+            return await self._prepare(broker_group, messages, stored, drafts, deadline)
         call = Produce(self._groups.engine.new_token(), drafts)
         produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
         response = pb.SendMessageResponse(
@@ -154,6 +158,20 @@ class Sender:
                 for message, offset in zip(messages, produced.queue_offsets, strict=True)
             ],
         )
+        return response.SerializeToString(), Durability(produced.durability)
+
+    async def _prepare(
+        self, broker_group: str, messages: Sequence[pb.Message], stored: str, drafts: list[Draft], deadline: float
+    ) -> tuple[bytes, Durability]:
+        """Store half messages: nobody sees them, and each has an id by which its transaction is decided."""
+        recoveries = [recovery_ms(message.system_properties) for message in messages]
+        call = Prepare(self._groups.engine.new_token(), drafts, recoveries)
+        produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
+        response = pb.SendMessageResponse(status=statuses.OK)
+        for message, offset in zip(messages, produced.queue_offsets, strict=True):
+            message_id = message.system_properties.message_id
+            transaction_id = self._ids.make(Transaction(broker_group, stored, offset, message_id))
+            response.entries.add(status=statuses.OK, message_id=message_id, transaction_id=transaction_id, offset=offset)
         return response.SerializeToString(), Durability(produced.durability)
 
     async def _store_parts(

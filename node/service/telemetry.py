@@ -21,13 +21,16 @@ from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.service.settings import merge
+from ledgermq.node.service.streams import Open, Streams
 from ledgermq.node.service.topics import Topics
-from ledgermq.node.service.validation import Caller, check_settings, group_of
+from ledgermq.node.service.validation import Caller, check_settings, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Forbidden, LedgerError
 
 METHOD = "Telemetry"
 REPEAT_S = 1.5
+POSTED_MAX = 64
+"""Commands that wait for one client to read."""
 BEAT_S = 5.0
 """How often an open stream counts as a sign of life."""
 
@@ -35,11 +38,12 @@ BEAT_S = 5.0
 class Telemetry:
     """All Telemetry streams of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, gate: Gate) -> None:
+    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, streams: Streams, gate: Gate) -> None:
         self._config = config
         self._gate = gate
         self._topics = topics
         self._clients = clients
+        self._streams = streams
         self._beat_s = min(BEAT_S, config.delivery.liveness_ms / 4000)
 
     async def serve(self, caller: Caller, context: Any) -> None:
@@ -53,7 +57,9 @@ class Telemetry:
                     check_settings(command.settings, caller)
                     self._gate.admit_settings(command.settings, caller)
                     self._clients.remember(caller.client_id, command.settings)
-                    await stream.answer(self._merged(command.settings, caller))
+                    found = _described(stream, command.settings, caller)
+                    self._streams.opened(found)
+                    await stream.answer(self._merged(found))
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand")
         except Forbidden as error:
@@ -62,14 +68,24 @@ class Telemetry:
         except LedgerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
+            self._streams.closed(caller.client_id, stream)
             stream.close()
 
-    def _merged(self, settings: pb.Settings, caller: Caller) -> bytes:
-        group = None
-        if settings.WhichOneof("pub_sub") == "subscription":
-            group = self._topics.group(group_of(settings.subscription.group, caller))
-        merged = merge(settings, group, self._config.delivery, self._config.limits)
+    def group_changed(self, stored: str) -> None:
+        """A consumer group has another configuration: its clients here are told."""
+        for found in self._streams.of_group(stored):
+            found.stream.renew(self._merged(found))
+
+    def _merged(self, found: Open) -> bytes:
+        group = self._topics.group(found.group) if found.group else None
+        merged = merge(found.settings, group, self._config.delivery, self._config.limits)
         return pb.TelemetryCommand(status=statuses.OK, settings=merged).SerializeToString()
+
+
+def _described(stream: _Stream, settings: pb.Settings, caller: Caller) -> Open:
+    if settings.WhichOneof("pub_sub") == "publishing":
+        return Open(stream, settings, caller, sorted({topic_of(topic, caller) for topic in settings.publishing.topics}), "")
+    return Open(stream, settings, caller, (), group_of(settings.subscription.group, caller))
 
 
 class _Stream:
@@ -84,6 +100,21 @@ class _Stream:
         self._latest = b""
         self._timer: asyncio.TimerHandle | None = None
         self._repeat: asyncio.Task[None] | None = None
+        self._posted: set[asyncio.Task[None]] = set()
+
+    def post(self, command: bytes) -> bool:
+        """Write this when the stream can take it; False: too much waits for that already."""
+        if len(self._posted) >= POSTED_MAX:
+            return False
+        task = asyncio.create_task(self._write(command))
+        self._posted.add(task)
+        task.add_done_callback(self._posted.discard)
+        return True
+
+    def renew(self, settings: bytes) -> None:
+        """Other settings than those of the last answer."""
+        self._latest = settings
+        self.post(settings)
 
     async def answer(self, data: bytes) -> None:
         first = not self._latest
@@ -102,13 +133,13 @@ class _Stream:
         self._beating = asyncio.get_running_loop().call_later(self._beat_s, self._keep_beating)
 
     def _start_repeat(self) -> None:
-        self._repeat = asyncio.create_task(self._write_latest())
+        self._repeat = asyncio.create_task(self._write(self._latest))
 
-    async def _write_latest(self) -> None:
+    async def _write(self, data: bytes) -> None:
         # The client may be gone in this moment; its stream's own task notices.
         with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
             async with self._lock:
-                await self._context.write(self._latest)
+                await self._context.write(data)
 
     def close(self) -> None:
         self._beating.cancel()
@@ -116,3 +147,5 @@ class _Stream:
             self._timer.cancel()
         if self._repeat is not None:
             self._repeat.cancel()
+        for task in self._posted:
+            task.cancel()

@@ -44,7 +44,7 @@ ACCEPTED = {
     TopicKind.LITE: (pb.LITE,),
 }
 """The message types that a topic takes (§2.1)."""
-NOT_OFFERED = frozenset({pb.DELAY, pb.TRANSACTION, pb.PRIORITY, pb.LITE})
+NOT_OFFERED = frozenset({pb.DELAY, pb.PRIORITY, pb.LITE})
 """Message types that nothing here can store yet as what they are."""
 
 
@@ -220,6 +220,16 @@ def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, detail)
         if is_kind in NOT_OFFERED:
             raise fail(Code.NOT_IMPLEMENTED, f"messages of type {pb.MessageType.Name(is_kind)} are not supported; send NORMAL or FIFO ones")
+    transactional = sum(message.system_properties.message_type == pb.TRANSACTION for message in request.messages)
+    if 0 < transactional < len(request.messages):
+        raise fail(Code.BAD_REQUEST, "a request holds either messages of transactions or others, not both; send them in two")
+
+
+def recovery_ms(system: pb.SystemProperties) -> int | None:
+    """After what time the producer of a half message wants to be asked about it; None: it does not say."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return None
+    return max(0, duration_ms(system.orphaned_transaction_recovery_duration))
 
 
 def born_ms(system: pb.SystemProperties) -> int:

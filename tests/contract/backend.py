@@ -19,6 +19,7 @@ import grpc.aio
 from ledgermq.node.config import Delivery, Limits
 from ledgermq.node.controller.metadata import State, apply
 from ledgermq.node.core.calls import Call, Configure, GroupView, Refused, Result
+from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
@@ -192,7 +193,8 @@ class Backend:
             gone_ns=delivery.gone_grace_ms * MS,
             handover_ns=0,
         )
-        self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times))
+        rules = TransactionRules(delivery.transaction_check_ms * MS, delivery.transaction_interval_ms * MS, delivery.transaction_checks)
+        self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times, transactions=rules))
         self.controller = AgreedState(groups)
         self.sealer = Sealer((SECRET,), "cluster")
         config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces)
@@ -201,12 +203,14 @@ class Backend:
         )
         gate = Gate(authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND))
         replicas = {name: ("n1",) for name in groups}
-        self.forwarder = Forwarder("n1", replicas, self.engine, {}, self.clock)
+        self.links: dict[str, MemoryLink] = {}
+        self.forwarder = Forwarder("n1", replicas, self.engine, self.links, self.clock)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, gate)
         self.link = MemoryLink(self.forwarder)
         self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
         config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces)
         self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
+        self.links["n2"] = MemoryLink(self.forwarder2)
         self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)
         self._servers: list[grpc.aio.Server] = []
         self.raw: Raw

@@ -119,10 +119,10 @@ UNARY = (
     ("SendMessage", pb.SendMessageRequest()),
     ("AckMessage", pb.AckMessageRequest()),
     ("ChangeInvisibleDuration", pb.ChangeInvisibleDurationRequest()),
+    ("EndTransaction", pb.EndTransactionRequest()),
 )
 LATER = (
     "ForwardMessageToDeadLetterQueue",
-    "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",
 )

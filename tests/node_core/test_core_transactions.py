@@ -281,7 +281,7 @@ def test_checks_come_after_the_immunity_and_then_at_intervals_until_there_are_en
     b.now_ns += 30 * SECOND
     assert due(b) == ()
     assert last_transaction_record(b) == control.TransactionRecord(ended=((offset, "checks"),))
-    assert b.group.statistics()["halves_dropped"] == 1 and b.group.statistics()["undecided"] == 0
+    assert b.group.statistics()["transactions_dropped"] == 1 and b.group.statistics()["transactions_undecided"] == 0
     assert b.ask(resolve(b, offset, "a")) == Resolved(False)
     assert bodies(b) == []
 

@@ -1,0 +1,83 @@
+"""Transaction checks: asks producers about half messages that nobody has decided about (§5.6).
+
+Which are due, and how often each was asked about, the leader of the broker group knows. For each topic with overdue halves a producer is
+looked for first: without one nothing is counted. Then the checks are counted in the log, and only then sent, so that no change of leaders
+makes them more than there may be. A check that is lost on its way is a check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ledgermq.node import metrics
+from ledgermq.node.config import Delivery
+from ledgermq.node.core.calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
+from ledgermq.node.logs import get_logger
+from ledgermq.node.service import delivering
+from ledgermq.node.service.commanding import Commander
+from ledgermq.node.service.ports import Engine
+from ledgermq.node.service.transacting import Transaction, TransactionIds
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import decode_record
+
+EVERY_S = 1.0
+BATCH = 256
+
+log = get_logger()
+
+
+class Checker:
+    """The checks of the broker groups that are led here."""
+
+    def __init__(self, engine: Engine, commander: Commander, ids: TransactionIds, delivery: Delivery) -> None:
+        self._engine = engine
+        self._commander = commander
+        self._ids = ids
+        self._every_s = min(EVERY_S, delivery.transaction_check_ms / 2000)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            for broker_group, view in list(self._engine.views.items()):
+                if view.serving and view.statistics.get("transactions_undecided"):
+                    try:
+                        await self.look(broker_group)
+                    except Exception:  # whatever happened to this round, the next one begins anew
+                        log.exception("transactions were not checked", group=broker_group)
+
+    async def look(self, broker_group: str) -> None:
+        """Ask about every half that is due."""
+        while True:
+            found = await self._engine.call(broker_group, Overdue(self._engine.new_token(), BATCH))
+            if not isinstance(found, OverdueHalves):
+                return
+            for offset, topic, how in found.dropped:
+                metrics.TRANSACTIONS_DROPPED.labels(broker_group, how).inc()
+                log.warning("transaction dropped, nobody decided", group=broker_group, topic=topic, half=offset, reason=how)
+            by_topic: dict[str, list[int]] = {}
+            for offset, topic in found.halves:
+                by_topic.setdefault(topic, []).append(offset)
+            for topic, offsets in by_topic.items():
+                await self._ask_about(broker_group, topic, offsets)
+            if len(found.halves) + len(found.dropped) < BATCH:
+                return
+
+    async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> None:
+        node = await self._commander.find_producer(topic)
+        if node is None:
+            metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
+            return
+        counted = await self._engine.call(broker_group, CountChecks(self._engine.new_token(), offsets))
+        if isinstance(counted, ChecksCounted):
+            for half in counted.halves:
+                taken = await self._commander.to_producer(node, topic, self._command(broker_group, half))
+                metrics.TRANSACTION_CHECKS.labels(broker_group, "sent" if taken else "lost").inc()
+
+    def _command(self, broker_group: str, half: UndecidedHalf) -> pb.TelemetryCommand:
+        message = delivering.undecided(half.topic, decode_record(half.record))
+        transaction = Transaction(broker_group, half.topic, half.offset, message.system_properties.message_id)
+        command = pb.TelemetryCommand()
+        command.recover_orphaned_transaction_command.message.CopyFrom(message)
+        command.recover_orphaned_transaction_command.transaction_id = self._ids.make(transaction)
+        return command

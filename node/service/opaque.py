@@ -1,0 +1,53 @@
+"""Opaque texts that clients are given and send back: a payload and a MAC with a key derived from the cluster secret.
+
+Every node reads the texts of every other one, they survive a change of leaders, and nobody makes one up. What a payload names, and whether
+it is still good, is the business of whoever made it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+from base64 import b64decode, urlsafe_b64encode
+
+from ledgermq.proto.status import Code, fail
+
+MAC_BYTES = 12
+# Five names of at most 255 characters and four numbers, in base64.
+LONGEST = 2048
+
+
+class Opaque:
+    """Makes and reads the texts of one kind. `noun` names it to people, and keeps the keys of different kinds apart."""
+
+    def __init__(self, secret: bytes, noun: str, code: Code) -> None:
+        self._key = hmac.digest(secret, f"ledgermq {noun} 1".encode(), "sha256")
+        self._noun = noun
+        self._code = code
+
+    def _mac(self, payload: bytes) -> bytes:
+        return hmac.digest(self._key, payload, "sha256")[:MAC_BYTES]
+
+    def make(self, text: str) -> str:
+        """The opaque text for a payload."""
+        payload = text.encode()
+        return urlsafe_b64encode(self._mac(payload) + payload).decode().rstrip("=")
+
+    def read(self, text: str) -> str:
+        """The payload of a text this cluster made; anything else is an error with the kind's code."""
+        data = self._decode(text)
+        payload = data[MAC_BYTES:]
+        if not hmac.compare_digest(self._mac(payload), data[:MAC_BYTES]):
+            raise fail(self._code, f"the {self._noun} was not made by this cluster")
+        return payload.decode()
+
+    def _decode(self, text: str) -> bytes:
+        if 0 < len(text) <= LONGEST:
+            try:
+                data = b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            except (binascii.Error, ValueError):
+                data = b""
+            # The unused bits of the last character must be zero: one payload has one text.
+            if data and urlsafe_b64encode(data).decode().rstrip("=") == text:
+                return data
+        raise fail(self._code, f"the {self._noun} is not readable; send it back exactly as it was received")
