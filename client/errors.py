@@ -33,12 +33,14 @@ class Unreachable(ClusterError):
 
 
 class Refused(ClusterError):
-    """The cluster answered, and the answer is no. `code` is the contract's status code."""
+    """The cluster answered, and the answer is no. `code` is the contract's status code; `shown` are lines of the caller's own text in which
+    the mistake is marked."""
 
-    def __init__(self, code: int, message: str, remedy: str = "correct the request") -> None:
+    def __init__(self, code: int, message: str, remedy: str = "correct the request", shown: str = "") -> None:
         known = fail(code, message)
         super().__init__(known.message, remedy)
         self.code = code
+        self.shown = shown
         self.retryable = known.retryable
 
 
@@ -58,7 +60,7 @@ class BadArgument(ClusterError):
 REMEDIES: dict[int, str] = {
     Code.ILLEGAL_TOPIC: "topic names have 1 to 127 characters of A-Z a-z 0-9 _ - % |",
     Code.ILLEGAL_CONSUMER_GROUP: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",
-    Code.ILLEGAL_FILTER_EXPRESSION: "use * or tags joined with ||",
+    Code.ILLEGAL_FILTER_EXPRESSION: "use *, tags joined with ||, or sql: and a condition",
     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the right kind: a message group needs a fifo topic",
     Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to those of a user (ledgermq user create)",
     Code.FORBIDDEN: "see its permission: ledgermq topic describe NAME",
@@ -72,5 +74,8 @@ REMEDIES: dict[int, str] = {
 
 def refusal(code: int, message: str) -> Refused:
     """The exception for a status that is not OK. A message may bring its remedy along, behind a semicolon."""
+    shown = ""
+    if code == Code.ILLEGAL_FILTER_EXPRESSION:
+        message, _, shown = message.partition("\n")
     what, _, remedy = message.partition("; ")
-    return Refused(code, what, remedy or REMEDIES.get(code, "see the node's log if the reason is not clear"))
+    return Refused(code, what, remedy or REMEDIES.get(code, "see the node's log if the reason is not clear"), shown)

@@ -106,7 +106,7 @@ def send(
 @click.command()
 @click.option("--topic", "topic_name", required=True)
 @click.option("--group", "group_name", required=True)
-@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||.")
+@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: and a SQL92 condition.")
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
 @click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
@@ -132,6 +132,7 @@ def consume(
     Examples:
       ledgermq consume --topic orders --group billing --until-empty 2s
       ledgermq consume --topic orders --group billing --filter 'new || paid' --json
+      ledgermq consume --topic orders --group big --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
     """
     receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
     # Ctrl-C is how following a topic ends: nothing went wrong.

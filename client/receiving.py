@@ -21,7 +21,15 @@ MESSAGE_NOT_FOUND = Code.MESSAGE_NOT_FOUND
 BATCH = 32
 MARGIN_S = 5.0
 ACK_TIMEOUT_S = 3.0
+SQL_PREFIX = "sql:"
 A = TypeVar("A")
+
+
+def filter_expression(text: str) -> pb.FilterExpression:
+    """`sql:` and a SQL92 expression, otherwise tags joined with `||`."""
+    if text.startswith(SQL_PREFIX):
+        return pb.FilterExpression(type=pb.FilterType.SQL, expression=text.removeprefix(SQL_PREFIX))
+    return pb.FilterExpression(type=pb.FilterType.TAG, expression=text)
 
 
 class Receiver:
@@ -33,7 +41,7 @@ class Receiver:
         self._connection = connection
         self._topic = pb.Resource(resource_namespace=namespace, name=topic)
         self._group = pb.Resource(resource_namespace=namespace, name=group)
-        self._filter = pb.FilterExpression(type=pb.FilterType.TAG, expression=expression)
+        self._filter = filter_expression(expression)
         self._invisible_s = invisible_s
         self._brokers: list[pb.MessageQueue] = []
 

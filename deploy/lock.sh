@@ -7,7 +7,7 @@ compile() {
   .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
     --no-header --quiet pyproject.toml "$@"
 }
-compile --extra build --extra audit --extra demo --extra dev -o requirements/dev.txt
+compile --extra build --extra audit --extra demo --extra tracing --extra dev -o requirements/dev.txt
 compile --extra build --extra audit --extra demo -c requirements/dev.txt -o requirements/demo.txt
 compile --extra build --extra audit -c requirements/dev.txt -o requirements/audit.txt
 compile --extra build -c requirements/dev.txt -o requirements/service.txt

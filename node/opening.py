@@ -175,10 +175,12 @@ def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
     return {*roster.nodes, *group.replicas} == {config.node}
 
 
-def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
-    def record(offset: int, size: int) -> bytes:
+def _record_of(store: GroupStore) -> Callable[[int, int], memoryview]:
+    """Records as they lie in the log: to be copied by who keeps them."""
+
+    def record(offset: int, size: int) -> memoryview:
         with reading():
-            return bytes(store.log.whole_record_at(offset, size))
+            return store.log.whole_record_at(offset, size)
 
     return record
 

@@ -59,6 +59,11 @@ class Fields:
     """Sent as part of a transaction."""
 
 
+def stored_key(key: str) -> str:
+    """Under which name a user property is stored; `TAGS` names the tag, which a user property cannot be called."""
+    return key if key == TAG else _named(key)
+
+
 def _named(key: str) -> str:
     return ESCAPE + key if key in _ESCAPED or key.startswith(OWN_PREFIX) else key
 

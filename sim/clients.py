@@ -31,8 +31,8 @@ from ledgermq.node.core.calls import (
     Received,
     Refused,
     Result,
-    TagFilter,
 )
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.flush import DURABLE_PRIORITY
 from ledgermq.proto.types import Draft
 from ledgermq.sim.histories import Histories, Sent

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ledgermq.node.core.filters import Filter
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
 from ledgermq.raft.transfer import Cause
@@ -56,13 +57,6 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class TagFilter:
-    """`tags` empty: everything. Otherwise the exact tags wanted (contract §5.8)."""
-
-    tags: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Receive:
     """Lease up to `max_messages` of a topic's queues in this group; waits until `deadline_ns`. Answer: `Received` (maybe empty)."""
 
@@ -71,7 +65,7 @@ class Receive:
     topic: str
     client_id: str
     """A session."""
-    filter: TagFilter
+    filter: Filter
     max_messages: int
     invisible_ms: int | None
     """None: auto-renewed while the client is alive."""
@@ -420,7 +414,7 @@ class Pull:
     topic: str
     queue: int
     offset: int
-    filter: TagFilter
+    filter: Filter
     max_messages: int
     max_bytes: int
     """At least one message comes, however long it is."""

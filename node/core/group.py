@@ -133,6 +133,8 @@ class Group:
         # What ended stays ended, whatever sign of life comes in with this turn.
         self.leader.expire(now_ns)
         self._take_calls(turn, calls)
+        self.leader.begin_turn()
+        self._reads.pulls.looks.refill()
         for _ in range(_PASSES_PER_TURN):
             self.leader.expire(now_ns)
             proposed = self._propose(turn) | self._change_members(turn)
@@ -355,6 +357,8 @@ class Group:
             turn.done += self._reads.stalled()
         if turn.full or turn.stalled:
             turn.wake(turn.now_ns + _RETRY_NS)
+        elif self.leader.wants_turn():
+            turn.wake(turn.now_ns)
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen

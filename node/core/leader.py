@@ -206,6 +206,14 @@ class Leader:
 
     # Planning
 
+    def begin_turn(self) -> None:
+        """What one turn may cost is given out anew."""
+        self._picker.looks.refill()
+
+    def wants_turn(self) -> bool:
+        """Did this turn's share of work for filters run out before everybody was looked at?"""
+        return self.serving and self._picker.looks.left <= 0 and bool(self.polls.dirty())
+
     def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False) -> Plan:
         """Decide everything that waits. With `full` no client message is accepted."""
         assert self.serving, "a leader serves only after its term-start record is applied"

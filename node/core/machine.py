@@ -24,6 +24,7 @@ from ledgermq.node.core.transactions import HALF_QUEUE, ORIGIN_KIND, NewHalf, Tr
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, Record, decode_record, java_hash, record_columns
+from ledgermq.proto.layout_columns import split_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, stored_name
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
@@ -99,7 +100,9 @@ class _Topic:
 class Machine:
     """Topics, consumer groups, delivery and the dispatch of messages, at one applied index."""
 
-    def __init__(self, queues: Queues, read_record: Callable[[int, int], bytes], index_at: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
+    ) -> None:
         """`index_at`: the index of the entry whose record lies at a place that a consume queue names; only a leader asks."""
         self._queues = queues
         self._read_record = read_record
@@ -177,7 +180,7 @@ class Machine:
 
     def record(self, physical_offset: int, size: int) -> bytes:
         """One message record."""
-        return self._read_record(physical_offset, size)
+        return bytes(self._read_record(physical_offset, size))
 
     def index_at(self, physical_offset: int) -> int:
         """The index of the entry whose message record lies there."""
@@ -189,9 +192,10 @@ class Machine:
         positions, sizes, _ = self.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
         return self.record(int(positions[0]), int(sizes[0]))
 
-    def tag(self, record: bytes) -> str:
-        """The exact tag of a record, empty without one."""
-        return parse(decode_record(record).properties).get("TAGS", "")
+    def properties(self, physical_offset: int, size: int) -> bytes:
+        """The property string of one message record; its body is not copied."""
+        record = self._read_record(physical_offset, size)
+        return bytes(record[split_record(record)[3] :])
 
     def tags_code(self, tag: str) -> int:
         """The hash of a tag as the consume queues hold it."""

@@ -1,8 +1,10 @@
 """Which messages a Receive gets: candidates of a (consumer group, topic), decided against the log's end.
 
 Pure reading. Queues are looked at in rotating order; messages visible again and messages never leased take turns at being first, so
-that neither a poison message nor a flood of new ones starves the other. A tag filter is tested on the hash in the consume queue first
-and then on the record itself; what does not match is passed over and thereby consumed for the group.
+that neither a poison message nor a flood of new ones starves the other. A filter's tags are tested on the hashes in the consume queue
+first and then the filter on the properties in the record; what does not match is passed over and thereby consumed for the group.
+
+What looking at records may cost is bounded (`filters.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 
 from ledgermq.node.core.calls import Receive
 from ledgermq.node.core.delivery import Delivery, QueueKey
+from ledgermq.node.core.filters import Looks
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.overlay import Overlay
 from ledgermq.proto.types import I32, I64
@@ -46,8 +49,8 @@ class Messages(Protocol):
         """One message record (format §4)."""
         ...
 
-    def tag(self, record: bytes) -> str:
-        """The exact tag of a record, empty without one."""
+    def properties(self, physical_offset: int, size: int) -> bytes:
+        """The property string of one message record."""
         ...
 
     def tags_code(self, tag: str) -> int:
@@ -92,6 +95,7 @@ class Picker:
         self._overlay = overlay
         self._max_bytes = max_bytes
         self._turns: dict[tuple[str, str], int] = {}
+        self.looks = Looks()
 
     def forget(self) -> None:
         """Leadership is lost."""
@@ -107,8 +111,9 @@ class Picker:
         for step in steps if turn % 2 == 0 else reversed(steps):
             for queue in order:
                 if job.full():
-                    return job.pick
+                    break
                 step(queue)
+        job.pick.more |= job.looks.used_up
         return job.pick
 
 
@@ -124,9 +129,13 @@ class _Job:
         self._call = call
         self._codes = [self._messages.tags_code(tag) for tag in sorted(call.filter.tags)]
         self._bytes = 0
+        self.looks = picker.looks.of_call(call.filter)
         self.pick = Pick()
 
     def full(self) -> bool:
+        return self._served() or self.looks.used_up
+
+    def _served(self) -> bool:
         return len(self.pick.messages) >= self._call.max_messages or self._bytes >= self._max_bytes
 
     def _key(self, queue: int) -> QueueKey:
@@ -134,11 +143,9 @@ class _Job:
 
     def _take(self, queue: int, offset: int, attempt: int, position: int, size: int) -> bool:
         """Choose this message if the filter wants it."""
-        record = self._messages.record(position, size)
-        tags = self._call.filter.tags
-        if tags and self._messages.tag(record) not in tags:
+        if not self.looks.matches(self._messages, position, size):
             return False
-        self.pick.messages.append(Picked(queue, offset, attempt, record))
+        self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size)))
         self._bytes += size
         return True
 
@@ -198,7 +205,7 @@ class _Job:
             if self._take(queue, first + i, 1, int(positions[i]), int(sizes[i])):
                 self._pass(queue, done, first + i)
                 done = first + i + 1
-        if self.full():
+        if self._served():
             return done
         self._pass(queue, done, first + count)
         return first + count

@@ -298,6 +298,8 @@ class Planner:
             if not pick.messages:
                 if not pick.more:
                     plan.settled.append(pair)
+                elif pick:
+                    polls.later(pair)
                 return
 
     def _lease(self, plan: Plan, poll: Poll, pick: Pick) -> None:

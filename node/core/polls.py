@@ -102,6 +102,12 @@ class Polls:
         """The pairs to look at, in the order they were woken."""
         return list(self._dirty)
 
+    def later(self, pair: Pair) -> None:
+        """Look at this pair again, after the others."""
+        if pair in self._dirty:
+            del self._dirty[pair]
+            self._dirty[pair] = None
+
     def settled(self, pair: Pair) -> None:
         """Nothing is left for this pair until it is woken again."""
         self._dirty.pop(pair, None)

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ledgermq.node.core.calls import Done, Pull, Pulled, Refused, Token
+from ledgermq.node.core.filters import CallLooks, Looks
 from ledgermq.node.core.machine import Machine
 
 SCAN_UNITS = 4096
@@ -39,6 +40,7 @@ class Pulls:
         self._of_topic: dict[str, dict[Token, None]] = {}
         self._dirty: dict[Token, None] = {}
         self._deadlines: list[tuple[int, Token]] = []
+        self.looks = Looks()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -63,7 +65,11 @@ class Pulls:
         """Answer the pulls for which there is something."""
         done: list[Done] = []
         dirty, self._dirty = self._dirty, {}
-        for token in dirty:
+        for place, token in enumerate(dirty):
+            if self.looks.left <= 0:
+                # The others go on behind them, in the next turn.
+                self._dirty = dict.fromkeys(list(dirty)[place:]) | self._dirty
+                break
             waiting = self._waiting[token]
             outcome = self._look(waiting)
             if isinstance(outcome, Refused) or outcome.records:
@@ -126,7 +132,7 @@ class Pulls:
         if not begin <= waiting.offset <= end:
             what = f"offset {waiting.offset} is outside of queue {call.queue} of topic {call.topic}, which holds {begin} to {end}"
             return Refused("illegal-offset", detail=f"{what} (exclusive)")
-        found = _Scan(machine, call)
+        found = _Scan(machine, call, self.looks.of_call(call.filter))
         offset, stop, chunk = waiting.offset, min(end, waiting.offset + SCAN_UNITS), _FIRST_UNITS
         while offset < stop and not found.full:
             offset = found.scan(offset, min(chunk, stop - offset))
@@ -137,9 +143,10 @@ class Pulls:
 class _Scan:
     """One look at a queue."""
 
-    def __init__(self, machine: Machine, call: Pull) -> None:
+    def __init__(self, machine: Machine, call: Pull, looks: CallLooks) -> None:
         self._machine = machine
         self._call = call
+        self._looks = looks
         self._codes = [machine.tags_code(tag) for tag in sorted(call.filter.tags)]
         self._bytes = 0
         self.offsets: list[int] = []
@@ -147,6 +154,10 @@ class _Scan:
 
     @property
     def full(self) -> bool:
+        return self._served or self._looks.used_up
+
+    @property
+    def _served(self) -> bool:
         return len(self.records) >= self._call.max_messages or self._bytes >= self._call.max_bytes
 
     def scan(self, first: int, count: int) -> int:
@@ -157,10 +168,9 @@ class _Scan:
         for i in hits:
             if self.full:
                 return first + int(i)
-            record = machine.record(int(positions[i]), int(sizes[i]))
-            tags = call.filter.tags
-            if not tags or machine.tag(record) in tags:
+            position, size = int(positions[i]), int(sizes[i])
+            if self._looks.matches(machine, position, size):
                 self.offsets.append(first + int(i))
-                self.records.append(record)
-                self._bytes += len(record)
-        return self.offsets[-1] + 1 if self.full else first + count
+                self.records.append(machine.record(position, size))
+                self._bytes += size
+        return self.offsets[-1] + 1 if self._served else first + count

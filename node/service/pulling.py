@@ -17,7 +17,7 @@ from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics
-from ledgermq.node.service.validation import Caller, duration_ms, group_of, tag_filter, topic_of
+from ledgermq.node.service.validation import Caller, duration_ms, filter_of, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -100,7 +100,7 @@ class Puller:
             topic=stored,
             queue=queue,
             offset=request.offset,
-            filter=tag_filter(request.filter_expression),
+            filter=filter_of(request.filter_expression),
             max_messages=min(max(request.batch_size, 1), BATCH_MAX),
             max_bytes=BATCH_BYTES,
             deadline_ns=self._now_ns() + int(polling * 1e9),

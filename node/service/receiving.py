@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from ledgermq.node.controller.metadata import Topic
-from ledgermq.node.core.calls import Receive, Received, TagFilter
+from ledgermq.node.core.calls import Receive, Received
+from ledgermq.node.core.filters import Filter, TagFilter
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
@@ -21,7 +22,7 @@ from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics
-from ledgermq.node.service.validation import Caller, batch_size, duration_ms, group_of, invisible_ms, tag_filter, topic_of
+from ledgermq.node.service.validation import Caller, batch_size, duration_ms, filter_of, group_of, invisible_ms, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -96,7 +97,7 @@ class Receiver:
         if not topic.permission.readable:
             raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
         job = _Job(group, stored, topic, caller)
-        job.filter = tag_filter(request.filter_expression)
+        job.filter = filter_of(request.filter_expression)
         job.max_messages = batch_size(request, self._config.limits)
         job.invisible_ms = invisible_ms(request, self._config.delivery)
         return job
@@ -154,7 +155,7 @@ class _Job:
         self.stored = stored
         self.topic = topic
         self.caller = caller
-        self.filter = TagFilter()
+        self.filter: Filter = TagFilter()
         self.max_messages = 1
         self.invisible_ms: int | None = None
         self.polling_s = 0.0

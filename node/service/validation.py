@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from ledgermq.node.config import Delivery, Limits
-from ledgermq.node.core.calls import TagFilter, session_of
+from ledgermq.node.core.calls import session_of
+from ledgermq.node.core.filters import Filter, TagFilter, sql_filter
+from ledgermq.node.core.sql_filter import FilterError
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import RESERVED_KEYS, group_name, has_control_character, topic_name
 from ledgermq.proto.properties import MESSAGE_ID
@@ -241,11 +243,22 @@ def born_ms(system: pb.SystemProperties) -> int:
 # Receiving
 
 
-def tag_filter(expression: pb.FilterExpression) -> TagFilter:
-    """`*` or nothing is everything; `a || b` are alternatives (§5.8). SQL is not offered."""
+def filter_of(expression: pb.FilterExpression) -> Filter:
+    """What a consumer wants. An expression without a type is one about tags."""
     if expression.type == pb.SQL:
-        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "SQL filter expressions are not supported; filter by tag, such as 'a || b'")
-    text = expression.expression
+        return _sql_filter(expression.expression)
+    return _tag_filter(expression.expression)
+
+
+def _sql_filter(text: str) -> Filter:
+    try:
+        return sql_filter(text)
+    except FilterError as error:
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"the SQL filter is wrong at {error}") from None
+
+
+def _tag_filter(text: str) -> TagFilter:
+    """`*` or nothing is everything; `a || b` are alternatives (§5.8)."""
     if len(text) > FILTER_MAX or has_control_character(text):
         raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"a tag filter has at most {FILTER_MAX} characters and no control character")
     if text.strip() in ("", "*"):
@@ -309,7 +322,7 @@ def check_settings(settings: pb.Settings, caller: Caller) -> None:
     group_of(settings.subscription.group, caller)
     for entry in settings.subscription.subscriptions:
         topic_of(entry.topic, caller)
-        tag_filter(entry.expression)
+        filter_of(entry.expression)
 
 
 assert MESSAGE_ID in RESERVED_KEYS, "a client could forge the identity of a message"

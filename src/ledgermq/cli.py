@@ -132,6 +132,8 @@ def run(args: Sequence[str] | None = None) -> int:
 def _unexpected(error: Exception) -> int:
     code, what, remedy = (getattr(error, name, None) for name in ("exit_code", "what", "remedy"))
     if isinstance(code, int) and what and remedy:
+        if shown := getattr(error, "shown", ""):
+            print(shown, file=sys.stderr)
         say_error(f"{what}; {remedy}")
         return code
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:

@@ -445,3 +445,15 @@ def test_progress_is_a_line_every_five_seconds_off_a_terminal(capfd: pytest.Capt
                 meter.show(done)
                 now[0] -= second
         assert capfd.readouterr().err.splitlines() == lines
+
+
+def test_consume_by_sql_and_where_a_condition_is_wrong(node: FakeNode, run: Run) -> None:
+    """`sql:` makes a SQL filter; a mistake in it is shown in its own lines, and the last line says what is wrong."""
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [verdict(40010, "the SQL filter is wrong at line 1, column 4: no value; really\na >\n   ^")])
+    code, out, err = run("consume", "--topic", "t", "--group", "g", "--filter", "sql:a >", "--max", "1")
+    assert (code, out) == (4, "")
+    assert err.splitlines()[-3:-1] == ["a >", "   ^"]
+    assert err.splitlines()[-1].startswith("error: the SQL filter is wrong at line 1, column 4: no value; ")
+    (request,) = node.requests["ReceiveMessage"]
+    assert (request.filter_expression.type, request.filter_expression.expression) == (messaging_pb2.SQL, "a >")

@@ -113,7 +113,6 @@ BAD = {
     "illegal topic": producer(topics=("a b",)),
     "illegal subscribed topic": consumer(topic="a b"),
     "illegal group": consumer(group="a b"),
-    "SQL": consumer("a > 1", pb.SQL),
     "broken SQL": consumer("a >", pb.SQL),
     "broken tags": consumer("a | b"),
 }

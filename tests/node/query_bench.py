@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from ledgermq.node.core.calls import Ack, Configure, Handle, Produce, Receive, Received, TagFilter
+from ledgermq.node.core.calls import Ack, Configure, Handle, Produce, Receive, Received
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.ranges import cut

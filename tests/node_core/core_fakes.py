@@ -8,7 +8,8 @@ from itertools import count
 
 import numpy as np
 
-from ledgermq.node.core.calls import Ack, Call, Change, Configure, Done, Handle, Lease, Produce, Receive, Refused, Result, TagFilter
+from ledgermq.node.core.calls import Ack, Call, Change, Configure, Done, Handle, Lease, Produce, Receive, Refused, Result
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls import Ack, Acked, Configure, Configured, Handle, Produce, Produced, Receive, Received, TagFilter
+from ledgermq.node.core.calls import Ack, Acked, Configure, Configured, Handle, Produce, Produced, Receive, Received
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, Cluster, Node
 from tests.node_core.core_fakes import draft

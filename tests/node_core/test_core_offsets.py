@@ -19,8 +19,8 @@ from ledgermq.node.core.calls import (
     ReadOffset,
     Refused,
     Reset,
-    TagFilter,
 )
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins
 from ledgermq.proto import control
