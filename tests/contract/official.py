@@ -7,7 +7,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,9 @@ class Official:
 
 
 @contextmanager
-def official(cluster: LocalCluster, home: Path) -> Iterator[Official]:
-    """A client process whose access point lists every node."""
-    client = Official(";".join(real.target(cluster, node) for node in cluster.nodes), home)
+def official(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> Iterator[Official]:
+    """A client process whose access point lists these nodes, or every one."""
+    client = Official(";".join(real.target(cluster, node) for node in nodes or cluster.nodes), home)
     try:
         yield client
     finally:

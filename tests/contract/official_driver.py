@@ -22,6 +22,8 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 
 
@@ -75,16 +77,56 @@ class Listener(MessageListener):
         return ConsumeResult.SUCCESS
 
 
+class Checker(TransactionChecker):
+    """Answers the checks of each message in turn as told: `unknown`, `commit`, `rollback`; the last answer stays."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+        self.calls: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def check(self, message: Any) -> Any:
+        with self.lock:
+            before = sum(call["id"] == message.message_id for call in self.calls)
+            self.calls.append({**shown(message), "at": time.time()})
+        answer = self.answers[min(before, len(self.answers) - 1)]
+        undecided = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        return {"commit": TransactionResolution.COMMIT, "rollback": TransactionResolution.ROLLBACK}.get(answer, undecided)
+
+
 class Driver:
     def __init__(self, endpoints: str) -> None:
         self.conf = ClientConfiguration(endpoints, Credentials(), "")
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}
         self.messages: dict[str, Any] = {}
+        self.checkers: dict[str, Checker] = {}
+        self.transactions: dict[str, Any] = {}
 
     def producer(self, name: str, topics: list[str]) -> None:
         self.clients[name] = Producer(self.conf, tuple(topics))
         self.clients[name].startup()
+
+    def checked_producer(self, name: str, topics: list[str], answers: list[str]) -> None:
+        """A producer that can be asked about transactions."""
+        checker = self.checkers[name] = Checker(answers)
+        self.clients[name] = Producer(self.conf, tuple(topics), checker)
+        self.clients[name].startup()
+
+    def begin(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a half message; its receipt."""
+        transaction = self.clients[name].begin_transaction()
+        receipt = self.receipt(self.clients[name].send(make(message), transaction))
+        self.transactions[receipt["id"]] = transaction
+        return receipt
+
+    def decide(self, id: str, how: str) -> None:
+        """`commit` or `rollback`"""
+        getattr(self.transactions[id], how)()
+
+    def checks(self, name: str) -> list[dict[str, Any]]:
+        with self.checkers[name].lock:
+            return list(self.checkers[name].calls)
 
     def simple(self, name: str, group: str, subscription: dict[str, str], await_s: int) -> None:
         expressions = {topic: FilterExpression(text) for topic, text in subscription.items()}

@@ -1,0 +1,162 @@
+"""Transactions with the unmodified official Python client against three real nodes: statements 87 to 89 of the contract's checklist.
+
+Checks are configured to come early and often; that they are not too early is told by the server's own times in its log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto.properties import parse
+from tests import cluster as real
+from tests.contract.official import (
+    ClientError,
+    Official,
+    control_records,
+    late,
+    message,
+    official,
+    receive,
+    receive_some,
+    records,
+    simple,
+    text,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+CHECK_S, INTERVAL_S, CHECKS = 1.0, 0.3, 15
+FAST = {
+    "delivery": {
+        "transaction_check_ms": int(CHECK_S * 1000),
+        "transaction_interval_ms": int(INTERVAL_S * 1000),
+        "transaction_checks": CHECKS,
+        "min_invisible_ms": 100,
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes for all tests of this module."""
+    with real.running(tmp_path_factory.mktemp("transactions"), log_file_bytes=16 << 20, extra=FAST) as found:
+        yield found
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    name = f"X{next(_numbers)}"
+    real.create_topic(cluster, name, "transaction")
+    return name
+
+
+@pytest.fixture
+def client(cluster: LocalCluster, tmp_path: Path) -> Iterator[Official]:
+    with official(cluster, tmp_path / "home") as found:
+        yield found
+
+
+def begin(client: Official, topic: str, body: str, name: str = "p") -> dict[str, Any]:
+    receipt: dict[str, Any] = client.do("begin", name=name, message=message(topic, body, tag="tagA", properties={"k": "v"}))
+    return receipt
+
+
+def checks(client: Official, count: int, name: str = "p", within_s: float = late(CHECK_S)) -> list[dict[str, Any]]:
+    """The checker's calls, once there are so many."""
+    return real.wait_for(lambda: found if len(found := client.do("checks", name=name)) >= count else None, within_s, f"{count} checks")
+
+
+def half_of(cluster: LocalCluster, identity: str) -> tuple[int, int]:
+    """(half offset, store time) of the half message of this id, as the leader's log says."""
+    halves = [r for r in records(cluster, real.leader(cluster)) if r.topic == "rmq_sys_ledgermq_half"]
+    return next((r.queue_offset, r.store_ms) for r in halves if parse(r.properties)["UNIQ_KEY"] == identity)
+
+
+def rows(cluster: LocalCluster, field: str, half: int) -> list[tuple[int, Any]]:
+    """(store time, what it says) of every row about a half in this field of the transaction records."""
+    found = [(at, fields[field]) for kind, at, fields in control_records(cluster, real.leader(cluster)) if kind == "transaction"]
+    return [(at, said) for at, said_of in found for offset, said in said_of if offset == half]
+
+
+def test_c087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(client: Official, topic: str) -> None:
+    """After commit() it is delivered with the id of the receipt and all its fields, once; after rollback() never."""
+    client.do("checked_producer", name="p", topics=[topic], answers=["unknown"])
+    simple(client, topic)
+    kept, gone = begin(client, topic, "kept"), begin(client, topic, "gone")
+    assert kept["transaction_id"] and gone["transaction_id"] and len(kept["id"]) == 34
+    assert receive(client) == []
+    client.do("decide", id=gone["id"], how="rollback")
+    client.do("decide", id=kept["id"], how="commit")
+    (got,) = receive_some(client)
+    assert (got["id"], text(got), got["tag"], got["properties"], got["attempt"]) == (kept["id"], "kept", "tagA", {"k": "v"}, 1)
+    client.do("ack", name="c", id=got["id"])
+    client.do("decide", id=kept["id"], how="commit")
+    with pytest.raises(ClientError):
+        client.do("decide", id=kept["id"], how="rollback")
+    assert receive(client) == []
+    assert client.do("checks", name="p") == []
+
+
+def test_c088_checks_until_there_is_an_answer_and_never_more_than_configured(cluster: LocalCluster, client: Official, topic: str) -> None:
+    """Not before the configured time; asked again while the answer is open; COMMIT delivers, ROLLBACK drops, and after the last one it is
+    dropped, with a record that says so."""
+    other = f"{topic}b"
+    real.create_topic(cluster, other, "transaction")
+    client.do("checked_producer", name="p", topics=[topic], answers=["unknown", "unknown", "commit"])
+    client.do("checked_producer", name="never", topics=[other], answers=["unknown"])
+    simple(client, topic)
+    receipt, open_ = begin(client, topic, "asked"), begin(client, other, "open", "never")
+    calls = checks(client, 3)
+    assert {call["id"] for call in calls} == {receipt["id"]} and text(calls[0]) == "asked" and not calls[0]["corrupted"]
+    (got,) = receive_some(client)
+    assert (got["id"], text(got)) == (receipt["id"], "asked")
+    client.do("ack", name="c", id=got["id"])
+    half, stored_ms = half_of(cluster, receipt["id"])
+    counted = rows(cluster, "c", half)
+    assert [number for _, number in counted] == [1, 2, 3] and counted[0][0] - stored_ms >= CHECK_S * 1000
+    calls = checks(client, CHECKS, "never", late(CHECK_S + CHECKS * (INTERVAL_S + 1)))
+    half, _ = half_of(cluster, open_["id"])
+    ends = real.wait_for(lambda: rows(cluster, "e", half), late(INTERVAL_S + 1), "the end of the transaction")
+    assert [how for _, how in ends] == ["checks"]
+    assert [call["id"] for call in client.do("checks", name="never")] == [open_["id"]] * CHECKS
+    assert len(client.do("checks", name="p")) == 3
+    with pytest.raises(ClientError):
+        client.do("decide", id=open_["id"], how="commit")
+
+
+def test_c088_c089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too(
+    cluster: LocalCluster, tmp_path: Path, topic: str
+) -> None:
+    """The sender's process is killed, then the leader. A producer that lists the topic, connected to one follower, gets the checks of the
+    next leader, wherever that is; COMMIT there delivers it once, ROLLBACK drops it."""
+    first = real.leader(cluster)
+    follower = next(node for node in cluster.nodes if node != first)
+    with ExitStack() as stack:
+        sender = stack.enter_context(official(cluster, tmp_path / "sender"))
+        sender.do("checked_producer", name="p", topics=[topic], answers=["unknown"])
+        receipts = [begin(sender, topic, "orphan"), begin(sender, topic, "orphan too")]
+        sender.kill()
+        cluster.kill(first)
+        other = stack.enter_context(official(cluster, tmp_path / "other", [follower]))
+        other.do("checked_producer", name="p", topics=[topic], answers=["unknown", "commit"])
+        simple(other, topic)
+        calls = checks(other, 4, within_s=late(10))
+        assert {call["id"] for call in calls} == {receipt["id"] for receipt in receipts}
+        got: dict[str, str] = {}
+        real.wait_for(lambda: got.update({m["id"]: text(m) for m in receive(other)}) or len(got) == 2 or None, late(5), "both messages")
+        assert got == {receipts[0]["id"]: "orphan", receipts[1]["id"]: "orphan too"}
+        for identity in got:
+            other.do("ack", name="c", id=identity)
+        assert receive(other) == []
+    cluster.start(first)
+    cluster.wait_ready()
