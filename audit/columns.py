@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, tags_code
 
 RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
+TIMER_TOPIC = b"rmq_sys_ledgermq_timer"
+FIRE_TIME = b"\x02TIMER_OUT_MS\x01"
 TAGS = b"TAGS\x01"
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
@@ -87,6 +89,10 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
     tag_at, tag_bytes = find_tags(window, data, property_at, np.where(fits, ends, property_at))
     tag_of, tags = intern(data, tag_at, tag_bytes)
     codes = np.array([tags_code(tag) for tag in tags], np.int64)
+    tags_codes = codes[tag_of]
+    if TIMER_TOPIC in topics:
+        for row in np.flatnonzero(fits & (topic_of == topics.index(TIMER_TOPIC))).tolist():
+            tags_codes[row] = fire_time(window[int(property_at[row]) : int(ends[row])])
     raft = np.array([topic == RAFT_TOPIC for topic in topics], np.bool_)
     membership = np.array([tag == b"membership" for tag in tags], np.bool_)
     return Parts(
@@ -97,7 +103,7 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
         membership=raft[topic_of] & membership[tag_of],
         topic_of=topic_of,
         topics=topics,
-        tags_codes=codes[tag_of],
+        tags_codes=tags_codes,
         record_crcs=_record_crcs(window, body_at, np.where(fits, at, body_at)),
         property_at=property_at,
     )
@@ -153,6 +159,14 @@ def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64
         tag_at[row] = _search_tag(window, int(starts[row]), int(ends[row]))
     lengths = np.minimum(padded[np.searchsorted(closes, np.maximum(tag_at, 0))], ends) - tag_at
     return np.maximum(tag_at, 0), np.where(tag_at < 0, 0, np.maximum(lengths, 0))
+
+
+def fire_time(properties: bytes) -> int:
+    """What a consume queue holds in place of a tags code for a message that waits on the timer topic: its last property, a number; -1 if it
+    has none, which no unit of a sound queue says."""
+    _, found, value = properties.rpartition(FIRE_TIME)
+    digits = value[:-1]
+    return int(digits) if found and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19 else -1
 
 
 def _search_tag(window: bytes, start: int, end: int) -> int:

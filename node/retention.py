@@ -39,7 +39,7 @@ from ledgermq.node.core.retention import (
     refuses,
     trim_of,
 )
-from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin
+from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
 from ledgermq.node.core.why_kept import Why, why
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
@@ -191,7 +191,8 @@ class Retainer:
             nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
             snapshot_index = hosted.store.durable_snapshot_index
             pins = list(follower_pins(hosted.files, nodes, node, status.peers, status.end_index, self._patience_ms))
-            pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *hosted.pins.pins(now_ns)]
+            pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *timer_pin(hosted.machine)]
+            pins += hosted.pins.pins(now_ns)
             return Survey(
                 leads=hosted.group.leader.serving,
                 voters=voters,

@@ -299,6 +299,44 @@ class OffsetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallRecord:
+    """A delayed message is not to be delivered: its delivery time, and fire time and queue offset of its first place (format §4.4)."""
+
+    TAG: ClassVar[str] = "recall"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    deliver_ms: int
+    fire_ms: int
+    offset: int
+
+    def encode(self) -> bytes:
+        return _body({"d": self.deliver_ms, "f": self.fire_ms, "o": self.offset})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> RecallRecord:
+        return cls(int(fields["d"]), int(fields["f"]), int(fields["o"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TimersRecord:
+    """Every message on the timer topic up to this place is done, also those that left no copy; `dropped` of them lost their topic."""
+
+    TAG: ClassVar[str] = "timers"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    fire_ms: int
+    offset: int
+    dropped: int = 0
+
+    def encode(self) -> bytes:
+        return _body({"f": self.fire_ms, "o": self.offset, "n": self.dropped})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TimersRecord:
+        return cls(int(fields["f"]), int(fields["o"]), int(fields["n"]))
+
+
+@dataclass(frozen=True, slots=True)
 class SealRecord:
     """A majority found the same content in a file of the log that takes no more entries."""
 
@@ -388,6 +426,8 @@ ControlRecord = (
     | ResetRecord
     | TransactionRecord
     | OffsetRecord
+    | RecallRecord
+    | TimersRecord
     | SealRecord
     | TrimRecord
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.types import I32, I64, Range
 
 ENTRY_MAGIC = 1
@@ -177,7 +178,7 @@ def split_record(record: Buffer) -> tuple[int, int, int, int]:
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs; `origins`
-    are 0 for entries that mark the end of no other one (format §4.3)."""
+    are 0 for entries that mark the end of no other one (format §4.3). The tags code of a message on the timer topic is its fire time."""
 
     topics: tuple[str, ...]
     topic_of: I32
@@ -197,12 +198,16 @@ def record_columns(entries: Range) -> Columns:
     heads = prefixes(data, starts)
     found = tails(data, starts, entries.sizes, heads)
     topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
+    codes = _tags_codes(data, found)
+    if TIMER_TOPIC in topics:
+        timers = np.flatnonzero(topic_of == topics.index(TIMER_TOPIC))
+        codes[timers] = _fire_times(data, found.properties_at[timers] + found.properties_length[timers])
     return Columns(
         topics=topics,
         topic_of=topic_of,
         queues=heads["queue"].astype(np.int32),
         queue_offsets=heads["queue_offset"].astype(np.int64),
-        tags_codes=_tags_codes(data, found),
+        tags_codes=codes,
         physical_offsets=heads["physical_offset"].astype(np.int64),
         sizes=entries.sizes - np.int32(HEADER_BYTES),
         origins=heads["prepared_offset"].astype(np.int64),
@@ -222,7 +227,9 @@ def _columns_of_few(entries: Range) -> Columns:
         queue, _, queue_offset, physical = _QUEUE_AND_OFFSETS.unpack_from(record, 12)
         topic = topics.setdefault(str(record[topic_at:topic_end], "utf-8"), len(topics))
         (origin,) = _ORIGIN.unpack_from(record, ORIGIN_AT)
-        rows.append((topic, queue, queue_offset, tags_code(bytes(record[properties_at:])), physical, origin))
+        properties = bytes(record[properties_at:])
+        code = fire_time(properties) if record[topic_at:topic_end] == _TIMER_TOPIC else tags_code(properties)
+        rows.append((topic, queue, queue_offset, code, physical, origin))
     table = np.array(rows, np.int64).T.copy()
     return Columns(
         topics=tuple(topics),
@@ -305,6 +312,38 @@ def _tags_codes(data: memoryview, found: Tails) -> I64:
         at = int(found.properties_at[i])
         codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))
     return codes
+
+
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_FIRE_FIELD = b"\x02TIMER_OUT_MS\x01"
+_FIRE_DIGITS = 13
+"""Of a time in milliseconds from 2001 to 2286."""
+_FIRE_TAIL = np.dtype(f"V{_FIRE_DIGITS + 1}")
+_FIRE_POWERS = 10 ** np.arange(_FIRE_DIGITS - 1, -1, -1, dtype=np.int64)
+
+
+def fire_time(properties: bytes) -> int:
+    """When a message on the timer topic leaves its slot: its last property."""
+    at = properties.rfind(_FIRE_FIELD) + len(_FIRE_FIELD)
+    digits = properties[at:-1]
+    if at < len(_FIRE_FIELD) or properties[-1:] != b"\x02" or not digits.isdigit():
+        raise ValueError("a message on the timer topic does not end with its fire time")
+    return int(digits)
+
+
+def _fire_times(data: memoryview, ends: I64) -> I64:
+    """Of records whose property strings end there. Each has its 13 digits; another one is read by itself."""
+    tails = windows(data, _FIRE_TAIL)[ends - _FIRE_TAIL.itemsize].view(np.uint8).reshape(-1, _FIRE_TAIL.itemsize)
+    digits = tails[:, :-1].astype(np.int64) - ord("0")
+    plain = (digits >= 0).all(axis=1) & (digits <= 9).all(axis=1) & (tails[:, -1] == 2)
+    longest = _FIRE_DIGITS + 1 + len(_FIRE_FIELD)
+    before = windows(data, np.dtype("V1"))[ends - _FIRE_TAIL.itemsize - 1].view(np.uint8)
+    plain &= before == 1
+    times = digits @ _FIRE_POWERS
+    for row in np.flatnonzero(~plain).tolist():
+        end = int(ends[row])
+        times[row] = fire_time(bytes(data[max(0, end - 2 * longest) : end]))
+    return times
 
 
 def tags_code(properties: bytes) -> int:

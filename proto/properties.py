@@ -28,6 +28,14 @@ PRIORITY = "PRIORITY"
 REAL_TOPIC = "REAL_TOPIC"
 """Of a message on a waiting topic: the stored topic it is for."""
 REAL_QUEUE = "REAL_QID"
+DELIVER_MS = "TIMER_DELIVER_MS"
+"""Of a delayed message, before and after its delivery: the time its producer wants, in milliseconds since 1970."""
+FIRE_MS = "TIMER_OUT_MS"
+"""Of a message on the timer topic, behind all others: the time at which it leaves its slot (format §4.4)."""
+TIMER_FIRST = "__LMQ.TIMER"
+"""Of a message that lies on the timer topic once more: the fire time and queue offset of its first place."""
+INCARNATION = "__LMQ.INC"
+"""Of a message on the timer topic: the incarnation of its real topic when it was stored."""
 ORIGIN = "__LMQ.ORIGIN"
 """Of a message made from another one: what that was and where it lay (format §4.3)."""
 TRANSACTION = "TRAN_MSG"
@@ -37,9 +45,11 @@ RECOVERY = "__LMQ.RECOVERY"
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
 
-_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING, PRIORITY})
+_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING, PRIORITY, DELIVER_MS})
 _ESCAPED = _OURS | RESERVED_KEYS
 _GZIP = "GZIP"
+MS_DIGITS_MAX = 15
+"""Of a time in milliseconds since 1970 that a protobuf Timestamp can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,7 @@ class Fields:
     priority: int | None = None
     transaction: bool = False
     """Sent as part of a transaction."""
+    deliver_ms: int | None = None
 
 
 def stored_key(key: str) -> str:
@@ -106,6 +117,8 @@ def encode(fields: Fields) -> bytes:
         pairs += (PRIORITY, str(fields.priority))
     if fields.transaction:
         pairs += (TRANSACTION, "true")
+    if fields.deliver_ms is not None:
+        pairs += (DELIVER_MS, str(fields.deliver_ms))
     for key in sorted(fields.user):
         pairs += (_named(key), fields.user[key])
     return _join(pairs)
@@ -125,9 +138,16 @@ def encode_message(message: pb.Message) -> bytes:
             gzip=system.body_encoding == pb.GZIP,
             priority=system.priority if system.HasField("priority") else None,
             transaction=system.message_type == pb.TRANSACTION,
+            deliver_ms=deliver_ms_of(message) if system.HasField("delivery_timestamp") else None,
             user=message.user_properties,
         )
     )
+
+
+def deliver_ms_of(message: pb.Message) -> int:
+    """The delivery time a client asks for, rounded up: nothing is early; 0 without one."""
+    at = message.system_properties.delivery_timestamp
+    return max(0, at.seconds * 1000 - -at.nanos // 1_000_000)
 
 
 def priority_of(message: pb.Message) -> int:
@@ -177,9 +197,11 @@ def decode(data: bytes | memoryview) -> Fields:
     elif joined is not None:
         keys = tuple(joined.split(" "))
     group, trace, born, encoding = take(MESSAGE_GROUP, None), take(TRACE_CONTEXT, None), take(BORN_HOST, None), take(ENCODING, None)
-    priority = _number(stored.get(PRIORITY, ""))
+    priority, deliver = _number(stored.get(PRIORITY, "")), stored.get(DELIVER_MS, "")
+    deliver_ms = int(deliver) if deliver.isascii() and deliver.isdigit() and len(deliver) <= MS_DIGITS_MAX else None
     user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, stored.get(TRANSACTION) == "true")
+    transaction = stored.get(TRANSACTION) == "true"
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, transaction, deliver_ms)
 
 
 def _is_ours(name: str) -> bool:
@@ -207,8 +229,18 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
     if fields.priority is not None:
         system.priority = fields.priority
     system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
-    if fields.transaction:
-        system.message_type = pb.TRANSACTION
-    else:
-        system.message_type = pb.FIFO if fields.message_group is not None else pb.NORMAL
+    if fields.deliver_ms is not None:
+        system.delivery_timestamp.FromMilliseconds(fields.deliver_ms)
+    system.message_type = type_of(fields)
     return fields
+
+
+def type_of(fields: Fields) -> pb.MessageType:
+    """The kind of a delivered message, by what it carries, in the order in which the kind of a sent one is told (contract §2.5)."""
+    if fields.transaction:
+        return pb.TRANSACTION
+    if fields.deliver_ms is not None:
+        return pb.DELAY
+    if fields.message_group is not None:
+        return pb.FIFO
+    return pb.PRIORITY if fields.priority is not None else pb.NORMAL

@@ -121,6 +121,8 @@ class Draft:
     """Of the message; −1 without one. Part of `properties` too; here it only decides how soon the message must be durable."""
     origin: int = 0
     """Index of the entry this message was made from, whose end it marks (format §4.3); 0: of none."""
+    deliver_ms: int = 0
+    """Not to be visible before this time (milliseconds since 1970), which stands in `properties` too; 0: at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,25 @@ class Produced:
     queue_offsets: tuple[int, ...]
     store_ms: int
     durability: str = "durable"
+    fire_ms: tuple[int, ...] = ()
+    """Of a draft that waits, when its slot is due (then its offset is one of that slot); 0 for others. Empty if none waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Take a delayed message back: its delivery time and the place where it was stored first (node/core/timers.py). Answer: `Recalled`."""
+
+    token: Token
+    deliver_ms: int
+    fire_ms: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """`ok` False: it is due, delivered or recalled already."""
+
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +500,7 @@ Call = (
     | ClientGone
     | Configure
     | Reset
+    | Recall
     | Prepare
     | Resolve
     | Overdue
@@ -504,6 +524,7 @@ Result = (
     | Changed
     | Configured
     | ResetDone
+    | Recalled
     | Resolved
     | OverdueHalves
     | ChecksCounted
@@ -525,8 +546,8 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions` (nothing was appended),
-    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
+    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions` and `too-many-recalls` (nothing
+    was appended), `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
     """
 
     reason: str

@@ -135,6 +135,7 @@ class Group:
         self._take_calls(turn, calls)
         self.leader.begin_turn()
         self._reads.pulls.looks.refill()
+        self.leader.look(now_ns, now_ms)
         for _ in range(_PASSES_PER_TURN):
             self.leader.expire(now_ns)
             proposed = self._propose(turn) | self._change_members(turn)
@@ -350,7 +351,7 @@ class Group:
         turn.done += self._handovers.look(turn.now_ns)
         turn.wake(self._handovers.wake_at_ns())
         turn.wake(turn.replica_wake_at_ns)
-        turn.wake(self.leader.wake_at_ns())
+        turn.wake(self.leader.wake_at_ns(turn.now_ns))
         if self.leader.serving:
             turn.wake(self.memberships.wake_at_ns())
         if turn.stalled:

@@ -40,6 +40,7 @@ from ledgermq.node.core.plan import Awaited, Plan
 from ledgermq.node.core.planner import Planner
 from ledgermq.node.core.polls import Pair, Polls
 from ledgermq.node.core.resolver import Resolver
+from ledgermq.node.core.wheel import Wheel, fire_times
 from ledgermq.proto.types import Range
 
 _REMEMBERED_RECEIVES = 1024
@@ -74,8 +75,9 @@ class Leader:
         self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
+        self.wheel = Wheel(machine, self._overlay)
         resolver = Resolver(machine, self.checks, self._overlay, room, settings.transactions)
-        self._planner = Planner(machine, self.clock, self._overlay, self._picker, resolver, room, settings.policy)
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, resolver, self.wheel, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -90,7 +92,7 @@ class Leader:
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
-        self.counters |= dict.fromkeys(("released", "reset", "offsets_committed"), 0)
+        self.counters |= dict.fromkeys(("released", "reset", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
 
@@ -106,6 +108,7 @@ class Leader:
         self.serving = True
         self.clock.lead(now_ns)
         self.checks.lead(now_ns)
+        self.wheel.lead()
         self.polls.wake_all()
         early, self._inbox = self._inbox, []
         for call in early:
@@ -136,6 +139,7 @@ class Leader:
         self._overlay.clear()
         self.clock.resign()
         self.checks.resign()
+        self.wheel.resign()
         self._picker.forget()
         return done
 
@@ -195,11 +199,18 @@ class Leader:
 
     def has_work(self) -> bool:
         """Is there anything to plan?"""
-        return self.serving and bool(self._inbox or self._releases or self.polls.dirty())
+        return self.serving and bool(self._inbox or self._releases or self.polls.dirty() or self.wheel.ready())
 
-    def wake_at_ns(self) -> int | None:
-        """When `expire` or `due` has something to do next. Ending leases matter only while somebody waits for messages."""
+    def look(self, now_ns: int, now_ms: int) -> None:
+        """Look for delayed messages whose time has come."""
+        if self.serving:
+            self.wheel.look(now_ns, now_ms)
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
         times = [self.polls.wake_at_ns()]
+        if self.serving:
+            times.append(self.wheel.wake_at_ns(now_ns))
         if self.serving and len(self.polls):
             times.append(self.clock.wake_at_ns())
         return min((at for at in times if at is not None), default=None)
@@ -229,6 +240,7 @@ class Leader:
     def withdraw(self) -> None:
         """The log refused the plan: nothing of it happened."""
         self._overlay.rollback()
+        self.wheel.rollback()
 
     def refuse_all(self, reason: str) -> list[Done]:
         """Not even control records find room: refuse every call; Receives go on waiting."""
@@ -240,13 +252,15 @@ class Leader:
         """The batch of `plan` is in the log (or it had none)."""
         assert self.term is not None, "only a leader appends"
         self._overlay.keep()
+        self.wheel.keep(plan)
         self._inbox = plan.deferred
         self._releases = plan.releases
         for name, by in plan.counts.items():
             self.counters[name] += by
         for call, place, durability in plan.produced:
             end = place + len(call.drafts)
-            produced = Produced(plan.first_index + place, self.term, tuple(queue_offsets[place:end]), store_ms, durability.value)
+            offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end])
+            produced = Produced(plan.first_index + place, self.term, offsets, store_ms, durability.value, fire_ms)
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
             if durability is Durability.MEMORY:
                 self._early.append(awaited)
@@ -292,6 +306,7 @@ class Leader:
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries; answer what waited for them."""
         self._overlay.applied(entries.last_index)
+        self.wheel.applied(entries.last_index)
         if self._uncommitted:
             self._uncommitted = {topic: last for topic, last in self._uncommitted.items() if last > entries.last_index}
         done: list[Done] = []

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ledgermq.node.core import timers
 from ledgermq.node.core.calls import Configure, FindOffset, GroupMembers, OffsetRead, Peek, Peeked, ReadOffset, Refused
 from ledgermq.node.core.delivery import Delivery, QueueKey, Touched
 from ledgermq.node.core.members import export_members, members_of, restore_members
@@ -107,7 +108,11 @@ class Machine:
         self._queues = queues
         self._read_record = read_record
         self._index_at = index_at
-        self._marks: dict[str, Callable[[int, Mark, Effects], None]] = {"dlq": self._apply_dead_letter, ORIGIN_KIND: self._apply_commit}
+        self._marks: dict[str, Callable[[int, Mark, Effects], None]] = {
+            "dlq": self._apply_dead_letter,
+            ORIGIN_KIND: self._apply_commit,
+            timers.KIND: self._apply_timer,
+        }
         """What a message made from another one does besides being there, by kind."""
         self._topics: dict[str, _Topic] = {}
         self._ends: dict[str, tuple[int, ...]] = {}
@@ -117,6 +122,7 @@ class Machine:
         """Consumer groups with a record. Never changed, only replaced."""
         self.delivery = Delivery(self.begin)
         self.transactions = Transactions()
+        self.timers = timers.Timers()
         self.offsets = Offsets()
         """What consumer groups committed."""
         self.retained = Retained()
@@ -323,6 +329,7 @@ class Machine:
                 self._apply_trim(entries.first_index, _store_ms(entries, 0), first, effects)
                 del records[0]
         self._queues.append(columns)
+        self.timers.apply_stored(columns)
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for at, record in records:
@@ -369,6 +376,12 @@ class Machine:
         elif isinstance(record, control.TransactionRecord):
             effects.halves.extend(self.transactions.apply_record(record))
             return
+        elif isinstance(record, control.RecallRecord):
+            self.timers.apply_recall(record)
+            return
+        elif isinstance(record, control.TimersRecord):
+            self.timers.apply_record(record)
+            return
         elif isinstance(record, control.SealRecord):
             self.retained.apply_seal(record)
             return
@@ -385,6 +398,11 @@ class Machine:
         """The copy is in the dead-letter topic: the message it was made from is done for its group."""
         group, topic, queue, offset, lease = mark.fields
         effects.touched.extend(self.delivery.apply_ack([(group, topic, int(queue), (int(offset),), (int(lease),))]))
+
+    def _apply_timer(self, index: int, mark: Mark, effects: Effects) -> None:
+        """The copy is in its topic, or waits once more: the delayed message it was made from is done."""
+        fire_ms, _, offset, *again = mark.fields
+        self.timers.apply_fired(int(fire_ms), int(offset), rolled=bool(again))
 
     def _apply_commit(self, index: int, mark: Mark, effects: Effects) -> None:
         """The copy is in its topic: the half message it was made from is done."""
@@ -458,6 +476,7 @@ class Machine:
             "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
             "transactions": self.transactions.export(),
+            "timers": self.timers.export(),
             "offsets": self.offsets.export(),
             "retained": self.retained.export(),
         }
@@ -471,6 +490,7 @@ class Machine:
         self._ends = {}
         self.delivery.restore(exported["delivery"])
         self.transactions.restore(exported.get("transactions", {}))
+        self.timers.restore(exported.get("timers"))
         self.offsets.restore(exported.get("offsets", {}))
         self.retained.restore(exported["retained"])
         self.applied_index = exported["applied_index"]

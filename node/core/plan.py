@@ -61,6 +61,10 @@ class Plan:
     """Half messages that are asked about, and the number of the check."""
     halves: int = 0
     """How many half messages are among the drafts."""
+    fired: bool = False
+    """Copies of delayed messages are among the drafts."""
+    recalls: int = 0
+    """How many recalls are among the drafts."""
     deferred: list[Call] = field(default_factory=list)
     """Calls that must wait until an entry already in the log is applied."""
     releases: dict[tuple[QueueKey, int], int] = field(default_factory=dict)

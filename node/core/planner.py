@@ -26,6 +26,8 @@ from ledgermq.node.core.calls import (
     Overdue,
     Prepare,
     Produce,
+    Recall,
+    Recalled,
     Reset,
     ResetDone,
     Resolve,
@@ -41,6 +43,8 @@ from ledgermq.node.core.picker import Pick, Picker
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Pair, Poll, Polls
 from ledgermq.node.core.resolver import Resolver
+from ledgermq.node.core.timers import RECALLED_MAX, Place
+from ledgermq.node.core.wheel import STORED_BYTES, Wheel, recall_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
 from ledgermq.proto.names import stored_name
@@ -63,6 +67,7 @@ class Planner:
         overlay: Overlay,
         picker: Picker,
         resolver: Resolver,
+        wheel: Wheel,
         entry_bytes_max: int,
         policy: FlushPolicy,
     ) -> None:
@@ -71,6 +76,7 @@ class Planner:
         self._overlay = overlay
         self._picker = picker
         self._resolver = resolver
+        self._wheel = wheel
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
@@ -78,6 +84,7 @@ class Planner:
 
     def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
         """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
+        self._wheel.fire(plan)
         for call in calls:
             if plan.size >= _PLAN_BYTES or plan.rows > self._rows_max:
                 plan.deferred.append(call)
@@ -89,6 +96,8 @@ class Planner:
                 self._change(plan, call)
             elif isinstance(call, Prepare | Resolve | Overdue | CountChecks):
                 self._resolver.take(plan, call)
+            elif isinstance(call, Recall):
+                self._recall(plan, call)
             elif isinstance(call, Configure):
                 self._configure(plan, call)
             elif isinstance(call, Reset):
@@ -127,7 +136,8 @@ class Planner:
                 plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
                 return
             size = entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))
-            if size > self._entry_bytes_max or len(draft.properties) > PROPERTIES_MAX:
+            room = STORED_BYTES if draft.deliver_ms else 0
+            if size + room > self._entry_bytes_max or len(draft.properties) + room > PROPERTIES_MAX:
                 plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
                 return
         if any(self._overlay.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
@@ -138,10 +148,12 @@ class Planner:
             return
         topics = self._machine.topics
         durability = strongest(durability_of(self._policy, topics[d.stored_topic].durability, d.priority) for d in call.drafts)
+        # The watermark may have to be raised first, by a record of its own.
+        drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
         plan.produced.append((call, len(plan.drafts), durability))
         if durability is Durability.MEMORY:
             plan.memory_drafts += len(call.drafts)
-        plan.drafts.extend(call.drafts)
+        plan.drafts.extend(drafts)
         plan.size += sum(len(draft.body) for draft in call.drafts)
         plan.count("produced", len(call.drafts))
 
@@ -209,6 +221,24 @@ class Planner:
         plan.changes.append((*key, offset, lease, 0, row.client))
         self._overlay.mark_row(index, key, offset)
         plan.count("released")
+
+    def _recall(self, plan: Plan, call: Recall) -> None:
+        place = Place(call.fire_ms, call.offset)
+        pending = self._overlay.configuring(recall_name(place))
+        if pending is not None:
+            plan.awaited.append((pending, call.token, Recalled(False)))
+        elif not self._wheel.recallable(plan, place, call.deliver_ms):
+            # Its time has come, whether or not what fired it is ever committed.
+            plan.done.append(Done(call.token, Recalled(False)))
+        elif self._machine.timers.recalled_count + plan.recalls >= RECALLED_MAX:
+            plan.refuse(call.token, "too-many-recalls", f"{RECALLED_MAX} recalled messages of this broker group are not due yet")
+        else:
+            index = plan.next_index
+            plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset), plan.now_ms))
+            self._overlay.mark_name(index, recall_name(place))
+            plan.recalls += 1
+            plan.awaited.append((index, call.token, Recalled(True)))
+            plan.count("messages_recalled")
 
     def _configure(self, plan: Plan, call: Configure) -> None:
         names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]

@@ -102,7 +102,7 @@ class Pin:
     """Something that needs the log from position `pos` on."""
 
     kind: str
-    """`follower`, `snapshot`, `consumer`, `transaction`, `reader`; `digest` and `follower` give way to a full disk."""
+    """`follower`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `digest` and `follower` give way to a full disk."""
     pos: int
     detail: str
     """For people: who needs it and how far it is."""

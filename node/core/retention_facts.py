@@ -134,6 +134,14 @@ def half_pin(machine: Machine) -> Iterator[Pin]:
         yield Pin("transaction", int(positions[0]), f"{what} after {half.checks} checks, as are {len(halves) - 1} more")
 
 
+def timer_pin(machine: Machine) -> Iterator[Pin]:
+    """The first message that a delayed message's minute needs: when its time comes it is copied. Whatever was taken back counts no more."""
+    position = machine.timers.oldest_position()
+    if position is not None:
+        pending = machine.timers.pending
+        yield Pin("timer", position, f"{pending} delayed {'message waits' if pending == 1 else 'messages wait'} for their time")
+
+
 def consumed_queues(machine: Machine) -> list[QueueKey]:
     """Every queue of every topic that a configured consumer group ever read from: it will come to the others."""
     used = {(group, topic) for group, topic, _ in machine.delivery.queues} | set(machine.offsets.pairs())

@@ -43,6 +43,8 @@ def memberships(nodes: tuple[str, ...]) -> st.SearchStrategy[control.Membership]
 
 
 RECORDS = st.one_of(
+    st.builds(control.RecallRecord, NUMBER, NUMBER, NUMBER),
+    st.builds(control.TimersRecord, NUMBER, NUMBER, NUMBER),
     NODES.filter(bool).flatmap(memberships),
     st.builds(control.TermStart, NUMBER, TEXT),
     st.builds(control.TopicRecord, TOPIC_CONFIG, NUMBER, st.booleans()),
@@ -109,6 +111,8 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
     (control.ResetRecord("g", "ns@t", ((0, 5), (2, 0))), '{"v":1,"g":"g","t":"ns@t","q":[[0,5],[2,0]]}'),
     (control.OffsetRecord((("g", "ns@t", 2, 7), ("h", "t", 0, 0))), '{"v":1,"a":[["g","ns@t",2,7],["h","t",0,0]]}'),
+    (control.RecallRecord(1700000000000, 1699999999999, 7), '{"v":1,"d":1700000000000,"f":1699999999999,"o":7}'),
+    (control.TimersRecord(1700000000000, -1, 2), '{"v":1,"f":1700000000000,"o":-1,"n":2}'),
 ]
 
 
@@ -150,6 +154,8 @@ def test_membership_is_sorted() -> None:
     ("tag", "body"),
     [
         ("timer", b'{"v":1}'),
+        ("timers", b'{"v":1,"f":1,"o":"x","n":0}'),
+        ("recall", b'{"v":1,"d":1,"f":2}'),
         ("", b"{}"),
         ("ack", b'{"v":2,"a":[]}'),
         ("ack", b'{"a":[]}'),

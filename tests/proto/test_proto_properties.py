@@ -25,6 +25,8 @@ FIELDS = st.builds(
     gzip=st.booleans(),
     user=st.dictionaries(TEXT | SPECIAL, TEXT, max_size=5),
     priority=st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
+    transaction=st.booleans(),
+    deliver_ms=st.none() | st.integers(0, 253_402_300_799_999),
 )
 
 
@@ -43,7 +45,15 @@ def test_round_trip_through_the_contract(fields: Fields) -> None:
     assert encode_message(message) == data
     system = message.system_properties
     assert system.HasField("tag") == (fields.tag is not None) and list(system.keys) == list(fields.keys)
-    assert system.message_type == (pb.NORMAL if fields.message_group is None else pb.FIFO)
+    carried = {
+        pb.TRANSACTION: fields.transaction,
+        pb.DELAY: fields.deliver_ms is not None,
+        pb.FIFO: fields.message_group is not None,
+        pb.PRIORITY: fields.priority is not None,
+        pb.NORMAL: True,
+    }
+    assert system.message_type == next(kind for kind, is_so in carried.items() if is_so)
+    assert system.HasField("delivery_timestamp") == (fields.deliver_ms is not None)
     assert system.body_encoding == (pb.GZIP if fields.gzip else pb.IDENTITY)
 
 

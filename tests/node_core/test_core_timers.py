@@ -1,0 +1,300 @@
+"""Delayed messages in one group on virtual time: when they fire, that each fires once, and what a recall, a restart or a full log does."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import pytest
+
+from ledgermq.node.core import wheel, window
+from ledgermq.node.core.calls import Configure, Produce, Produced, Recall, Recalled, Refused
+from ledgermq.node.core.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.properties import Fields, encode, parse
+from ledgermq.proto.types import Draft
+from tests.node_core.core_fakes import EPOCH_MS, MS, SECOND, Bench
+
+NUMBERS = count(1)
+HOUR = 3_600 * SECOND
+
+
+def delayed(body: str, deliver_ms: int, topic: str = "t") -> Draft:
+    """A message as the service hands it over."""
+    properties = encode(Fields(message_id=f"id-{body}", tag="a", deliver_ms=deliver_ms))
+    return Draft(topic, 0, body.encode(), properties, EPOCH_MS, 97, deliver_ms=deliver_ms)
+
+
+def bench() -> Bench:
+    made = Bench()
+    made.lead()
+    made.configure()
+    return made
+
+
+def delay(b: Bench, body: str, after_ms: int, topic: str = "t") -> Produced:
+    outcome = b.ask(Produce(next(b.tokens), [delayed(body, b.now_ms + after_ms, topic)]))
+    assert isinstance(outcome, Produced)
+    return outcome
+
+
+def recall(b: Bench, produced: Produced, deliver_ms: int) -> bool:
+    outcome = b.ask(Recall(next(b.tokens), deliver_ms, produced.fire_ms[0], produced.queue_offsets[0]))
+    assert isinstance(outcome, Recalled), outcome
+    return outcome.ok
+
+
+def bodies(b: Bench, topic: str = "t") -> list[str]:
+    """What is in the topic, in order."""
+    return [decode_record(b.log.record(p, s)).body.decode() for p, s, _ in b.queues.rows.get((topic, 0), ())]
+
+
+def settle(b: Bench) -> None:
+    """Turn until nothing is due at this moment."""
+    for _ in range(1000):
+        assert b.output is not None
+        if b.output.wake_at_ns > b.now_ns:
+            return
+        b.turn()
+    raise AssertionError("it never settles")
+
+
+def pass_ms(b: Bench, ms: int) -> None:
+    """Let time pass, stopping wherever the group wants to wake."""
+    end = b.now_ns + ms * MS
+    while True:
+        settle(b)
+        assert b.output is not None
+        at = min(end, b.output.wake_at_ns)
+        if at == end:
+            b.turn(at_ns=end)
+            settle(b)
+            return
+        b.turn(at_ns=at)
+
+
+def test_a_delayed_message_becomes_visible_at_its_time_and_not_before() -> None:
+    """It waits on the timer topic, in the slot of its minute, and its copy says where it came from."""
+    b = bench()
+    due = b.now_ms + 1500
+    produced = delay(b, "x", 1500)
+    assert produced.fire_ms == (due,) and bodies(b) == []
+    assert (b.machine.end(TIMER_TOPIC, slot_of(due)), b.machine.timers.pending) == (1, 1)
+    pass_ms(b, 1499)
+    assert bodies(b) == []
+    pass_ms(b, 1)
+    assert bodies(b) == ["x"] and b.machine.timers.pending == 0
+    position, size, code = b.queues.rows["t", 0][0]
+    stored = parse(decode_record(b.log.record(position, size)).properties)
+    assert stored == {"UNIQ_KEY": "id-x", "TAGS": "a", "TIMER_DELIVER_MS": str(due), "__LMQ.ORIGIN": f"timer:{due}:{slot_of(due)}:0"}
+    assert code == 97
+    assert b.machine.timers.watermark == Watermark(due, 0)
+
+
+def test_what_is_due_already_is_an_ordinary_message() -> None:
+    """No slot, no copy."""
+    b = bench()
+    assert delay(b, "past", -5).fire_ms == () and delay(b, "now", 0).fire_ms == ()
+    assert bodies(b) == ["past", "now"]
+
+
+def test_messages_fire_by_time_and_then_as_they_came() -> None:
+    """Whatever the order in which they were sent, over several slots."""
+    b = bench()
+    for body, after in (("c", 90_000), ("a", 10), ("d", 90_000), ("b", 11), ("e", 200_000)):
+        delay(b, body, after)
+    pass_ms(b, 300_000)
+    assert bodies(b) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_message_that_arrives_behind_the_window_still_fires_in_time() -> None:
+    """One for an earlier minute than the leader reads, and one for the very millisecond that has just fired."""
+    b = bench()
+    base = b.now_ms // SLOT_MS * SLOT_MS + SLOT_MS - b.now_ms
+    delay(b, "first", base + 10)
+    delay(b, "last", base + 50_000)
+    pass_ms(b, base + 10)
+    assert bodies(b) == ["first"]
+    delay(b, "soon", 5)
+    pass_ms(b, 5)
+    assert bodies(b) == ["first", "soon"]
+
+
+def test_nothing_fires_past_a_message_that_is_not_in_its_slot_yet() -> None:
+    """A message that is in the log and not committed has its turn before any later one: the watermark would pass it for ever."""
+    b = bench()
+    delay(b, "later", 20)
+    b.replicator.commit_at_once = False
+    call = Produce(next(b.tokens), [delayed("sooner", b.now_ms + 10)])
+    b.turn(call)
+    assert call.token not in b.done
+    for _ in range(50):
+        b.pass_time(MS)
+    assert bodies(b) == []
+    b.replicator.commit_at_once = True
+    b.turn()
+    settle(b)
+    assert bodies(b) == ["sooner", "later"]
+
+
+def test_a_clock_that_goes_back_makes_messages_late_and_never_early() -> None:
+    """The watermark stays; what is for a time below it waits until the clock is there again."""
+    b = bench()
+    delay(b, "a", 5_000)
+    pass_ms(b, 5_000)
+    back = b.now_ms - 4_000
+
+    def turn_at(ms: int, *calls: Produce) -> None:
+        b.now_ns += MS
+        for _ in range(20):
+            output = b.group.turn(b.now_ns, ms, calls)
+            calls = ()
+            if output.wake_at_ns > b.now_ns:
+                return
+
+    turn_at(back, Produce(next(b.tokens), [delayed("b", back + 1_000)]))
+    turn_at(back + 3_999)
+    assert bodies(b) == ["a"]
+    turn_at(back + 4_000)
+    assert bodies(b) == ["a", "b"]
+
+
+def test_a_message_beyond_the_wheel_is_stored_again_until_its_time() -> None:
+    """Forty days take a dozen rounds; each leaves a copy that is the mark of the one before, and the last one is delivered."""
+    b = bench()
+    days = 40 * 24 * 3_600_000
+    due = b.now_ms + days
+    produced = delay(b, "x", days)
+    assert produced.fire_ms[0] < due
+    for _ in range(days // (SLOT_MS * (SLOTS // 2)) + 2):
+        b.turn(at_ns=b.now_ns + SLOTS // 2 * SLOT_MS * MS)
+        settle(b)
+        assert (bodies(b) == ["x"]) == (b.now_ms >= due)
+    counts = b.machine.timers.counts
+    assert (counts["fired"], counts["stored"]) == (1, counts["rolled"] + 1) and counts["rolled"] >= 14
+    assert b.machine.timers.pending == 0
+
+
+def test_a_recalled_message_never_comes() -> None:
+    """Once; and not when its time has come, nor twice."""
+    b = bench()
+    due = b.now_ms + 1_000
+    kept, gone = delay(b, "kept", 1_000), delay(b, "gone", 1_000)
+    assert recall(b, gone, due) and not recall(b, gone, due)
+    assert b.machine.timers.pending == 1
+    pass_ms(b, 1_000)
+    assert bodies(b) == ["kept"]
+    assert not recall(b, kept, due)
+    pass_ms(b, 2 * SLOT_MS)
+    assert b.machine.timers.recalled_count in (0, 1)
+    delay(b, "other", 1)
+    pass_ms(b, 1)
+    assert b.machine.timers.recalled_count == 0
+
+
+def test_a_recall_finds_a_message_that_was_stored_again() -> None:
+    """The handle names its first place; the message has moved to another slot since."""
+    b = bench()
+    after = 5 * 24 * 3_600_000
+    due = b.now_ms + after
+    produced = delay(b, "x", after)
+    b.turn(at_ns=b.now_ns + 4 * 24 * HOUR)
+    settle(b)
+    assert b.machine.timers.counts["rolled"] == 1
+    assert recall(b, produced, due) and not recall(b, produced, due)
+    b.turn(at_ns=b.now_ns + 2 * 24 * HOUR)
+    settle(b)
+    assert bodies(b) == [] and b.machine.timers.pending == 0
+
+
+def test_recalls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit a recall is refused, and says why."""
+    monkeypatch.setattr("ledgermq.node.core.planner.RECALLED_MAX", 1)
+    assert RECALLED_MAX > 1
+    b = bench()
+    due = b.now_ms + 1_000
+    first, second = delay(b, "a", 1_000), delay(b, "b", 1_000)
+    assert recall(b, first, due)
+    outcome = b.ask(Recall(next(b.tokens), due, second.fire_ms[0], second.queue_offsets[0]))
+    assert isinstance(outcome, Refused) and outcome.reason == "too-many-recalls"
+
+
+def test_messages_of_a_deleted_topic_are_dropped_and_hold_nobody_up() -> None:
+    """Also when a topic of that name was made again meanwhile: it is another one."""
+    b = bench()
+    b.configure("u")
+    delay(b, "of t", 1_000)
+    delay(b, "of u", 1_000, "u")
+    delay(b, "of t too", 1_001)
+    b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
+    b.configure("t", incarnation=2)
+    pass_ms(b, 2_000)
+    assert (bodies(b), bodies(b, "u")) == ([], ["of u"])
+    assert b.machine.timers.counts["dropped"] == 2 and b.machine.timers.pending == 0
+
+
+def test_a_new_leader_fires_what_the_old_one_did_not() -> None:
+    """What was fired and not committed is cut off and fires again; what was committed does not. From a snapshot too."""
+    b = bench()
+    for i in range(10):
+        delay(b, str(i), 1_000 + i)
+    pass_ms(b, 1_004)
+    b.replicator.commit_at_once = False
+    committed = b.replicator.commit_index
+    pass_ms(b, 3)
+    assert b.log.end_index > committed and bodies(b) == ["0", "1", "2", "3", "4"]
+    exported = json.loads(json.dumps(b.machine.export("log")))
+    b.log.cut(committed)
+    successor = Bench(log=b.log, node="n2")
+    successor.replicator.commit_index = committed
+    successor.queues = b.queues
+    successor.machine._queues = b.queues
+    successor.machine.restore(exported)
+    assert successor.machine.export("log") == exported
+    successor.now_ns = b.now_ns
+    successor.lead(7)
+    settle(successor)
+    pass_ms(successor, 100)
+    assert bodies(successor) == [str(i) for i in range(10)]
+
+
+def test_firing_waits_for_a_full_disk_without_spinning() -> None:
+    """Nothing is lost, nothing fires twice, and the group does not wake all the time."""
+    b = bench()
+    delay(b, "x", 100)
+    b.replicator.full = True
+    b.pass_time(100 * MS)
+    b.turn()
+    turns = 0
+    while b.now_ns < 11 * SECOND:
+        assert b.output is not None
+        b.turn(at_ns=max(b.now_ns + 1, b.output.wake_at_ns))
+        turns += 1
+    assert bodies(b) == [] and turns < 50
+    b.replicator.full = False
+    b.pass_time(SECOND)
+    settle(b)
+    assert bodies(b) == ["x"]
+
+
+@pytest.mark.parametrize("ms", [1, 5_000])
+def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
+    """All due in one millisecond, or spread: they fire in order although a window holds but a few of them."""
+    monkeypatch.setattr(window, "WINDOW_ROWS", 8)
+    monkeypatch.setattr(window, "SCAN_UNITS", 16)
+    monkeypatch.setattr(wheel, "BATCH", 5)
+    b = bench()
+    base = (b.now_ms // SLOT_MS + 1) * SLOT_MS
+    times = [base + (i * 7919) % ms for i in range(100)]
+    for start in range(0, 100, 10):
+        b.ask(Produce(next(b.tokens), [delayed(f"{at}-{start + i}", at) for i, at in enumerate(times[start : start + 10])]))
+    most = 0
+    end = b.now_ns + 2 * SLOT_MS * MS
+    while b.now_ns < end:
+        assert b.output is not None
+        b.turn(at_ns=max(b.now_ns, min(end, b.output.wake_at_ns)))
+        held = b.group.leader.wheel._window
+        most = max(most, 0 if held is None else len(held.keys))
+    expected = [f"{at}-{i}" for at, i in sorted((at, i) for i, at in enumerate(times))]
+    assert bodies(b) == expected and most <= 2 * 8 + 16
