@@ -3,7 +3,7 @@ MESSAGES ?= 20000
 VENV := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-all soak sim bench lint proto lock clean
+.PHONY: help demo test test-slow test-all soak sim bench lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,10 +16,12 @@ test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
 
-test-all: ## all but soak: also real processes, the official client, Spark, containers
+test-slow: ## real processes, the official client, Spark, containers: two at a time, then what needs quiet
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
-	@$(VENV)/python -m pytest -q -m "slow and not soak"
+	@$(VENV)/python -m pytest -q -n 2 --dist worksteal -m "slow and not soak and not quiet"
+	@$(VENV)/python -m pytest -q -m "slow and quiet and not soak"
+
+test-all: test test-slow ## all but soak
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
 	@bash deploy/setup-venv.sh dev

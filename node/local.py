@@ -43,14 +43,19 @@ def ports_from_base(nodes: int, base_port: int) -> list[NodeAddress]:
     return [NodeAddress.model_validate({kind: base_port + step + k for kind, step in PORT_STEPS.items()}) for k in range(nodes)]
 
 
+def port_range() -> range:
+    """Where `free_ports` looks."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return range(10_000, max(lowest, 12_000))
+
+
 def free_ports(nodes: int) -> list[NodeAddress]:
     """Addresses with ports nobody listens on.
 
     They lie below the range from which the system numbers outgoing connections: a node that is down for a while must not find its port
     taken by the source port of a connection, possibly one that tries to reach that very node.
     """
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = random.sample(range(10_000, max(lowest, 12_000)), 400)
+    candidates = random.sample(port_range(), 400)
     found: list[int] = []
     for port in candidates:
         with contextlib.closing(socket.socket()) as probe:

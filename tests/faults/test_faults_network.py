@@ -15,7 +15,7 @@ from tests.cluster import leader, wait_for
 from tests.faults.faulty import GROUP, TOPIC, FaultyCluster, faulty, judge, status_of, terms
 from tests.faults.histories import History, Sender
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 HELD_S = 2.0
 """How long a partition lasts at least: several election time-outs."""

@@ -13,7 +13,7 @@ from tests.cluster import leader, wait_for
 from tests.faults.faulty import GROUP, TOPIC, faulty, judge, status_of, terms
 from tests.faults.histories import History
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 
