@@ -24,6 +24,9 @@ class Timing:
     election_min_ns: int = 400 * MS
     election_max_ns: int = 800 * MS
     window_bytes: int = 4 * MIB
+    """The most that may be under way to a peer (raft/window.py)."""
+    window_first_bytes: int = 256 << 10
+    """What may be, over a link that nobody knows yet."""
     window_ranges: int = 256
     range_bytes_max: int = MIB
     stall_ns: int = 10_000 * MS
@@ -34,6 +37,8 @@ class Timing:
             raise ValueError("raft timing: need 0 < 2 x heartbeat <= election minimum <= election maximum")
         if not 0 < self.range_bytes_max <= self.window_bytes or self.window_ranges < 1:
             raise ValueError("raft timing: need 0 < range bytes <= window bytes and a window of at least one range")
+        if self.window_first_bytes < 1:
+            raise ValueError("raft timing: a window of nothing lets nothing through")
         if self.stall_ns < self.election_max_ns:
             raise ValueError("raft timing: a peer cannot be called stalled before the longest election timeout")
 

@@ -13,6 +13,7 @@ from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import Ballot, ballot
 from ledgermq.raft.rules import Rules
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
+from ledgermq.raft.window import Window
 
 
 class Elections(Rules):
@@ -92,7 +93,8 @@ class Elections(Rules):
         self.urge()
         self.early_index = self._held_by_majority = NO_INDEX
         self._lease_given_up = False
-        self.peers = {node: Peer(node, self.log.end_index + 1, now_ns) for node in self.members.nodes if node != self.config.node}
+        begins, timing = self.log.end_index + 1, self.config.timing
+        self.peers = {node: Peer(node, begins, now_ns, Window(timing)) for node in self.members.nodes if node != self.config.node}
         self._advance_commit()
 
     def _become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:

@@ -51,7 +51,7 @@ class Leading(Elections):
         pushes = []
         for peer in self.peers.values():
             full = peer.next_index > self.log.end_index or peer.needs_snapshot
-            size, ranges = (0, 0) if full else peer.room(timing.window_bytes, timing.window_ranges)
+            size, ranges = (0, 0) if full else peer.room(timing.window_ranges)
             news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
@@ -85,7 +85,7 @@ class Leading(Elections):
         """The driver read this range for a `Push`; the message that carries it."""
         peer = self.peers[to]
         message = self._append_to(peer, extent.first_index - 1, extent)
-        peer.pushed(extent, message.round)
+        peer.pushed(extent, message.round, self._now_ns)
         return message
 
     def _watch_peers(self, now_ns: int) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import AppendReply, Extent
+from ledgermq.raft.window import Window
 
 RETIRED_BOOTS = 8
 LONG_AGO_NS = -(1 << 62)
@@ -28,6 +29,9 @@ class Underway:
     last_index: int
     size: int
     round: int
+    ahead: int
+    """Bytes under way when it was pushed, its own included."""
+    pushed_ns: int
 
 
 class Peer:
@@ -36,7 +40,8 @@ class Peer:
     received        last index the peer verified against this leader; only rises, until the peer is found to have forgotten
     durable         last of those on its stable storage; ≤ received, same rule; the peer's vote in the commit quorum
     next_index      first index not yet pushed; > received; when flowing, the index after the last one under way or received
-    underway_bytes  Σ size of `underway`; the window bounds it
+    underway_bytes  Σ size of `underway`; the window bounds what may be added
+    window          how many bytes that is: what the link was seen to carry
     rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
     suspect         the last range was lost or refused: one range at a time until `received` rises again
     told_commit     the commit index it has been told, as far as it can follow it
@@ -51,8 +56,9 @@ class Peer:
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
-    def __init__(self, node: str, next_index: int, now_ns: int) -> None:
+    def __init__(self, node: str, next_index: int, now_ns: int, window: Window) -> None:
         self.node = node
+        self.window = window
         self.stage = Stage.PROBING
         self.received = -1
         self.durable = -1
@@ -83,18 +89,18 @@ class Peer:
         """The entry that a message without a range asks about: the one surely in common, or while probing the one in question."""
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
-    def room(self, window_bytes: int, window_ranges: int) -> tuple[int, int]:
+    def room(self, window_ranges: int) -> tuple[int, int]:
         """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that a big entry always fits."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
-        size, ranges = window_bytes - self.underway_bytes, limit - len(self.underway)
+        size, ranges = self.window.size - self.underway_bytes, limit - len(self.underway)
         return (size, ranges) if size > 0 and ranges > 0 else (0, 0)
 
-    def pushed(self, extent: Extent, round_: int) -> None:
+    def pushed(self, extent: Extent, round_: int, now_ns: int) -> None:
         assert extent.first_index == self.next_index, (extent, self)
         self.next_index = extent.last_index + 1
-        self.underway.append(Underway(extent.last_index, extent.size, round_))
         self.underway_bytes += extent.size
+        self.underway.append(Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns))
 
     def admit(self, reply: AppendReply, round_: int) -> bool:
         """Whether the reply speaks for the peer's present life. A new boot id makes us forget what the old life promised."""
@@ -147,8 +153,12 @@ class Peer:
             self._progress_ns = self.contact_ns
         self.durable = max(self.durable, min(reply.durable, self.received))
         self.next_index = max(self.next_index, self.received + 1)
+        arrived = None
         while self.underway and self.underway[0].last_index <= self.received:
-            self.underway_bytes -= self.underway.popleft().size
+            arrived = self.underway.popleft()
+            self.underway_bytes -= arrived.size
+        if arrived is not None:
+            self.window.confirmed(arrived.ahead, self.contact_ns - arrived.pushed_ns)
         self.stage = Stage.FLOWING
         self.probe_due = self.needs_snapshot = False
         if not self.underway:
