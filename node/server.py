@@ -30,6 +30,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ledgermq import __version__
 from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
+from ledgermq.node.admin_port import AdminPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.metadata import State
@@ -55,11 +56,10 @@ from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
-from ledgermq.node.security.admin_guard import guarded
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
-from ledgermq.node.service.gate import Gate, common_name_of
+from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.stop_watch import watch_stop
@@ -247,21 +247,6 @@ class _GenericOnly:
         """Left out on purpose: the generic handlers hold the same methods."""
 
 
-class _Guarding:
-    """The same, with every method asking who calls: here the table is what can be looked into."""
-
-    def __init__(self, server: grpc.aio.Server, authority: Authority) -> None:
-        self._server = server
-        self._authority = authority
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Left out on purpose: the table holds the same methods."""
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        methods = guarded(handlers, self._authority, common_name_of)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-
-
 class Node:
     """All parts of a running node."""
 
@@ -433,8 +418,7 @@ class Node:
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self.service.handlers())
-        admins = _Guarding(server, self.authority) if self.authority.required else _GenericOnly(server)
-        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, admins)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         server.add_insecure_port(address)
         await server.start()
