@@ -6,6 +6,7 @@ Only options, wording and process supervision live here; what a node does begins
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ import yaml
 from ledgermq.node import config as configuration
 from ledgermq.node.errors import FatalError
 from ledgermq.node.local import LocalCluster
+from ledgermq.node.security import certificates, minting
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
 _SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
@@ -79,6 +81,8 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     loaded = configuration.load(file, settings)
     loaded.secret()
     loaded.check_exposure()
+    certificates.of_clients(loaded.tls)
+    certificates.peer_wire(loaded.peer_tls)
     groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"
     click.echo(f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}")
 
@@ -109,6 +113,33 @@ def example() -> None:
     click.echo(configuration.EXAMPLE, nl=False)
 
 
+@click.command("certificates")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE=HOST[,HOST]...")
+def mint(directory: Path, nodes: tuple[str, ...]) -> None:
+    """Make a certificate authority in DIRECTORY, and a certificate for each node and the hosts it is reached by.
+
+    What is there and good for another month stays, so it may be run again at any time: before certificates end, or for a new node. Give
+    every node its own NODE.pem and NODE.key, and all of them and the clients ca.pem; keep ca.key where no node is.
+
+    \b
+    Examples:
+      ledgermq certificates ./tls n1=mq1.example.com,10.0.0.1 n2=mq2.example.com,10.0.0.2
+    """
+    wanted: dict[str, tuple[str, ...]] = {}
+    for text in nodes:
+        name, equals, hosts = text.partition("=")
+        if not re.fullmatch(configuration.NAME, name) or not equals or not all(hosts.split(",")):
+            raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; write for instance n1=mq1.example.com,10.0.0.1")
+        wanted[name] = tuple(hosts.split(","))
+    try:
+        made = minting.ensure(directory, wanted)
+    except OSError as error:
+        raise FatalError(4, f"{directory} cannot be written ({error.strerror})", "choose another directory") from error
+    for name in wanted:
+        click.echo(f"{'made' if name in made else 'kept'}: {directory / name}.pem")
+
+
 class _Stop:
     """SIGINT and SIGTERM, remembered."""
 
@@ -126,11 +157,13 @@ class _Stop:
 @click.option("--data", type=click.Path(path_type=Path), default=Path("ledgermq-data"), show_default="./ledgermq-data", help="Directory.")
 @click.option("--base-port", type=click.IntRange(1, 62_000), default=8081, show_default=True, help="Client port of the first node.")
 @click.option("--log-file-size", type=Size(), help="Size of a log file.  [default: 64MiB]")
-def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None) -> None:
+@click.option("--tls", is_flag=True, help="Mint certificates: TLS beside plaintext for clients, mutual TLS between nodes. It stays so.")
+def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None, tls: bool) -> None:
     """Start a cluster on this machine, in the foreground, until Ctrl-C.
 
     An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on P+1000+k-1, for the controller on P+2000+k-1
     and for HTTP (/healthz /readyz /metrics) on P+3000+k-1; its log is DATA/nK/node.log.
+    With --tls, clients check the nodes by DATA/tls/ca.pem.
 
     \b
     Examples:
@@ -138,7 +171,7 @@ def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None)
       ledgermq up --nodes 1 --data /tmp/one --base-port 18081
     """
     stop = _Stop()
-    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, log_file_bytes=log_file_size)
+    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, log_file_bytes=log_file_size, tls=tls)
     try:
         cluster.start_all()
         ready = _wait_ready(cluster, stop)

@@ -18,6 +18,7 @@ from uuid import UUID
 import yaml
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 
+from ledgermq.node.config_types import NAME as NAME
 from ledgermq.node.config_types import Bytes, Milliseconds, Name, Port, Section
 from ledgermq.node.config_types import parse_size_bytes as parse_size_bytes
 from ledgermq.node.errors import ConfigError, FatalError

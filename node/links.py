@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ledgermq.node import metrics
@@ -21,6 +20,7 @@ from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
 from ledgermq.node.logs import get_logger
 from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, METHOD, RECEIVE_BYTES, Outbox, PeerHandler, both, frame, only, read
+from ledgermq.node.security.certificates import PeerWire
 from ledgermq.proto import peer_pb2
 
 RECONNECT_S = (0.02, 0.05, 0.1, 0.2)
@@ -50,7 +50,15 @@ class Lost(Exception):
 class Link:
     """The outgoing stream to one peer. `addresses`: where it may be, the likeliest first."""
 
-    def __init__(self, peer: str, addresses: Sequence[str], greeter: Greeter, handler: PeerHandler, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        peer: str,
+        addresses: Sequence[str],
+        greeter: Greeter,
+        handler: PeerHandler,
+        limit_bytes: int,
+        wire: PeerWire | None = None,
+    ) -> None:
         self.peer = peer
         self.up = False
         self.refusal: str | None = None
@@ -60,6 +68,7 @@ class Link:
         self._greeter = greeter
         self._handler = handler
         self._limit_bytes = limit_bytes
+        self._wire = wire or PeerWire()
         self._outbox: Outbox | None = None
         self._calls: dict[int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]] = {}
         self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
@@ -169,7 +178,7 @@ class Link:
             attempt.result()
 
     async def _connect_once(self) -> None:
-        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        async with self._wire.channel(self._address, self.peer, CHANNEL_OPTIONS) as channel:
             stream: Any = channel.stream_stream(METHOD)(wait_for_ready=False)
             try:
                 async with asyncio.timeout(GREETING_TIMEOUT_S):

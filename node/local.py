@@ -27,10 +27,13 @@ import yaml
 
 from ledgermq.node.config import ENV_PREFIX, FOREIGN_ENV, BrokerGroup, NodeAddress, NodeConfig, validate
 from ledgermq.node.errors import EXIT_DATA, FatalError
+from ledgermq.node.security.minting import CA_CERTIFICATE, ensure
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"
 LOG_FILE = "node.log"
+TLS_DIRECTORY = "tls"
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 DEFAULT_GROUP = "g1"
 DEFAULT_LOG_FILE_BYTES = 64 << 20
 PORT_STEPS = {"client_port": 0, "peer_port": 1000, "controller_port": 2000, "http_port": 3000}
@@ -121,9 +124,11 @@ class LocalCluster:
         groups: Sequence[str] = (DEFAULT_GROUP,),
         extra: Mapping[str, Any] | None = None,
         settings: Sequence[str] = (),
+        tls: bool = False,
     ) -> LocalCluster:
         """Create or resume a cluster directory. `nodes` and `log_file_bytes` must agree with an existing one; without a base port free
-        ports are chosen. `extra` are further configuration sections (raft, delivery, limits), used when the directory is created."""
+        ports are chosen. `extra` are further configuration sections (raft, delivery, limits), used when the directory is created. `tls`:
+        with certificates of the directory's own authority; it stays so."""
         directory = directory.absolute()
         path = directory / CLUSTER_FILE
         try:
@@ -137,6 +142,8 @@ class LocalCluster:
                 addresses = ports_from_base(len(names), base_port) if base_port is not None else free_ports(len(names))
             tree["nodes"] = {name: address.model_dump() for name, address in zip(names, addresses, strict=True)}
             _replace(path, tree)
+            if tls or (directory / TLS_DIRECTORY).exists():
+                ensure(directory / TLS_DIRECTORY, {name: (at.host, *LOCAL_NAMES) for name, at in zip(names, addresses, strict=True)})
         except OSError as error:
             what = f"the directory {directory} cannot be used ({error.strerror})"
             raise FatalError(EXIT_DATA, what, "choose another one with --data, or make it writable") from error
@@ -165,7 +172,7 @@ class LocalCluster:
         self.data(node).mkdir(parents=True, exist_ok=True)
         log = self.log_file(node).open("ab")
         command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(self.config_file)]
-        for setting in (f"node={node}", f"data={self.data(node)}", *self.settings):
+        for setting in (f"node={node}", f"data={self.data(node)}", *self._tls_settings(node), *self.settings):
             command += ["--set", setting]
         # A node of a local cluster is described by its files alone; settings for other nodes must not leak in.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.removeprefix(ENV_PREFIX) in FOREIGN_ENV}
@@ -176,6 +183,20 @@ class LocalCluster:
         child = Child(node, process, log)
         self.children[node] = child
         return child
+
+    @property
+    def ca_file(self) -> Path | None:
+        """What clients check the nodes' certificates with; None: this cluster speaks plaintext."""
+        path = self.directory / TLS_DIRECTORY / CA_CERTIFICATE
+        return path if path.exists() else None
+
+    def _tls_settings(self, node: str) -> list[str]:
+        if self.ca_file is None:
+            return []
+        own = {"certificate_file": self.ca_file.with_name(f"{node}.pem"), "key_file": self.ca_file.with_name(f"{node}.key")}
+        clients = [f"tls.{key}={path}" for key, path in own.items()]
+        peers = [f"peer_tls.{key}={path}" for key, path in {**own, "ca_file": self.ca_file}.items()]
+        return ["tls.mode=both", *clients, "peer_tls.mode=required", *peers]
 
     def start_all(self) -> None:
         for node in self.nodes:

@@ -119,3 +119,12 @@ PERMISSIONS_DENIED = Counter("ledgermq_permissions_denied_total", "Calls of user
 OVER_QUOTA = Counter(
     "ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS for a quota, by its kind.", ["kind"], registry=REGISTRY
 )
+FRONT_CONNECTIONS = Gauge(
+    "ledgermq_front_connections", "Open connections of clients, where the front of the port counts them.", registry=REGISTRY
+)
+CONNECTIONS_REFUSED = Counter(
+    "ledgermq_connections_refused_total",
+    "Connections of clients that the front of the port closed, by reason.",
+    ["reason"],
+    registry=REGISTRY,
+)

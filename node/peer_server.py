@@ -33,6 +33,7 @@ from ledgermq.node.peer_stream import (
     only,
     read,
 )
+from ledgermq.node.security.certificates import PeerWire
 from ledgermq.proto import peer_pb2
 
 # Greetings under way at once; whoever does not know the secret can hold no more than these, each for the time-out.
@@ -64,10 +65,11 @@ class _Speaker:
 class PeerServer:
     """The accepting side: greets, then carries what peers send to the handler."""
 
-    def __init__(self, greeter: Greeter, handler: PeerHandler, limit_bytes: int) -> None:
+    def __init__(self, greeter: Greeter, handler: PeerHandler, limit_bytes: int, wire: PeerWire | None = None) -> None:
         self._greeter = greeter
         self._handler = handler
         self._limit_bytes = limit_bytes
+        self._wire = wire or PeerWire()
         self._greetings = 0
         self._speakers: dict[str, _Speaker] = {}
 
@@ -102,6 +104,10 @@ class PeerServer:
         nonce = secrets.token_bytes(NONCE_BYTES)
         await context.write(frame([peer_pb2.PeerMessage(challenge=peer_pb2.Challenge(nonce=nonce))]))
         hello: peer_pb2.Hello = only(await read(context, GREETING_BYTES), "hello")
+        names = self._wire.names(context)
+        if names is not None and hello.node not in names:
+            what = f"the certificate of the caller that says it is node {hello.node} names {', '.join(sorted(names)) or 'nobody'}"
+            raise Refused("certificate", f"{what}; give each node its own certificate (peer_tls)")
         await asyncio.to_thread(self._greeter.check_hello, nonce, hello, self._alive(hello.node))
         await context.write(frame([peer_pb2.PeerMessage(hello_reply=self._greeter.reply(hello))]))
         return hello

@@ -16,6 +16,7 @@ from ledgermq.node.links import Link
 from ledgermq.node.logs import get_logger
 from ledgermq.node.peer_server import SERVER_OPTIONS, PeerServer
 from ledgermq.node.peer_stream import PeerHandler
+from ledgermq.node.security.certificates import PeerWire
 
 log = get_logger()
 
@@ -23,12 +24,20 @@ log = get_logger()
 class Peers:
     """All links of a node and its peer server. `links` is one dictionary for ever: its holders see peers come and go."""
 
-    def __init__(self, addresses: Mapping[str, Sequence[str]], greeter: Greeter, handler: PeerHandler, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[str, Sequence[str]],
+        greeter: Greeter,
+        handler: PeerHandler,
+        limit_bytes: int,
+        wire: PeerWire | None = None,
+    ) -> None:
         self._greeter = greeter
+        self._wire = wire or PeerWire()
         self._handler = handler
         self._limit_bytes = limit_bytes
         self.links = {peer: self._link(peer, where) for peer, where in addresses.items()}
-        self._server = PeerServer(greeter, handler, limit_bytes)
+        self._server = PeerServer(greeter, handler, limit_bytes, self._wire)
         self._grpc: grpc.aio.Server | None = None
         self._dialling = False
         self._ending: set[asyncio.Task[None]] = set()
@@ -36,7 +45,7 @@ class Peers:
     async def listen(self, address: str) -> int:
         """Open the peer port; the bound port, 0 when it is taken."""
         self._grpc = grpc.aio.server(handlers=[self._server.handlers()], options=SERVER_OPTIONS)
-        port = self._grpc.add_insecure_port(address)
+        port = self._wire.open_port(self._grpc, address)
         await self._grpc.start()
         return port
 
@@ -64,7 +73,7 @@ class Peers:
                     self.links[peer].start()
 
     def _link(self, peer: str, addresses: Sequence[str]) -> Link:
-        return Link(peer, addresses, self._greeter, self._handler, self._limit_bytes)
+        return Link(peer, addresses, self._greeter, self._handler, self._limit_bytes, self._wire)
 
     async def stop(self) -> None:
         await asyncio.gather(*(link.stop() for link in self.links.values()), *self._ending)

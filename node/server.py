@@ -31,6 +31,7 @@ from ledgermq import __version__
 from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort
+from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.metadata import State
@@ -57,6 +58,7 @@ from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
 from ledgermq.node.security.authority import Authority
+from ledgermq.node.security.certificates import peer_wire
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.node.service.gate import Gate
@@ -267,7 +269,8 @@ class Node:
         self._book, self._hosted = book, hosted
         boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
-        self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes)
+        self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
+        self._client_port = ClientPort(config)
         self.engine = Engine(
             {name: item.group for name, item in hosted.items()},
             send_packets=self.peers.send_packets,
@@ -298,6 +301,7 @@ class Node:
             operator_of(secret),
             required=config.access.authentication == "required",
             common_names=config.tls.users,
+            whence=self._client_port.address_of,
         )
         address, namespaces = config.address, not config.access.ignore_namespaces
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
@@ -346,8 +350,10 @@ class Node:
         # Everything still works: calls that come now wait for the next leader and go there.
         await self.leadership.leave()
         self.service.drain()
+        self._client_port.close()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
+        self._client_port.stop()
         self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
         await self.peers.stop()
@@ -420,9 +426,10 @@ class Node:
         server.add_generic_rpc_handlers(self.service.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
-        server.add_insecure_port(address)
+        self._client_port.bind(server, address)
         await server.start()
         self.grpc = server
+        await self._client_port.start()
 
     async def _announce(self) -> None:
         """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""

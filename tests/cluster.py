@@ -35,11 +35,12 @@ def prepare(
     extra: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
     kind: type[LocalCluster] = LocalCluster,
+    tls: bool = False,
 ) -> LocalCluster:
     """A cluster directory with free ports; nothing runs yet."""
     sections = {**FAST, **(extra or {})}
     return kind.prepare(
-        directory / "cluster", nodes=nodes, groups=groups, log_file_bytes=log_file_bytes, extra=sections, settings=settings
+        directory / "cluster", nodes=nodes, groups=groups, log_file_bytes=log_file_bytes, extra=sections, settings=settings, tls=tls
     )
 
 

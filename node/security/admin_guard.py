@@ -58,7 +58,7 @@ def _guarded(method: str, handler: Any, authority: Authority, common_name_of: Ca
     async def ask(request: Any, context: Any) -> Any:
         try:
             name = common_name_of(context) if authority.wants_certificates else ""
-            user = await authority.authenticate(dict(context.invocation_metadata()), name)
+            user = await authority.authenticate(dict(context.invocation_metadata()), name, context.peer)
             authority.authorize(user, (needs_of(method, request),))
         except LedgerError as error:
             return response(status=admin_pb2.Status(code=int(error.code), message=error.message))

@@ -27,7 +27,8 @@ log = get_logger()
 
 
 class Authority:
-    """Belongs to the loop's thread. `users` gives the agreed users; the mapping is another one whenever any of them changed."""
+    """Belongs to the loop's thread. `users` gives the agreed users; the mapping is another one whenever any of them changed. `whence` says
+    for the log where a connection comes from, by gRPC's name for its peer."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Authority:
         *,
         required: bool,
         common_names: Mapping[str, str] | None = None,
+        whence: Callable[[str], str] = str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.required = required
@@ -52,20 +54,22 @@ class Authority:
         self._grants: dict[str, frozenset[Grant]] = {}
         self._verdicts: dict[tuple[str, Need], bool] = {}
         self._next_catch_up = self._next_word = 0.0
+        self._whence = whence
 
     @property
     def wants_certificates(self) -> bool:
         """Whether a certificate can stand for a signature."""
         return bool(self._common_names)
 
-    async def authenticate(self, metadata: Mapping[str, str], common_name: str = "") -> str:
-        """The user who calls. Raises UNAUTHORIZED. `common_name`: that of the verified certificate of the connection."""
+    async def authenticate(self, metadata: Mapping[str, str], common_name: str = "", peer: Callable[[], str] = str) -> str:
+        """The user who calls. Raises UNAUTHORIZED. `common_name`: that of the verified certificate of the connection; `peer`: what gRPC
+        calls whoever is at its other end."""
         try:
             claim = claim_of(metadata.get(AUTHORIZATION, "")) if metadata.get(AUTHORIZATION) else None
         except ValueError as error:
-            raise self._refused("malformed", f"the header {AUTHORIZATION} is not understood: {error}", metadata) from error
+            raise self._refused("malformed", f"the header {AUTHORIZATION} is not understood: {error}", peer) from error
         if claim is None:
-            return self._by_certificate(common_name, metadata)
+            return self._by_certificate(common_name, peer)
         date_time = metadata.get(DATE_TIME, "")
         if self._proven(claim, date_time):
             return claim.access_key
@@ -74,7 +78,7 @@ class Authority:
             await self._catch_up()
             if self._proven(claim, date_time):
                 return claim.access_key
-        raise self._refused("signature", "the access key is unknown or the signature does not match", metadata)
+        raise self._refused("signature", "the access key is unknown or the signature does not match", peer)
 
     def authorize(self, user: str, needs: Sequence[Need]) -> None:
         """Raise FORBIDDEN unless the user may do one of the needs; nobody may do nothing in particular."""
@@ -130,19 +134,19 @@ class Authority:
             self._secrets[name] = tuple(secret for secret in opened if secret is not None)
         return self._secrets[name]
 
-    def _by_certificate(self, common_name: str, metadata: Mapping[str, str]) -> str:
+    def _by_certificate(self, common_name: str, peer: Callable[[], str]) -> str:
         self._refresh()
         user = self._common_names.get(common_name)
         if user is not None and user in self._known:
             return user
         if common_name:
             what = f"the certificate of {common_name} stands for no user; see tls.users, or sign the call"
-            raise self._refused("certificate", what, metadata)
-        raise self._refused("missing", "the call carries no credentials; set the client's access key and secret key", metadata)
+            raise self._refused("certificate", what, peer)
+        raise self._refused("missing", "the call carries no credentials; set the client's access key and secret key", peer)
 
-    def _refused(self, reason: str, what: str, metadata: Mapping[str, str]) -> LedgerError:
+    def _refused(self, reason: str, what: str, peer: Callable[[], str]) -> LedgerError:
         metrics.AUTHENTICATION_FAILURES.labels(reason).inc()
         if self._now() >= self._next_word:
             self._next_word = self._now() + SAY_EVERY_S
-            log.warning("calls are not authenticated", reason=what, client=metadata.get("x-mq-client-id", "")[:200])
+            log.warning("calls are not authenticated", reason=what, caller=self._whence(peer()))
         return fail(Code.UNAUTHORIZED, what)

@@ -8,6 +8,7 @@ none; counters of calls exist while the calls do. Nothing here is a promise acro
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -82,7 +83,7 @@ class Quotas:
                 self._refuse(scope, "open Receives" if receive else "calls at once", most, again)
             for rate, per_s in (("messages", quota.messages_per_s), ("bytes", float(quota.bytes_per_s))):
                 if per_s and (left := self._bucket(scope, rate, per_s).left) <= 0:
-                    self._refuse(scope, f"{rate} a second", per_s, int(-left / per_s * 1000) + 1)
+                    self._refuse(scope, f"{rate} a second", per_s, math.ceil(-left / per_s * 1000) + 1)
         hold = Hold(self, limited, what)
         hold.cost(messages, size)
         for scope, _ in limited:

@@ -37,7 +37,8 @@ class Gate:
         """Who calls. Raises UNAUTHORIZED."""
         if self._authority is None:
             return ""
-        return await self._authority.authenticate(metadata, common_name_of(context) if self._authority.wants_certificates else "")
+        name = common_name_of(context) if self._authority.wants_certificates else ""
+        return await self._authority.authenticate(metadata, name, context.peer)
 
     def admitted(self, method: str, data: bytes, caller: Caller) -> Hold | None:
         """Let the call in, for as long as the hold is held. Raises FORBIDDEN or TooMuch, or what is wrong with the request's names."""

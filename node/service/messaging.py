@@ -55,6 +55,8 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Whoever connects and does not get as far as HTTP/2, or TLS before it, holds a connection no longer.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     # Java clients ping every five minutes, others every minute, without calls.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("ledgermq.node.commands:up", "Start a cluster on this machine, in the foreground."),
     "serve": ("ledgermq.node.commands:serve", "Run one node."),
     "config": ("ledgermq.node.commands:config", "Check, show or explain a node's configuration."),
+    "certificates": ("ledgermq.node.commands:mint", "Make certificates for the nodes of a cluster."),
     "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),

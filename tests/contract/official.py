@@ -7,7 +7,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ class ClientError(Exception):
 class Official:
     """One process with official clients. Its methods are those of the driver."""
 
-    def __init__(self, endpoints: str, home: Path) -> None:
+    def __init__(self, endpoints: str, home: Path, variables: Mapping[str, str] | None = None) -> None:
+        """`variables` of the process's environment: how the driver's clients connect, and what gRPC reads by itself."""
         home.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore"}
+        environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore", **(variables or {})}
         self._log = (home / "stderr.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, str(DRIVER), endpoints],

@@ -96,7 +96,9 @@ class Checker(TransactionChecker):
 
 class Driver:
     def __init__(self, endpoints: str) -> None:
-        self.conf = ClientConfiguration(endpoints, Credentials(), "")
+        self.tls = os.environ.get("CLIENT_TLS") == "yes"
+        keys = Credentials(os.environ.get("CLIENT_ACCESS_KEY", ""), os.environ.get("CLIENT_SECRET_KEY", ""))
+        self.conf = ClientConfiguration(endpoints, keys, "")
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}
         self.messages: dict[str, Any] = {}
@@ -104,7 +106,7 @@ class Driver:
         self.transactions: dict[str, Any] = {}
 
     def producer(self, name: str, topics: list[str]) -> None:
-        self.clients[name] = Producer(self.conf, tuple(topics))
+        self.clients[name] = Producer(self.conf, tuple(topics), tls_enable=self.tls)
         self.clients[name].startup()
 
     def checked_producer(self, name: str, topics: list[str], answers: list[str]) -> None:
@@ -130,7 +132,7 @@ class Driver:
 
     def simple(self, name: str, group: str, subscription: dict[str, str], await_s: int) -> None:
         expressions = {topic: FilterExpression(text) for topic, text in subscription.items()}
-        self.clients[name] = SimpleConsumer(self.conf, group, expressions, await_duration=await_s)
+        self.clients[name] = SimpleConsumer(self.conf, group, expressions, await_duration=await_s, tls_enable=self.tls)
         self.clients[name].startup()
 
     def push(self, name: str, group: str, topic: str, behaviour: dict[str, Any], options: dict[str, Any]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from ledgermq.node.security.settings import Quota, Quotas
@@ -12,6 +13,8 @@ from tests.contract.backend import Backend, Metadata, ack_request, contract, mes
 TOPIC = pb.Resource(name="T")
 ROUTE = pb.QueryRouteRequest(topic=TOPIC)
 EVERYTHING = "admin:cluster:*"
+PING, GO_AWAY = 6, 7
+SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 async def route_code(server: Backend, metadata: Metadata) -> int:
@@ -158,3 +161,35 @@ async def test_over_quota_keeps_the_handle(server: Backend) -> None:
     answer = await server.raw.change(got.messages[0], 30)
     assert answer.status.code == pb.TOO_MANY_REQUESTS
     assert answer.receipt_handle == got.messages[0].system_properties.receipt_handle
+
+
+@contract()
+async def test_c100_pings_without_calls_do_no_harm(server: Backend) -> None:
+    """However often a client pings on a connection without calls, every ping is answered and the connection is not asked to go away."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS)
+    for number in range(50):
+        writer.write(b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + number.to_bytes(8, "big"))
+    answered = 0
+    while answered < 50:
+        head = await asyncio.wait_for(reader.readexactly(9), 10)
+        data = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        assert head[3] != GO_AWAY, data
+        if head[3] == PING and head[4] & 1:
+            assert int.from_bytes(data, "big") == answered
+            answered += 1
+    writer.close()
+    await writer.wait_closed()
+
+
+@contract(authentication=True, quotas=Quotas(client=Quota(messages_per_s=1000)))
+async def test_c100_a_route_among_five_hundred_polls(server: Backend) -> None:
+    """With the gate closed as well, five hundred open Receives do not keep a QueryRoute waiting."""
+    server.user("sub", "secret of sub", "subscribe:topic:T", "subscribe:group:*")
+    keys = signed("sub", "secret of sub")
+    polls = [server.raw.stream(receive_request(polling=20), metadata=keys, timeout=60) for _ in range(500)]
+    await server.until_polls(500)
+    assert (await server.raw.unary("QueryRoute", ROUTE, metadata=keys, timeout=5)).status.code == pb.OK
+    for poll in polls:
+        poll.cancel()
+    await server.until_polls(0)

@@ -55,16 +55,19 @@ def environment(endpoints: str) -> dict[str, str]:
 class CommandLine:
     """Commands against one cluster, through all of its endpoints."""
 
-    def __init__(self, endpoints: str) -> None:
+    def __init__(self, endpoints: str, *more: str | Path, keys: tuple[str, str] | None = None) -> None:
+        """`more` options go with every command; `keys` are the credentials it signs with."""
         self.endpoints = endpoints
+        self._more = more
+        self._keys = {} if keys is None else {"LEDGERMQ_ACCESS_KEY": keys[0], "LEDGERMQ_SECRET_KEY": keys[1]}
 
     @classmethod
     def of(cls, cluster: LocalCluster) -> CommandLine:
         return cls(cluster.endpoints)
 
     def run(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
-        command = [*LEDGERMQ, *map(str, arguments)]
-        done = subprocess.run(command, input=stdin, capture_output=True, env=environment(self.endpoints), timeout=timeout_s, check=False)
+        command, environ = [*LEDGERMQ, *map(str, arguments), *map(str, self._more)], {**environment(self.endpoints), **self._keys}
+        done = subprocess.run(command, input=stdin, capture_output=True, env=environ, timeout=timeout_s, check=False)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:

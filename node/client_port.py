@@ -1,0 +1,54 @@
+"""The clients' port of a node: bound by gRPC itself where that is enough, by the front (`security/front.py`) where it is not.
+
+gRPC has it alone, at no cost, while the port speaks plaintext only or TLS only and connections are not limited.
+"""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.security import certificates
+from ledgermq.node.security.front import Front
+
+
+class ClientPort:
+    """One port. Its order: `bind`, the server's own start, `start`; then `close` before the server stops and `stop` after it."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Reads the certificates; raises as `certificates.CertificateFiles`."""
+        self._config = config
+        self._files = certificates.of_clients(config.tls)
+        self._front: Front | None = None
+
+    def bind(self, server: grpc.aio.Server, address: str) -> None:
+        """Tell the server where to listen. Raises RuntimeError when the port is taken."""
+        tls, quotas, files = self._config.tls, self._config.quotas, self._files
+        if tls.mode == "both" or quotas.connections or quotas.connections_per_address:
+            limits = {"connections": quotas.connections, "connections_per_address": quotas.connections_per_address}
+            self._front = Front(plain=tls.mode != "required", tls=files is not None, **limits)
+            if self._front.plain is not None:
+                server.add_insecure_port(f"unix:{self._front.plain}")
+            if self._front.tls is not None and files is not None:
+                server.add_secure_port(f"unix:{self._front.tls}", certificates.server_credentials(files))
+        elif files is not None:
+            server.add_secure_port(address, certificates.server_credentials(files))
+        else:
+            server.add_insecure_port(address)
+
+    async def start(self) -> None:
+        """Raises OSError when the port is taken."""
+        if self._front is not None:
+            await self._front.listen(self._config.listen_host, self._config.address.client_port)
+
+    def address_of(self, peer: str) -> str:
+        """Where a connection comes from, by what gRPC calls its peer."""
+        return peer if self._front is None else self._front.address_of(peer)
+
+    def close(self) -> None:
+        if self._front is not None:
+            self._front.close()
+
+    def stop(self) -> None:
+        if self._front is not None:
+            self._front.stop()

@@ -1,0 +1,183 @@
+"""Certificates as files: read at the start, looked at again while the node runs, and turned into what gRPC wants.
+
+Whoever renews a certificate replaces the files; from the next connection on the new ones count, without a restart. Files that do not fit
+together, because one of them was not replaced yet or never will be, leave the old ones in force, and the log says so. Connections that
+stand are not touched.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from ledgermq.node.errors import EXIT_SECRET, ConfigError, FatalError
+from ledgermq.node.logs import get_logger
+from ledgermq.node.security.settings import PeerTls, Tls
+
+LOOK_EVERY_S = 1.0
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pems:
+    """What the files held when they fitted together."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes | None
+
+    def __repr__(self) -> str:
+        return "Pems(…)"
+
+
+class CertificateFiles:
+    """The files of one side of a connection. `current` may be called from any thread; gRPC does from its own."""
+
+    def __init__(self, certificate: Path, key: Path, authority: Path | None) -> None:
+        """Raises ConfigError, or FatalError for a key that others can read."""
+        self._paths = tuple(path for path in (certificate, key, authority) if path is not None)
+        self._certificate, self._key, self._authority = certificate, key, authority
+        self._lock = threading.Lock()
+        self._seen = self._stamp()
+        self._pems = self._read()
+        self._look_at = 0.0
+        self._objected = ""
+
+    def current(self) -> Pems:
+        """The newest files that fit together."""
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look_at = now + LOOK_EVERY_S
+                self._look()
+            return self._pems
+
+    def look_now(self) -> None:
+        """Do not wait for the next look."""
+        with self._lock:
+            self._look_at = 0.0
+
+    def _look(self) -> None:
+        try:
+            seen = self._stamp()
+            if seen == self._seen:
+                return
+            self._pems, self._seen, self._objected = self._read(), seen, ""
+            log.info("certificate read again", file=str(self._certificate))
+        except FatalError as error:
+            if str(error) != self._objected:
+                self._objected = str(error)
+                log.error("certificate not replaced, the one before stays in force", reason=str(error))
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        try:
+            found = [path.stat() for path in self._paths]
+        except OSError as error:
+            raise ConfigError(
+                f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls"
+            ) from error
+        return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)
+
+    def _read(self) -> Pems:
+        try:
+            if self._key.stat().st_mode & 0o007:
+                raise FatalError(EXIT_SECRET, f"the key file {self._key} is open to every user of this machine", f"chmod 600 {self._key}")
+            certificate, key = self._certificate.read_bytes(), self._key.read_bytes()
+            authority = None if self._authority is None else self._authority.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls"
+            ) from error
+        try:
+            public = x509.load_pem_x509_certificates(certificate)[0].public_key()
+            fits = _plain(public) == _plain(load_pem_private_key(key, None).public_key())
+            if authority is not None:
+                x509.load_pem_x509_certificates(authority)
+        except (ValueError, TypeError) as error:
+            what = f"{self._certificate}, its key or its authority is not PEM that can be read ({error})"
+            raise ConfigError(what, "give PEM files, the key without a password") from error
+        if not fits:
+            raise ConfigError(
+                f"the key {self._key} does not belong to the certificate {self._certificate}", "give the two that were made together"
+            )
+        return Pems(certificate, key, authority)
+
+
+def _unreadable(error: OSError) -> ConfigError:
+    return ConfigError(f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls")
+
+
+def _plain(public: Any) -> bytes:
+    found: bytes = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return found
+
+
+def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
+    """For a port whose callers must show a certificate of the authority, if there is one; every handshake sees the newest files."""
+    served = files.current()
+
+    def newest() -> Any:
+        nonlocal served
+        current = files.current()
+        if current is served:
+            return None
+        served = current
+        return _configuration(current)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(served), newest, require_client_authentication=served.authority is not None)
+
+
+def _configuration(pems: Pems) -> Any:
+    return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], root_certificates=pems.authority)
+
+
+def of_clients(tls: Tls) -> CertificateFiles | None:
+    """The files of the clients' port; None without TLS."""
+    if tls.mode == "off":
+        return None
+    assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
+    return CertificateFiles(tls.certificate_file, tls.key_file, tls.client_ca_file)
+
+
+class PeerWire:
+    """How nodes reach each other: in plain, or with a certificate on each side that names its node."""
+
+    def __init__(self, files: CertificateFiles | None = None) -> None:
+        self._files = files
+
+    def open_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Let a peer server listen there; the port."""
+        if self._files is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, server_credentials(self._files))
+
+    def channel(self, address: str, peer: str, options: Any) -> grpc.aio.Channel:
+        """A channel to a node. What answers there must have a certificate for the node's name, whatever the address."""
+        if self._files is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        pems = self._files.current()
+        credentials = grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
+        return grpc.aio.secure_channel(address, credentials, options=(*options, ("grpc.ssl_target_name_override", peer)))
+
+    def names(self, context: Any) -> frozenset[str] | None:
+        """The names in the certificate of an accepted stream; None: nobody has to show one."""
+        if self._files is None:
+            return None
+        return frozenset(name.decode("utf-8", "replace") for name in context.auth_context().get("x509_subject_alternative_name", ()))
+
+
+def peer_wire(tls: PeerTls) -> PeerWire:
+    """As configured. Raises as `CertificateFiles`."""
+    if tls.mode == "off":
+        return PeerWire()
+    assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
+    return PeerWire(CertificateFiles(tls.certificate_file, tls.key_file, tls.ca_file))

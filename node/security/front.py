@@ -1,0 +1,291 @@
+"""The clients' port where gRPC cannot have it alone: one port for TLS and plaintext, and a limit on connections.
+
+gRPC binds a port for one of the two. So this front accepts, looks at the first bytes, and joins the connection to one of gRPC's own
+sockets: a TLS record goes to the one that speaks TLS, the preface of HTTP/2 to the other, and what is neither is counted and closed. It
+decrypts nothing and understands nothing after that; it carries bytes both ways, no faster than the other side takes them, and ends what
+has ended, one direction at a time.
+
+The inner sockets lie in a directory that only this process's user can enter, under names made for this process: nothing from outside
+reaches them but through here. A connection comes to gRPC under a name of its own, by which logs find the address again. Who says nothing
+for some seconds, or too little, is let go of; how long a handshake may take after that is gRPC's own limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import cast
+
+from ledgermq.node import metrics
+from ledgermq.node.errors import EXIT_SECRET, FatalError
+from ledgermq.node.logs import get_logger
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+TLS_RECORD = b"\x16\x03"
+FIRST_BYTES_S = 5.0
+SAY_EVERY_S = 10.0
+BACKLOG = 4096
+PEER_PREFIX = "unix-abstract:"
+
+log = get_logger()
+
+
+class Front:
+    """One public port. Belongs to the loop's thread. A limit of 0 is none."""
+
+    def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
+        if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
+            raise FatalError(EXIT_SECRET, f"the directory {self.directory} is open to other users", "set TMPDIR to a proper file system")
+        self.plain = str(self.directory / "plain") if plain else None
+        self.tls = str(self.directory / "tls") if tls else None
+        self._connections = connections
+        self._per_address = connections_per_address
+        self._addresses: dict[str, int] = {}
+        self._open: dict[str, _Outer] = {}
+        self._serial = 0
+        self._next_word: dict[str, float] = {}
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Open the port, once gRPC listens inside; the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Outer(self), host, port, backlog=BACKLOG)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept nothing more; connections go on until gRPC ends them."""
+        if self._server is not None:
+            self._server.close()
+
+    def stop(self) -> None:
+        """End what is left."""
+        self.close()
+        for outer in list(self._open.values()):
+            outer.abort()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def address_of(self, peer: str) -> str:
+        """Where a connection comes from, by what gRPC calls its peer."""
+        outer = self._open.get(peer.removeprefix(PEER_PREFIX))
+        return peer if outer is None else outer.address
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    # -- what connections report
+
+    def entered(self, outer: _Outer) -> str | None:
+        """Count a connection, and name it; None when there are too many."""
+        if self._connections and len(self._open) >= self._connections:
+            self.refused("connections", outer.address, f"this node has its {self._connections} connections")
+            return None
+        host = outer.host
+        if self._per_address and self._addresses.get(host, 0) >= self._per_address:
+            self.refused("address", outer.address, f"that address has its {self._per_address} connections")
+            return None
+        self._serial += 1
+        name = f"ledgermq-{os.getpid()}-{id(self):x}-{self._serial}"
+        self._open[name] = outer
+        self._addresses[host] = self._addresses.get(host, 0) + 1
+        metrics.FRONT_CONNECTIONS.set(len(self._open))
+        return name
+
+    def left(self, name: str, host: str) -> None:
+        del self._open[name]
+        self._addresses[host] -= 1
+        if not self._addresses[host]:
+            del self._addresses[host]
+        metrics.FRONT_CONNECTIONS.set(len(self._open))
+
+    def refused(self, reason: str, address: str, words: str) -> None:
+        """Counted always, said at most every few seconds for each reason."""
+        metrics.CONNECTIONS_REFUSED.labels(reason).inc()
+        now = time.monotonic()
+        if now >= self._next_word.get(reason, 0.0):
+            self._next_word[reason] = now + SAY_EVERY_S
+            log.warning("connection refused", caller=address, reason=words)
+
+    def choose(self, first: bytes) -> str | tuple[str, str] | None:
+        """The inner socket for a connection that begins so; None: not enough to tell; or why it is none (reason, words)."""
+        if first[: len(TLS_RECORD)] == TLS_RECORD[: len(first)]:
+            if len(first) < len(TLS_RECORD):
+                return None
+            words = "TLS handshake on a plaintext port: set tls on this node, or switch TLS off in the client"
+            return self.tls or ("tls-on-plaintext", words)
+        if first[: len(PREFACE)] == PREFACE[: len(first)]:
+            if len(first) < len(PREFACE):
+                return None
+            return self.plain or ("plaintext-on-tls", "plaintext on a TLS port: switch TLS on in the client, or set tls.mode to both")
+        return "garbage", "it is neither TLS nor HTTP/2: another program's port was meant"
+
+
+class _Half(asyncio.Protocol):
+    """One end of a joined pair: what comes here goes to the other end."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _Half | None = None
+        self.ended = False
+        """Nothing more comes from here."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._reading(go_on=False)
+
+    def resume_writing(self) -> None:
+        self._reading(go_on=True)
+
+    def _reading(self, *, go_on: bool) -> None:
+        """This end cannot take more, or can again: so the other end is not read, or is."""
+        transport = None if self.other is None else self.other.transport
+        if transport is not None and not transport.is_closing():
+            if go_on:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        other = self.other
+        if other is None or other.transport is None or other.ended:
+            return False
+        # A client that only stopped sending still reads: its direction alone ends.
+        if other.transport.can_write_eof() and not other.transport.is_closing():
+            other.transport.write_eof()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        other, self.other = self.other, None
+        if other is not None and other.transport is not None:
+            if error is None:
+                other.transport.close()
+            else:
+                other.transport.abort()
+
+
+class _Outer(_Half):
+    """A client's end: first it has to say what it is."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__()
+        self._front = front
+        self._name: str | None = None
+        self._first = bytearray()
+        self._chosen = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self.host = self.address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        self.host, self.address = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        self._name = self._front.entered(self)
+        if self._name is None:
+            transport.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._first += data
+        if not self._chosen:
+            self._choose()
+
+    def _choose(self) -> None:
+        transport = self.transport
+        if self._name is None or transport is None or transport.is_closing():
+            return
+        found = self._front.choose(bytes(self._first[: len(PREFACE)]))
+        if found is None:
+            return
+        self._stop_timer()
+        self._chosen = True
+        if isinstance(found, tuple):
+            self._front.refused(found[0], self.address, found[1])
+            transport.close()
+            return
+        transport.pause_reading()
+        self._joining = asyncio.get_running_loop().create_task(self._join(found, self._name))
+
+    async def _join(self, path: str, name: str) -> None:
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: _Inner(self), sock=_connected(path, name))
+        except OSError as error:
+            self._front.refused("busy", self.address, f"it could not be taken in ({error.strerror or error})")
+            self.abort()
+
+    def joined(self, inner: _Half) -> None:
+        """The inner end is there: it gets what came so far, and from now on everything."""
+        assert inner.transport is not None, "its connection was just made"
+        if self.transport is None:
+            inner.transport.abort()
+            return
+        self.other = inner
+        first, self._first = bytes(self._first), bytearray()
+        inner.transport.write(first)
+        self.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        # Whoever ends before it said what it is has nothing to be told.
+        return super().eof_received() if self.other is not None else False
+
+    def _too_slow(self) -> None:
+        self._front.refused("slow", self.address, f"it did not say what it speaks within {FIRST_BYTES_S:g} s")
+        self.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timer()
+        if self._name is not None:
+            self._front.left(self._name, self.host)
+            self._name = None
+        super().connection_lost(error)
+
+
+class _Inner(_Half):
+    """gRPC's end. gRPC speaks first, at once: so it has to know its other end before it is connected."""
+
+    def __init__(self, outer: _Outer) -> None:
+        super().__init__()
+        self.other = self._outer = outer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._outer.joined(self)
+
+
+def _connected(path: str, name: str) -> socket.socket:
+    """A connection to one of gRPC's sockets under a name of its own. It never waits: a full queue there refuses."""
+    with contextlib.ExitStack() as closing:
+        inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+        inner.bind(b"\x00" + name.encode())
+        inner.connect(path)
+        closing.pop_all()
+    return inner

@@ -1,0 +1,345 @@
+"""The front of the clients' port and the certificates behind it, with real gRPC inside and raw sockets outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import grpc
+import grpc.aio
+import pytest
+import structlog.testing
+
+from ledgermq.node import metrics
+from ledgermq.node.errors import ConfigError, FatalError
+from ledgermq.node.security import certificates, front, minting
+from ledgermq.node.security.certificates import CertificateFiles, PeerWire
+from ledgermq.node.security.front import PREFACE, Front
+from tests.contract.backend import run
+
+LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+
+
+class _Echo(grpc.GenericRpcHandler):
+    """Answers with what came, after the name of the peer; and streams back what is streamed."""
+
+    def service(self, details: Any) -> Any:
+        async def unary(request: bytes, context: Any) -> bytes:
+            return f"{context.peer()}\n".encode() + request
+
+        async def stream(requests: Any, context: Any) -> AsyncIterator[bytes]:
+            async for request in requests:
+                yield request
+
+        if details.method == "/echo/stream":
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(unary)
+
+
+def files(directory: Path, name: str = "n1", *, authority: bool = False) -> CertificateFiles:
+    minting.ensure(directory, {name: ("localhost", "127.0.0.1")})
+    return CertificateFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem" if authority else None)
+
+
+@asynccontextmanager
+async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **limits: int) -> AsyncIterator[tuple[Front, int]]:
+    """A front with gRPC behind it, and its port."""
+    found = Front(plain=plain, tls=tls is not None, **limits)
+    server = grpc.aio.server(options=LIFTED[:2])
+    server.add_generic_rpc_handlers((_Echo(),))
+    if found.plain is not None:
+        server.add_insecure_port(f"unix:{found.plain}")
+    if found.tls is not None and tls is not None:
+        server.add_secure_port(f"unix:{found.tls}", certificates.server_credentials(tls))
+    await server.start()
+    port = await found.listen("127.0.0.1", 0)
+    try:
+        yield found, port
+    finally:
+        found.close()
+        await server.stop(0)
+        found.stop()
+        assert not found.directory.exists()
+
+
+def channel(port: int, ca: Path | None = None) -> grpc.aio.Channel:
+    if ca is None:
+        return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=LIFTED)
+    return grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(ca.read_bytes()), options=LIFTED)
+
+
+async def echoed(to: grpc.aio.Channel, request: bytes = b"x") -> tuple[str, bytes]:
+    peer, _, answer = (await to.unary_unary("/echo/unary")(request, timeout=10, wait_for_ready=True)).partition(b"\n")
+    return peer.decode(), answer
+
+
+async def said(port: int, data: bytes, *, eof: bool = False) -> bytes:
+    """What a connection that says this gets before it ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    if eof:
+        writer.write_eof()
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def left(found: Front) -> bool:
+    """Wait until the loop has ended every connection; nobody is counted any more."""
+    async with asyncio.timeout(10):
+        while found.open_connections:
+            await asyncio.sleep(0)
+    return not found._addresses
+
+
+def refused(reason: str) -> float:
+    return metrics.CONNECTIONS_REFUSED.labels(reason)._value.get()
+
+
+def scenario(work: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def test(tmp_path: Path) -> None:
+        run(lambda: work(tmp_path))
+
+    test.__doc__ = work.__doc__
+    return test
+
+
+@scenario
+async def test_one_port_speaks_both(directory: Path) -> None:
+    """Plaintext and TLS on one port, large messages both ways, and the caller's address behind the name gRPC has for it."""
+    large = os.urandom(5 << 20)
+    async with serving(files(directory)) as (found, port), channel(port) as plain, channel(port, directory / "ca.pem") as encrypted:
+        for one in (plain, encrypted):
+            peer, answer = await echoed(one, large)
+            assert answer == large
+            assert peer.startswith("unix-abstract:") and found.address_of(peer).startswith("127.0.0.1:")
+        stream = encrypted.stream_stream("/echo/stream")(timeout=20)
+        for _ in range(4):
+            await stream.write(large)
+            assert await stream.read() == large
+        assert found.open_connections == 2
+    assert await left(found)
+
+
+@scenario
+async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
+    """gRPC sends its settings the moment it accepts, which may be before the front has joined the two ends."""
+    async with serving() as (_, port):
+        for _ in range(60):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE)
+            assert (await asyncio.wait_for(reader.read(9), 10))[3:4] == b"\x04"
+            writer.close()
+    outer = front._Outer(Front(plain=True, tls=False))
+    inner = front._Inner(outer)
+    outer.transport = written = mock.Mock()
+    inner.data_received(b"settings")
+    written.write.assert_called_once_with(b"settings")
+    outer._front.stop()
+
+
+@scenario
+async def test_what_is_neither_is_counted_and_closed(directory: Path) -> None:
+    """Another protocol, an end before the first byte, the preface byte by byte; the port goes on serving."""
+    before = refused("garbage")
+    async with serving(files(directory)) as (_, port):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"PRI * HTTP/1.1\r\n\r\n", b"\x15\x03\x01"):
+            assert await said(port, data) == b""
+        assert refused("garbage") == before + 4
+        assert await said(port, b"", eof=True) == b"" and await said(port, PREFACE[:5], eof=True) == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in PREFACE:
+            writer.write(bytes([byte]))
+            await writer.drain()
+        assert await asyncio.wait_for(reader.read(9), 10), "gRPC answers with its settings"
+        writer.close()
+        async with channel(port) as plain:
+            assert (await echoed(plain))[1] == b"x"
+
+
+@scenario
+async def test_tls_on_a_plaintext_port_is_said_in_words(directory: Path) -> None:
+    """The commonest mistake, logged once in a while and counted every time; likewise plaintext on a TLS port."""
+    minting.ensure(directory, {"n1": ("localhost",)})
+    hello = client_hello(directory / "ca.pem")
+    before = refused("tls-on-plaintext")
+    async with serving() as (_, port):
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                assert await said(port, hello) == b""
+    assert refused("tls-on-plaintext") == before + 3
+    assert sum("TLS handshake on a plaintext port" in str(entry.get("reason")) for entry in logs) == 1
+    before = refused("plaintext-on-tls")
+    async with serving(files(directory), plain=False) as (_, port):
+        assert await said(port, PREFACE) == b"" and refused("plaintext-on-tls") == before + 1
+        async with channel(port, directory / "ca.pem") as encrypted:
+            assert (await echoed(encrypted))[1] == b"x"
+
+
+def client_hello(ca: Path) -> bytes:
+    outgoing = ssl.MemoryBIO()
+    talk = ssl.create_default_context(cafile=str(ca)).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        talk.do_handshake()
+    return outgoing.read()
+
+
+@scenario
+async def test_who_says_nothing_is_let_go(directory: Path) -> None:
+    """Silence, and the first half of a preface, hold a connection for a bounded time only."""
+    before, patience = refused("slow"), front.FIRST_BYTES_S
+    front.FIRST_BYTES_S = 0.05
+    try:
+        async with serving() as (found, port):
+            assert await said(port, b"") == b"" and await said(port, PREFACE[:10]) == b""
+            assert refused("slow") == before + 2 and await left(found)
+    finally:
+        front.FIRST_BYTES_S = patience
+
+
+@scenario
+async def test_connections_are_limited(directory: Path) -> None:
+    """So many at once, so many from one address; the place of one that ended is free again."""
+    async with serving(connections=2) as (found, port), channel(port) as one:
+        await echoed(one)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(PREFACE)
+        assert await reader.read(9)
+        before = refused("connections")
+        assert await said(port, PREFACE) == b"" and refused("connections") == before + 1
+        writer.close()
+        async with asyncio.timeout(10):
+            while found.open_connections > 1:
+                await asyncio.sleep(0)
+        async with channel(port) as two:
+            assert (await echoed(two))[1] == b"x"
+    async with serving(connections_per_address=1) as (found, port), channel(port) as one:
+        await echoed(one)
+        before = refused("address")
+        assert await said(port, PREFACE) == b"" and refused("address") == before + 1
+        assert found.open_connections == 1
+
+
+@scenario
+async def test_a_direction_may_end_alone(directory: Path) -> None:
+    """A client that has sent everything still hears the rest; when gRPC is done the connection ends."""
+    async with serving() as (found, port):
+        answer = await said(port, PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", eof=True)
+        assert answer[3:4] == b"\x04", "a settings frame"
+        assert await left(found)
+
+
+@scenario
+async def test_certificates_are_replaced_without_a_restart(directory: Path) -> None:
+    """New files count from the next connection on; files that do not fit together leave the old ones in force, and it is said."""
+    await asyncio.to_thread(minting.ensure, directory / "new", {"n1": ("localhost",)})
+    own = files(directory / "old")
+    async with serving(own) as (_, port), channel(port, directory / "old" / "ca.pem") as old:
+        await echoed(old)
+        (directory / "new" / "n1.pem").replace(directory / "old" / "n1.pem")
+        own.look_now()
+        with structlog.testing.capture_logs() as logs:
+            assert own.current().certificate != (directory / "old" / "n1.pem").read_bytes()
+        assert any("does not belong" in str(entry.get("reason")) for entry in logs)
+        (directory / "new" / "n1.key").replace(directory / "old" / "n1.key")
+        own.look_now()
+        async with channel(port, directory / "new" / "ca.pem") as new:
+            assert (await echoed(new))[1] == b"x"
+        assert (await echoed(old))[1] == b"x", "connections that stand are not touched"
+
+
+@scenario
+async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path) -> None:
+    """Nobody gets in without one of the authority; its common name is known to the service."""
+    async with serving(files(directory, authority=True)) as (_, port):
+        async with channel(port, directory / "ca.pem") as nobody:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await nobody.unary_unary("/echo/unary")(b"", timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        ca, key, own = ((directory / name).read_bytes() for name in ("ca.pem", "n1.key", "n1.pem"))
+        credentials = grpc.ssl_channel_credentials(ca, key, own)
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options=LIFTED) as known:
+            assert (await echoed(known))[1] == b"x"
+
+
+@scenario
+async def test_peers_check_each_others_names(directory: Path) -> None:
+    """A node reaches a peer only where a certificate for the peer's name answers, and shows its own."""
+    minting.ensure(directory, {"n1": ("127.0.0.1",), "n2": ("127.0.0.1",)})
+    wires = {name: PeerWire(files(directory, name, authority=True)) for name in ("n1", "n2")}
+    seen: list[Any] = []
+
+    class Names(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            async def unary(request: bytes, context: Any) -> bytes:
+                seen.append(wires["n2"].names(context))
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(unary)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Names(),))
+    port = wires["n2"].open_port(server, "127.0.0.1:0")
+    await server.start()
+    try:
+        async with wires["n1"].channel(f"127.0.0.1:{port}", "n2", ()) as right:
+            await right.unary_unary("/a/b")(b"", timeout=10)
+        assert seen == [frozenset({"n1", "127.0.0.1", "localhost"})]
+        for wire, peer in ((wires["n1"], "n3"), (PeerWire(), "n2")):
+            async with wire.channel(f"127.0.0.1:{port}", peer, ()) as wrong:
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await wrong.unary_unary("/a/b")(b"", timeout=2)
+    finally:
+        await server.stop(0)
+
+
+def test_minted_once_and_renewed_when_names_change(tmp_path: Path) -> None:
+    """What is good stays; another host is a new certificate of the same authority; keys are their owner's only."""
+    assert minting.ensure(tmp_path, {"n1": ("a",), "n2": ("b",)}) == ["n1", "n2"]
+    authority = (tmp_path / "ca.pem").read_bytes()
+    assert minting.ensure(tmp_path, {"n1": ("a",), "n2": ("b", "10.0.0.2")}) == ["n2"]
+    assert minting.ensure(tmp_path, {"n1": (), "n2": ("10.0.0.2",)}) == []
+    assert (tmp_path / "ca.pem").read_bytes() == authority
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.key")} == {0o600}
+    (tmp_path / "n1.pem").write_text("not a certificate")
+    assert minting.ensure(tmp_path, {"n1": ("a",)}) == ["n1"]
+    (tmp_path / "ca.key").unlink()
+    with pytest.raises(ConfigError, match=r"only one of ca\.pem and ca\.key"):
+        minting.ensure(tmp_path, {"n1": ("a",)})
+
+
+def test_files_that_cannot_serve_are_refused_at_the_start(tmp_path: Path) -> None:
+    """A key that others can read, a key of another certificate, no file, no PEM: each with what to do."""
+    minting.ensure(tmp_path, {"n1": (), "n2": ()})
+    pem, key = tmp_path / "n1.pem", tmp_path / "n1.key"
+    with pytest.raises(ConfigError, match="does not belong"):
+        CertificateFiles(pem, tmp_path / "n2.key", None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        CertificateFiles(pem, tmp_path / "n3.key", None)
+    with pytest.raises(ConfigError, match="not PEM"):
+        CertificateFiles(key, key, None)
+    key.chmod(0o644)
+    with pytest.raises(FatalError, match="open to every user") as caught:
+        CertificateFiles(pem, key, None)
+    assert caught.value.exit_code == 77
+
+
+def test_inner_sockets_are_this_users_only(tmp_path: Path) -> None:
+    """The directory lets nobody else in, and goes with the front."""
+    found = Front(plain=True, tls=False)
+    assert found.directory.stat().st_mode & 0o077 == 0 and found.plain is not None and found.tls is None
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(found.plain)
+    listener.close()
+    found.stop()
+    assert not found.directory.exists()
