@@ -238,6 +238,7 @@ REFUSALS: dict[str, Code] = {
     "unknown-topic": Code.TOPIC_NOT_FOUND,
     "too-large": Code.MESSAGE_BODY_TOO_LARGE,
     "too-many-transactions": Code.TOO_MANY_REQUESTS,
+    "too-many-recalls": Code.TOO_MANY_REQUESTS,
     "illegal-offset": Code.ILLEGAL_OFFSET,
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,

@@ -101,18 +101,22 @@ class Picker:
         """Leadership is lost."""
         self._turns.clear()
 
-    def pick(self, call: Receive, queues: int) -> Pick:
-        """Candidates for one Receive among queues 0 … `queues` − 1."""
+    def pick(self, call: Receive, queues: int, *, highest_first: bool = False) -> Pick:
+        """Candidates for one Receive among queues 0 … `queues` − 1. `highest_first`: none of a queue while a higher one has some."""
         turn = self._turns.get((call.group, call.topic), 0)
         self._turns[call.group, call.topic] = turn + 1
-        order = [(turn // 2 + i) % queues for i in range(queues)]
         job = _Job(self, call)
         steps: list[Callable[[int], None]] = [job.visible_again, job.never_leased]
-        for step in steps if turn % 2 == 0 else reversed(steps):
-            for queue in order:
-                if job.full():
-                    break
-                step(queue)
+        if turn % 2:
+            steps.reverse()
+        if highest_first:
+            looks = [(step, queue) for queue in reversed(range(queues)) for step in steps]
+        else:
+            looks = [(step, (turn // 2 + i) % queues) for step in steps for i in range(queues)]
+        for step, queue in looks:
+            if job.full():
+                break
+            step(queue)
         job.pick.more |= job.looks.used_up
         return job.pick
 

@@ -49,6 +49,7 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.types import TopicKind
 
 _PLAN_BYTES = 8 << 20
 """Calls beyond this go into the next batch of the same turn."""
@@ -322,7 +323,7 @@ class Planner:
         if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
             return
         for poll in polls.waiting(pair):
-            pick = self._picker.pick(poll.call, config.queues)
+            pick = self._picker.pick(poll.call, config.queues, highest_first=config.kind is TopicKind.PRIORITY)
             if pick:
                 self._lease(plan, poll, pick)
             if not pick.messages:

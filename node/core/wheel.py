@@ -164,18 +164,19 @@ class Wheel:
         """A client's message as it is to be appended: what is due, or wants no time, as it is. May append a record to the plan first."""
         if draft.deliver_ms <= plan.now_ms:
             return draft
-        fire_ms = self._placed(plan, draft.deliver_ms)
+        if epoch_of(draft.deliver_ms) > self._end.reach:
+            self._advance(plan)
+        fire_ms = self._placed(draft.deliver_ms)
         incarnation = self._machine.topics[draft.stored_topic].incarnation
         put = {REAL_TOPIC: draft.stored_topic, REAL_QUEUE: str(draft.queue), INCARNATION: str(incarnation), FIRE_MS: str(fire_ms)}
         properties = edited(draft.properties, put)
         return Draft(TIMER_TOPIC, slot_of(fire_ms), draft.body, properties, draft.born_ms, fire_ms, priority=draft.priority)
 
-    def _placed(self, plan: Plan, deliver_ms: int) -> int:
+    def _placed(self, deliver_ms: int) -> int:
         """The fire time of a message: its own, unless the watermark is beyond it already (a clock went back), or does not reach it."""
         fire_ms = max(deliver_ms, self._end.fire_ms)
         if epoch_of(fire_ms) > self._end.reach:
-            self._advance(plan)
-            fire_ms = min(fire_ms, self._end.reach * SLOT_MS)
+            fire_ms = self._end.reach * SLOT_MS
         self._planned.append(fire_ms)
         return fire_ms
 
@@ -252,7 +253,7 @@ class Wheel:
             properties = edited(record.properties, {ORIGIN: mark}, _WAITING)
             code = java_hash(stored[TAG]) if TAG in stored else 0
             return Draft(stored[REAL_TOPIC], int(stored[REAL_QUEUE]), record.body, properties, record.born_ms, code, origin=index)
-        again_ms = self._placed(plan, deliver_ms)
+        again_ms = self._placed(deliver_ms)
         put = {ORIGIN: f"{mark}:again", TIMER_FIRST: f"{place.fire_ms}:{place.offset}", FIRE_MS: str(again_ms)}
         return Draft(TIMER_TOPIC, slot_of(again_ms), record.body, edited(record.properties, put), record.born_ms, again_ms, origin=index)
 

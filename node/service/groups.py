@@ -22,6 +22,7 @@ from ledgermq.node.core.calls import (
     Produce,
     Pull,
     ReadOffset,
+    Recall,
     Receive,
     Refused,
     Resolve,
@@ -33,7 +34,7 @@ from ledgermq.proto.status import Code, fail
 
 RETRY_S = 0.03
 
-Answered = Produce | Prepare | Resolve | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
+Answered = Produce | Prepare | Resolve | Recall | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
 
 
 class Groups:

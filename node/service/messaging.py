@@ -21,7 +21,19 @@ from ledgermq.node.controller.metadata import State
 from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.security.quotas import Hold
-from ledgermq.node.service import acknowledging, commanding, offsets, pulling, receiving, routes, sending, statuses, telemetry, transacting
+from ledgermq.node.service import (
+    acknowledging,
+    commanding,
+    offsets,
+    pulling,
+    recalling,
+    receiving,
+    routes,
+    sending,
+    statuses,
+    telemetry,
+    transacting,
+)
 from ledgermq.node.service.acknowledging import Acknowledger
 from ledgermq.node.service.checking import Checker
 from ledgermq.node.service.clients import Clients
@@ -32,6 +44,7 @@ from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.offsets import OffsetKeeper
 from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
 from ledgermq.node.service.pulling import Puller
+from ledgermq.node.service.recalling import Recaller, RecallHandles
 from ledgermq.node.service.receiving import Receiver
 from ledgermq.node.service.sending import Sender
 from ledgermq.node.service.streams import Streams
@@ -95,9 +108,10 @@ class MessagingService:
         self.clients = Clients(forwarder, config.node_boot, config.delivery.liveness_ms / 1000, lambda: asyncio.get_running_loop().time())
         self.streams = Streams()
         self.commander = Commander(config.node, self.streams, forwarder)
-        ids = TransactionIds(config.secret)
+        ids, recalls = TransactionIds(config.secret), RecallHandles(config.secret)
         self.checker = Checker(engine, self.commander, ids, config.delivery)
-        self._sender = Sender(config, self._topics, self._groups, forwarder, ids)
+        self._sender = Sender(config, self._topics, self._groups, forwarder, ids, recalls)
+        self._recaller = Recaller(self._topics, self._groups, forwarder, recalls)
         self._transactor = Transactor(self._topics, self._groups, forwarder, ids)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
@@ -117,6 +131,7 @@ class MessagingService:
             pulling.METHOD: self._puller.execute,
             **{method: partial(self._offsets.execute, method) for method in offsets.METHODS},
             transacting.METHOD: self._transactor.execute,
+            recalling.METHOD: self._recaller.execute,
         }
 
     def told(self, state: State) -> None:
@@ -177,6 +192,7 @@ class MessagingService:
             acknowledging.CHANGE: (self._change, acknowledging.change_failure),
             **{name: (partial(self._offset, name), _plain(_response_of(name))) for name in offsets.METHODS},
             transacting.METHOD: (self._end_transaction, _plain(pb.EndTransactionResponse)),
+            recalling.METHOD: (self._recall, _plain(pb.RecallMessageResponse)),
         }
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -245,6 +261,9 @@ class MessagingService:
 
     async def _ack(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._acknowledger.route_ack(data, caller, _deadline(context))
+
+    async def _recall(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._recaller.route(data, caller, _deadline(context))
 
     async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._acknowledger.route_change(data, caller, _deadline(context))

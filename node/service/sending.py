@@ -18,12 +18,13 @@ from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.service.recalling import Delayed, RecallHandles
 from ledgermq.node.service.topics import Topics, slot_of
 from ledgermq.node.service.transacting import Transaction, TransactionIds
 from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash
-from ledgermq.proto.properties import encode_message, priority_of
+from ledgermq.proto.properties import deliver_ms_of, encode_message, priority_of
 from ledgermq.proto.status import Code, common, fail
 from ledgermq.proto.types import Draft, TopicKind
 
@@ -41,12 +42,21 @@ Stored = tuple[bytes, Durability | None]
 class Sender:
     """SendMessage of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        topics: Topics,
+        groups: Groups,
+        forwarder: Forwarder,
+        ids: TransactionIds,
+        recalls: RecallHandles,
+    ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
         self._forwarder = forwarder
         self._ids = ids
+        self._recalls = recalls
         self._turns: dict[str, int] = {}
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> Stored:
@@ -85,6 +95,10 @@ class Sender:
     def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
         """Broker group → (place of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
+        if topic.kind is TopicKind.PRIORITY:
+            broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
+            count = topic.placement[broker_group]
+            return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
         if topic.kind not in GROUPED:
             broker_group, queue = slots[self._turn(stored) % len(slots)]
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
@@ -104,6 +118,8 @@ class Sender:
         here = [queue for group, queue in slots if group == broker_group]
         if not here:
             raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
+        if topic.kind is TopicKind.PRIORITY:
+            return [_rank(message, len(here)) for message in request.messages]
         turn = here[self._turn(stored) % len(here)]
         if topic.kind not in GROUPED:
             return [turn] * len(request.messages)
@@ -158,6 +174,13 @@ class Sender:
                 for message, offset in zip(messages, produced.queue_offsets, strict=True)
             ],
         )
+        for draft, entry, offset, fire_ms in zip(drafts, response.entries, produced.queue_offsets, produced.fire_ms, strict=False):
+            if fire_ms:
+                # Where the message will lie in its topic is not known yet.
+                entry.offset = 0
+                entry.recall_handle = self._recalls.make(
+                    Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id)
+                )
         return response.SerializeToString(), Durability(produced.durability)
 
     async def _prepare(
@@ -213,4 +236,10 @@ def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
         born_ms=born_ms(system),
         tags_code=java_hash(system.tag) if system.tag else 0,
         priority=priority_of(message),
+        deliver_ms=deliver_ms_of(message),
     )
+
+
+def _rank(message: pb.Message, queues: int) -> int:
+    """The queue of a message by its priority: the highest queue is served first (§5.7)."""
+    return min(max(0, message.system_properties.priority), queues - 1)

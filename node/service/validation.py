@@ -18,6 +18,7 @@ from ledgermq.node.core.calls import session_of
 from ledgermq.node.core.filters import Filter, TagFilter, sql_filter
 from ledgermq.node.core.sql_filter import FilterError
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto import units
 from ledgermq.proto.names import RESERVED_KEYS, group_name, has_control_character, topic_name
 from ledgermq.proto.properties import MESSAGE_ID
 from ledgermq.proto.status import Code, fail
@@ -30,7 +31,6 @@ NODE_BOOT = "x-ledgermq-node-boot"
 
 MESSAGE_GROUP_BYTES = 64
 RECOVERY_MAX_S = 3600
-DELIVERY_AHEAD_MAX_MS = 24 * 3_600_000
 FILTER_MAX = 1 << 16
 # What a protobuf Timestamp can say, in milliseconds: the years 1970 to 9999.
 TIMESTAMP_MAX_MS = 253_402_300_799_999
@@ -46,7 +46,7 @@ ACCEPTED = {
     TopicKind.LITE: (pb.LITE,),
 }
 """The message types that a topic takes (§2.1)."""
-NOT_OFFERED = frozenset({pb.DELAY, pb.PRIORITY, pb.LITE})
+NOT_OFFERED = frozenset({pb.LITE})
 """Message types that nothing here can store yet as what they are."""
 
 
@@ -122,7 +122,7 @@ def _check_message(message: pb.Message, limits: Limits, now_ms: int) -> None:
     _check_properties(message, system, limits)
     if not system.message_id.strip() or has_control_character(system.message_id):
         raise fail(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or contains a control character")
-    _check_times(system, now_ms)
+    _check_times(system, now_ms, limits.max_delay_ms)
     _check_groups(system)
     if has_control_character(system.trace_context) or has_control_character(system.born_host):
         raise fail(Code.BAD_REQUEST, "trace_context or born_host contains a control character")
@@ -158,15 +158,16 @@ def _check_properties(message: pb.Message, system: pb.SystemProperties, limits: 
         )
 
 
-def _check_times(system: pb.SystemProperties, now_ms: int) -> None:
+def _check_times(system: pb.SystemProperties, now_ms: int, max_delay_ms: int) -> None:
     if system.HasField("orphaned_transaction_recovery_duration"):
         recovery = system.orphaned_transaction_recovery_duration
         if recovery.seconds > RECOVERY_MAX_S or (recovery.seconds == RECOVERY_MAX_S and recovery.nanos > 0):
             raise fail(Code.BAD_REQUEST, f"orphaned_transaction_recovery_duration is {recovery.seconds} s; the limit is {RECOVERY_MAX_S} s")
     if system.HasField("delivery_timestamp"):
         at_ms = system.delivery_timestamp.seconds * 1000 + system.delivery_timestamp.nanos // 1_000_000
-        if at_ms > now_ms + DELIVERY_AHEAD_MAX_MS:
-            raise fail(Code.ILLEGAL_DELIVERY_TIME, "the delivery timestamp is more than one day ahead; it counts seconds since 1970")
+        if at_ms > now_ms + max_delay_ms:
+            limit = f"the limit is {units.duration_text(max_delay_ms)} (limits.max_delay_ms)"
+            raise fail(Code.ILLEGAL_DELIVERY_TIME, f"the delivery timestamp is too far ahead, {limit}; it counts seconds since 1970")
 
 
 def _check_groups(system: pb.SystemProperties) -> None:

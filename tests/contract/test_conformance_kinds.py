@@ -19,7 +19,7 @@ def of_kind(kind: pb.MessageType, topic: str) -> pb.Message:
     extra = {pb.NORMAL: {}, pb.FIFO: {"message_group": "g"}, pb.DELAY: {}, pb.PRIORITY: {"priority": 1}, pb.LITE: {"lite_topic": "room"}}
     made = message(topic=topic, **extra[kind])
     if kind == pb.DELAY:
-        made.system_properties.delivery_timestamp.GetCurrentTime()
+        made.system_properties.delivery_timestamp.seconds = 1
     return made
 
 
@@ -60,3 +60,14 @@ async def test_c082_a_mixed_topic_keeps_a_message_group_in_one_queue(server: Bac
     got = (await server.raw.receive("M")).messages
     grouped_queues = {m.system_properties.queue_id for m in got if m.system_properties.message_group == "g"}
     assert len(grouped_queues) == 1 and len({m.system_properties.queue_id for m in got}) == 4
+
+
+@contract(KINDS)
+async def test_c036_a_mixed_topic_takes_all_four_kinds(server: Backend) -> None:
+    """Each is stored as what it is, whoever takes the call."""
+    for raw in (server.raw, server.raw2):
+        for kind in MIXED:
+            assert (await raw.send(of_kind(kind, "M"))).status.code == pb.OK, pb.MessageType.Name(kind)
+    got = (await server.raw.receive("M")).messages
+    kinds = [m.system_properties.message_type for m in got]
+    assert sorted(kinds) == sorted([pb.NORMAL, pb.FIFO, pb.DELAY] * 2), "half messages are not visible"

@@ -298,3 +298,17 @@ def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, m
         most = max(most, 0 if held is None else len(held.keys))
     expected = [f"{at}-{i}" for at, i in sorted((at, i) for i, at in enumerate(times))]
     assert bodies(b) == expected and most <= 2 * 8 + 16
+
+
+def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
+    """What is beyond the reach fires hours late for its next round: its copy stands before anything that moves the watermark past it."""
+    b = bench()
+    after = 10 * 24 * 3_600_000
+    delay(b, "x", after)
+    for _ in range(4):
+        b.turn(at_ns=b.now_ns + 3 * 24 * HOUR)
+        settle(b)
+        delay(b, "y", 1)
+        pass_ms(b, 1)
+    assert bodies(b) == ["y", "y", "y", "x", "y"]
+    assert b.machine.timers.counts["rolled"] >= 3 and b.machine.timers.pending == 0
