@@ -1,8 +1,8 @@
 """Consume queues for many queues: units that come one by one wait in memory until a write is worth its call.
 
-A batch that touches a few queues, or brings many units for each, is written at once, as ever. A batch scattered over many queues would
-cost a write and an open file for almost every message: its units are kept, in log order and in columns, until they are many. The number
-of waiting units is bounded.
+A batch for one queue, or with many units for each, is written at once. A batch scattered over queues would cost a write for almost every
+message, and each write lets go of the interpreter: its units are kept, in log order and in columns, until they are many for each queue. The
+number of waiting units is bounded.
 
 Law: waiting units of a queue are always its last ones, behind everything that is in its files. They are seen by every question. They are
 written before a sync begins and before a trim record is applied, so that whoever counts on a sync counts on them; a crash loses what a
@@ -25,10 +25,10 @@ from ledgermq.storage.disk import Disk
 WAITING_MAX = 1 << 17
 QUEUES_A_SLICE = 256
 """When there is no room for more, so many queues are written at once: a pause of milliseconds."""
-MANY_QUEUES = 32
-"""A batch for fewer queues is written at once …"""
-FEW_UNITS = 8
-"""… and so is one with more units than this for a queue, on average."""
+FEW_UNITS = 16
+"""A batch with more units than this for a queue, on average, is written at once."""
+WORTH_A_WRITE = 64
+"""Once so many units wait for each queue of a batch, on average, they are written: whoever reads the end of a queue looks at all that wait."""
 _NO_NUMBER = -1
 
 
@@ -103,8 +103,10 @@ class BufferedQueues(ConsumeQueues):
         order = np.argsort(numbers, kind="stable")
         numbers, offsets, units = numbers[order], columns.queue_offsets[order], units[order]
         begins = np.flatnonzero(np.diff(numbers, prepend=_NO_NUMBER))
-        if len(begins) >= MANY_QUEUES and count < FEW_UNITS * len(begins) and count <= len(self._row_numbers):
+        if len(begins) > 1 and count < FEW_UNITS * len(begins) and count <= len(self._row_numbers):
             self._wait(numbers, offsets, units, begins)
+            if self._count >= WORTH_A_WRITE * len(begins):
+                self._write_slice()
             return
         for low, high in pairwise([*begins.tolist(), count]):
             self._write(int(numbers[low]), offsets[low:high], units[low:high])
