@@ -2,10 +2,10 @@
 
 Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
 takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
-further thread per group; its outcome is an input like any other. Calls of a group wait while a sync of it is under way, unless the group
-says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push to each follower
-and one sync, however many calls are in it, and no timer is needed. Nothing here decides anything about logs, roles or deliveries, and
-nothing here knows gRPC.
+further thread per group; its outcome is an input like any other. Calls of a group wait while a batch is on its way (`gate.py`), unless the
+group says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push to each
+follower and one sync, however many calls are in it. Nothing here decides anything about logs, roles or deliveries, and nothing here knows
+gRPC.
 
 Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
 group could leave (invariant I9), and is expected not to return control to the groups.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import queue
 import threading
 import time
@@ -27,7 +26,7 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Returned, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
-from ledgermq.node.sync_watch import SyncWatch
+from ledgermq.node.syncer import Synced, Syncer
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 
@@ -36,6 +35,10 @@ Outcome = Result | Refused
 
 # A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
 INPUTS_PER_TURN = 2048
+# Calls are handed over once the loop brought none for so many passes, and after so many passes or calls at the latest.
+QUIET_PASSES = 2
+DRAIN_PASSES = 32
+DRAIN_CALLS = 1024
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
@@ -55,6 +58,8 @@ class TurnOutput(Protocol):
     def view(self) -> GroupView | None: ...
     @property
     def hold_calls(self) -> bool: ...
+    @property
+    def awaits_commit(self) -> bool: ...
     @property
     def hides_view(self) -> bool: ...
 
@@ -98,13 +103,6 @@ class _Packets:
 
 
 @dataclass(frozen=True, slots=True)
-class _Synced:
-    group: str
-    ticket: SyncTicket
-    error: OSError | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Wake:
     group: str
 
@@ -124,50 +122,7 @@ class _Stop:
 
 
 class _Look:
-    """Calls are there for a group that is not being synced: wakes the engine, nothing else."""
-
-
-class _Syncer:
-    """The sync thread of one group: runs tickets one after the other and reports each outcome to the inbox."""
-
-    def __init__(self, group: str, inbox: queue.SimpleQueue[Any]) -> None:
-        self._group = group
-        self._inbox = inbox
-        self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
-        self._watch = SyncWatch(group)
-        self.under_way = 0
-        self.hold_calls = True
-        """As the group said after its last turn; the loop reads it too."""
-
-    @property
-    def holds_calls(self) -> bool:
-        """Do calls wait now?"""
-        return self.under_way > 0 and self.hold_calls
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def submit(self, ticket: SyncTicket) -> None:
-        self.under_way += 1
-        self._tickets.put(ticket)
-
-    def stop(self) -> None:
-        self._tickets.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while (ticket := self._tickets.get()) is not None:
-            error: OSError | None = None
-            began = time.perf_counter()
-            try:
-                ticket.run()
-            except OSError as failure:
-                error = failure
-            except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
-                error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
-            self._watch.ran(ticket, began, time.perf_counter())
-            self._inbox.put(_Synced(self._group, ticket, error))
+    """Calls are there for a group that holds none: wakes the engine, nothing else."""
 
 
 class Engine:
@@ -190,7 +145,7 @@ class Engine:
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._syncers = {name: _Syncer(name, self._inbox) for name in self._groups}
+        self._syncers = {name: Syncer(name, self._inbox) for name in self._groups}
         self._wake_at_ns = dict.fromkeys(self._groups, 0)
         # Filled by the loop, emptied by the engine: appending and cutting a list are one step each for other threads.
         self._held: dict[str, list[Call]] = {name: [] for name in self._groups}
@@ -201,6 +156,9 @@ class Engine:
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
         self._collected: list[tuple[str, Call]] = []
+        self._draining = False
+        self._seen, self._quiet, self._passes = 0, 0, 0
+        """While draining: calls at the last pass, passes that brought none, passes."""
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
@@ -268,9 +226,8 @@ class Engine:
     def tell(self, group: str, call: Call) -> None:
         """Put a call that has no answer. Calls put during one pass of the loop reach the engine as one batch."""
         assert self._loop is not None
-        if not self._collected:
-            self._loop.call_soon(self._flush_calls)
         self._collected.append((group, call))
+        self._drain()
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
@@ -325,13 +282,34 @@ class Engine:
         """Call `listener(group)` on the loop whenever a group's view stops to count: it does not run here any more."""
         self._hidden_listeners.append(listener)
 
+    def _drain(self) -> None:
+        """Hand calls over once the loop brings no more: what its queues hold is one batch."""
+        assert self._loop is not None
+        if not self._draining:
+            self._draining = True
+            self._seen, self._quiet, self._passes = 0, 0, 0
+            self._loop.call_soon(self._drain_pass)
+
+    def _drain_pass(self) -> None:
+        assert self._loop is not None
+        count = len(self._collected)
+        self._quiet = self._quiet + 1 if count == self._seen else 0
+        self._seen, self._passes = count, self._passes + 1
+        if self._quiet >= QUIET_PASSES or self._passes >= DRAIN_PASSES or count >= DRAIN_CALLS:
+            self._flush_calls()
+        else:
+            self._loop.call_soon(self._drain_pass)
+
     def _flush_calls(self) -> None:
-        """Hand calls over. While a group holds calls the engine looks for them afterwards by itself: nothing wakes it for them."""
+        """Hand calls over. While a gate is shut the engine looks for them afterwards by itself: nothing wakes it for them."""
+        self._draining = False
         collected, self._collected = self._collected, []
         for group, call in collected:
             self._held[group].append(call)
-        # Only after the calls are there: whoever ends a sync in this moment sees either the calls or the wake-up.
-        if any(not self._syncers[group].holds_calls for group in {group for group, _ in collected}):
+        # Only after the calls are there: whoever opens a gate in this moment sees either the calls or the wake-up.
+        for syncer in self._syncers.values():
+            syncer.gate.rested()
+        if any(held and not self._syncers[group].gate.shut for group, held in self._held.items()):
             self._inbox.put(_Look())
 
     def _deliver(self, outputs: Sequence[tuple[str, TurnOutput]]) -> None:
@@ -350,6 +328,8 @@ class Engine:
                 future = self._waiting.pop(done.token, None)
                 if future is not None and not future.done():
                     future.set_result(done.outcome)
+            if output.done:
+                self._drain()
 
     # -- the engine's thread
 
@@ -372,8 +352,9 @@ class Engine:
         running = self._collect(inputs)
         outputs: list[tuple[str, TurnOutput]] = []
         for name in self._groups:
-            given = inputs.get(name)
-            if self._held[name] and not self._syncers[name].holds_calls:
+            given, gate = inputs.get(name), self._syncers[name].gate
+            gate.look(self._now_ns())
+            if self._held[name] and not gate.shut:
                 given = given or _Inputs()
                 given.calls = self._held[name][:]
                 del self._held[name][: len(given.calls)]
@@ -386,7 +367,7 @@ class Engine:
         began = time.perf_counter()
         output = self._groups[name].turn(self._now_ns(), self._now_ms(), given.calls, given.packets, given.synced)
         self._wake_at_ns[name] = output.wake_at_ns
-        self._syncers[name].hold_calls = output.hold_calls
+        self._syncers[name].gate.turned(output, self._now_ns(), answers=bool(output.done))
         if output.sync is not None:
             self._syncers[name].submit(output.sync)
         self._turn_seconds[name].observe(time.perf_counter() - began)
@@ -399,7 +380,11 @@ class Engine:
 
     def _collect(self, inputs: dict[str, _Inputs]) -> bool:
         """Everything in the inbox, sorted by group; blocks until there is something or a timer is due. False when a stop was found."""
-        wait_ns = min(self._wake_at_ns.values(), default=self._now_ns()) - self._now_ns()
+        wishes = [syncer.gate.wake_at_ns for syncer in self._syncers.values()]
+        wake_at_ns = min([*self._wake_at_ns.values(), *(at for at in wishes if at is not None)], default=0)
+        # A gate may have opened in the last turn, and nothing else wakes the engine for what waits behind it.
+        ready = any(held and not self._syncers[name].gate.shut for name, held in self._held.items())
+        wait_ns = 0 if ready else wake_at_ns - self._now_ns()
         try:
             item = self._inbox.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._inbox.get_nowait()
             for left in reversed(range(INPUTS_PER_TURN)):
@@ -412,13 +397,13 @@ class Engine:
             pass
         return True
 
-    def _sort_in(self, item: _Look | _Packets | _Synced | _Admit | _Wake | _Run, inputs: dict[str, _Inputs]) -> None:
+    def _sort_in(self, item: _Look | _Packets | Synced | _Admit | _Wake | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:
                     inputs.setdefault(group, _Inputs()).packets.append((sender, packet))
-        elif isinstance(item, _Synced):
-            self._syncers[item.group].under_way -= 1
+        elif isinstance(item, Synced):
+            self._syncers[item.group].gate.sync_ended(self._now_ns(), item.took_ns)
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
         elif isinstance(item, _Admit):
             self._groups[item.group].admit()
@@ -430,9 +415,9 @@ class Engine:
 
     def _close(self) -> None:
         """Wait for tickets under way (their outcome must not be lost to a closed file), then close every group."""
-        while any(syncer.under_way for syncer in self._syncers.values()):
+        while any(syncer.gate.under_way for syncer in self._syncers.values()):
             item = self._inbox.get()
-            if isinstance(item, _Synced):
+            if isinstance(item, Synced):
                 inputs: dict[str, _Inputs] = {}
                 self._sort_in(item, inputs)
                 self._hand_over([(name, self._turn(name, given)) for name, given in inputs.items()])

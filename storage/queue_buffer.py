@@ -28,7 +28,7 @@ QUEUES_A_SLICE = 256
 FEW_UNITS = 16
 """A batch with more units than this for a queue, on average, is written at once."""
 WORTH_A_WRITE = 64
-"""Once so many units wait for each queue of a batch, on average, they are written: whoever reads the end of a queue looks at all that wait."""
+"""Once so many units wait for each queue of a batch, on average, they are written: who reads the end of a queue looks at all that wait."""
 _NO_NUMBER = -1
 
 

@@ -43,7 +43,8 @@ class TurnOutput:
     """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
 
     `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its
-    end, because none of them could be answered before the next one.
+    end, because none of them could be answered before the next one. `awaits_commit`: this replica leads, and something it appended is not
+    committed.
     """
 
     done: list[Done]
@@ -52,6 +53,7 @@ class TurnOutput:
     wake_at_ns: int
     view: GroupView | None
     hold_calls: bool = True
+    awaits_commit: bool = False
     hides_view: bool = False
     """Nobody shall count on the last view any more: this replica does not run."""
 
@@ -363,7 +365,8 @@ class Group:
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
-        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls())
+        awaits_commit = self.leader.serving and self.replicator.commit_index < self.replicator.end_index
+        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls(), awaits_commit)
 
     def _may_hold_calls(self) -> bool:
         """Only where every send waits for a sync does a batch lose nothing by beginning after the last one."""
