@@ -140,6 +140,8 @@ class Limits(Section):
     max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32
     max_delay_ms: Annotated[Milliseconds, Field(ge=1_000, le=3650 * 86_400_000)] = 24 * 3_600_000
     """How far ahead the delivery time of a message may lie. A message that waits keeps the log from being trimmed, for up to three days."""
+    max_lite_topics: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_lite_subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 2_000
     max_calls: Annotated[int, Field(ge=16)] = 20_000
     peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
     drain_ms: Milliseconds = 2_000

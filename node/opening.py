@@ -295,4 +295,11 @@ def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> Lea
     )
     policy = FlushPolicy(config.flush.of(identity.group))
     room = identity.data_file_bytes - 8
-    return LeaderSettings(times=times, entry_bytes_max=room, policy=policy, preferred=group.preferred_leader, transactions=rules)
+    return LeaderSettings(
+        times=times,
+        entry_bytes_max=room,
+        policy=policy,
+        preferred=group.preferred_leader,
+        transactions=rules,
+        lite_topics_max=config.limits.max_lite_topics,
+    )

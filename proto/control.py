@@ -282,6 +282,36 @@ class TransactionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LiteRecord:
+    """The lite topics that a client of a consumer group reads from are others now: `added` and `removed` are names within the topic.
+
+    `whole`: the set becomes exactly `added`; a client that is gone has an empty one. `positions`: (lite topic, offset) of those added where
+    the group begins elsewhere than where it was."""
+
+    TAG: ClassVar[str] = "lite"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    group: str
+    topic: str
+    client: str
+    version: int = 0
+    """Of the client's request, so that a late one can be told; 0 if it did not say."""
+    whole: bool = False
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    positions: tuple[tuple[str, int], ...] = ()
+
+    def encode(self) -> bytes:
+        fields = {"g": self.group, "t": self.topic, "c": self.client, "n": self.version, "w": self.whole}
+        return _body({**fields, "a": self.added, "r": self.removed, "p": self.positions})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> LiteRecord:
+        names = tuple(fields["a"]), tuple(fields["r"]), tuple([(name, offset) for name, offset in fields["p"]])
+        return cls(fields["g"], fields["t"], fields["c"], fields["n"], fields["w"], *names)
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRecord:
     """Offsets that consumer groups committed: (group, stored topic, queue, the next offset to be read), in order."""
 
@@ -428,6 +458,7 @@ ControlRecord = (
     | OffsetRecord
     | RecallRecord
     | TimersRecord
+    | LiteRecord
     | SealRecord
     | TrimRecord
 )

@@ -21,6 +21,11 @@ STORED_MAX = 255
 SEPARATOR = "@"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LITE_SEPARATOR = "$"
+"""Between a topic of kind lite and the name of one of its lite topics, in a stored name only: no name a client gives has it."""
+LITE_MAX = 64
+LITE_PARENT_MAX = STORED_MAX - len(LITE_SEPARATOR) - LITE_MAX
+"""A topic with a longer stored name cannot be of kind lite."""
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
@@ -63,6 +68,7 @@ RESERVED_KEYS = frozenset(
     """.split()  # noqa: SIM905 - one name a line would hide the rest of the module
 )
 
+_LITE_LEGAL = re.compile(r"[A-Za-z0-9_\-]+").fullmatch
 _LEGAL = re.compile(r"[A-Za-z0-9_\-%|]+").fullmatch
 # Control characters as Java's Character.isISOControl sees them: C0, DEL and C1. The property separators are two of them.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]").search
@@ -121,6 +127,32 @@ def parse_stored(stored: str) -> tuple[str, str]:
     """The inverse of `stored_name`."""
     namespace, _, name = stored.rpartition(SEPARATOR)
     return namespace, name
+
+
+def check_lite(lite: str) -> None:
+    """Validate the name of a lite topic. Raises ILLEGAL_LITE_TOPIC."""
+    if not lite.strip():
+        raise fail(Code.ILLEGAL_LITE_TOPIC, "the name of the lite topic is blank; give one")
+    if len(lite.encode()) > LITE_MAX:
+        raise fail(Code.ILLEGAL_LITE_TOPIC, f"the name of the lite topic has {len(lite.encode())} bytes; the limit is {LITE_MAX}")
+    if not _LITE_LEGAL(lite):
+        raise fail(Code.ILLEGAL_LITE_TOPIC, f"the lite topic {lite!r} has an illegal character; use only letters, digits, '_' and '-'")
+
+
+def lite_stored(parent: str, lite: str) -> str:
+    """The stored name of a lite topic, from the stored name of the topic it belongs to. The caller has validated both."""
+    return f"{parent}{LITE_SEPARATOR}{lite}"
+
+
+def parse_lite(stored: str) -> tuple[str, str]:
+    """The inverse of `lite_stored`: (topic, lite topic); of any other stored name, itself and nothing."""
+    parent, _, lite = stored.partition(LITE_SEPARATOR)
+    return parent, lite
+
+
+def parent_of(stored: str) -> str:
+    """The topic that clients know: of a lite topic the one it belongs to, else the topic itself."""
+    return stored.partition(LITE_SEPARATOR)[0]
 
 
 def _stored(namespace: str, name: str, code: Code) -> str:

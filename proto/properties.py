@@ -42,6 +42,7 @@ TRANSACTION = "TRAN_MSG"
 """`true` on a half message and on the message it becomes."""
 RECOVERY = "__LMQ.RECOVERY"
 """Of a half message: after how many milliseconds its producer wants to be asked, if it said so."""
+LITE_TOPIC = "__LITE_TOPIC"
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
 
@@ -68,6 +69,7 @@ class Fields:
     transaction: bool = False
     """Sent as part of a transaction."""
     deliver_ms: int | None = None
+    lite_topic: str | None = None
 
 
 def stored_key(key: str) -> str:
@@ -119,6 +121,8 @@ def encode(fields: Fields) -> bytes:
         pairs += (TRANSACTION, "true")
     if fields.deliver_ms is not None:
         pairs += (DELIVER_MS, str(fields.deliver_ms))
+    if fields.lite_topic:
+        pairs += (LITE_TOPIC, fields.lite_topic)
     for key in sorted(fields.user):
         pairs += (_named(key), fields.user[key])
     return _join(pairs)
@@ -139,6 +143,7 @@ def encode_message(message: pb.Message) -> bytes:
             priority=system.priority if system.HasField("priority") else None,
             transaction=system.message_type == pb.TRANSACTION,
             deliver_ms=deliver_ms_of(message) if system.HasField("delivery_timestamp") else None,
+            lite_topic=system.lite_topic,
             user=message.user_properties,
         )
     )
@@ -201,7 +206,8 @@ def decode(data: bytes | memoryview) -> Fields:
     deliver_ms = int(deliver) if deliver.isascii() and deliver.isdigit() and len(deliver) <= MS_DIGITS_MAX else None
     user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
     transaction = stored.get(TRANSACTION) == "true"
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, transaction, deliver_ms)
+    lite = stored.get(LITE_TOPIC)
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, transaction, deliver_ms, lite)
 
 
 def _is_ours(name: str) -> bool:
@@ -231,6 +237,8 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
     system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
     if fields.deliver_ms is not None:
         system.delivery_timestamp.FromMilliseconds(fields.deliver_ms)
+    if fields.lite_topic is not None:
+        system.lite_topic = fields.lite_topic
     system.message_type = type_of(fields)
     return fields
 
@@ -243,4 +251,6 @@ def type_of(fields: Fields) -> pb.MessageType:
         return pb.DELAY
     if fields.message_group is not None:
         return pb.FIFO
-    return pb.PRIORITY if fields.priority is not None else pb.NORMAL
+    if fields.priority is not None:
+        return pb.PRIORITY
+    return pb.NORMAL if fields.lite_topic is None else pb.LITE

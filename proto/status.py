@@ -35,6 +35,7 @@ class Code(IntEnum):
     CLIENT_ID_REQUIRED = 40017
     ILLEGAL_POLLING_TIME = 40018
     ILLEGAL_OFFSET = 40019
+    ILLEGAL_LITE_TOPIC = 40020
     UNAUTHORIZED = 40100
     FORBIDDEN = 40300
     NOT_FOUND = 40400
@@ -47,6 +48,8 @@ class Code(IntEnum):
     MESSAGE_BODY_EMPTY = 41302
     PRECONDITION_FAILED = 42800
     TOO_MANY_REQUESTS = 42900
+    LITE_TOPIC_QUOTA_EXCEEDED = 42901
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 42902
     MESSAGE_PROPERTIES_TOO_LARGE = 43101
     INTERNAL_ERROR = 50000
     INTERNAL_SERVER_ERROR = 50001
@@ -106,6 +109,9 @@ MEANINGS: dict[Code, Meaning] = {
     Code.CLIENT_ID_REQUIRED: _caller("the header x-mq-client-id is missing"),
     Code.ILLEGAL_POLLING_TIME: _caller("the long polling timeout does not fit the deadline"),
     Code.ILLEGAL_OFFSET: _caller("the offset is out of range"),
+    Code.ILLEGAL_LITE_TOPIC: _caller("the name of the lite topic breaks the naming rules"),
+    Code.LITE_TOPIC_QUOTA_EXCEEDED: _caller("the topic has too many lite topics"),
+    Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: _caller("the client reads from too many lite topics"),
     Code.UNAUTHORIZED: _caller("the credentials are not accepted"),
     Code.FORBIDDEN: _caller("the topic does not permit this"),
     Code.NOT_FOUND: _caller("it does not exist"),
@@ -240,6 +246,8 @@ REFUSALS: dict[str, Code] = {
     "too-many-transactions": Code.TOO_MANY_REQUESTS,
     "too-many-recalls": Code.TOO_MANY_REQUESTS,
     "illegal-offset": Code.ILLEGAL_OFFSET,
+    "lite-topics": Code.LITE_TOPIC_QUOTA_EXCEEDED,
+    "lite-subscriptions": Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,
 }

@@ -19,7 +19,7 @@ from typing import Any
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.security.grants import User
 from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
-from ledgermq.proto.names import group_name, stored_name, topic_name
+from ledgermq.proto.names import LITE_PARENT_MAX, group_name, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
@@ -219,6 +219,9 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
     durability = _choice(TopicDurability, command.get("durability", ""), "durability")
     queues = _count(command.get("queues"), "queues", MAX_QUEUES)
     dedup_ms = _dedup(command.get("dedup_ms", 0))
+    if kind is TopicKind.LITE and len(stored_name(*key)) > LITE_PARENT_MAX:
+        what = f"a topic of kind lite has at most {LITE_PARENT_MAX} characters, its namespace and '@' included"
+        raise _Refused(Code.ILLEGAL_TOPIC, f"{what}: the names of its lite topics need the rest; choose a shorter name")
     known = state.topics.get(key)
     if known is not None:
         asked = (kind, permission, queues, durability, dedup_ms)

@@ -89,6 +89,8 @@ class Receive:
     invisible_ms: int | None
     """None: auto-renewed while the client is alive."""
     deadline_ns: int
+    lite: bool = False
+    """Messages of the lite topics of `topic` that the client reads from, instead of the topic's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Lease:
     lease_number: int
     attempt: int
     record: bytes
+    topic: str = ""
+    """Where it lies if that is not the topic that was asked for: a lite topic of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,36 @@ class ChecksCounted:
     """Those that are undecided still; the others are not to be asked about."""
 
     halves: tuple[UndecidedHalf, ...]
+
+
+LiteAction = Literal["add", "remove", "set"]
+LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLite:
+    """Change the set of lite topics of `topic` that a client reads from; `set`: it becomes exactly `names`. `start` says where the group
+    begins in those that are new to the client; `last`: where it was, and at the end of one that it does not know. A request older than the
+    last one of this client changes nothing. Answer: `LiteSynced` once it is applied; refused with `lite-subscriptions` above `limit`."""
+
+    token: Token
+    group: str
+    topic: str
+    client_id: str
+    action: LiteAction
+    names: tuple[str, ...]
+    version: int = 0
+    start: LiteStart = "last"
+    start_at: int = 0
+    """Offset, number of messages or time in milliseconds, as `start` says."""
+    limit: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LiteSynced:
+    """`count`: lite topics in the client's set."""
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +540,7 @@ Call = (
     | Overdue
     | CountChecks
     | CommitOffset
+    | SyncLite
     | Seal
     | Trim
     | Peek
@@ -529,6 +564,7 @@ Result = (
     | OverdueHalves
     | ChecksCounted
     | OffsetCommitted
+    | LiteSynced
     | Kept
     | Peeked
     | Pulled
@@ -546,8 +582,9 @@ class Refused:
 
     `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions` and `too-many-recalls` (nothing
-    was appended), `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
+    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions`, `too-many-recalls`,
+    `lite-topics` and `lite-subscriptions` (too many; nothing was appended),
+    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
     """
 
     reason: str

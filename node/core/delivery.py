@@ -36,6 +36,7 @@ import numpy as np
 
 from ledgermq.node.core.offset_table import OffsetTable
 from ledgermq.node.core.packed import pack, unpack
+from ledgermq.proto.names import parent_of
 
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
@@ -249,6 +250,17 @@ class Delivery:
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
 
+    def meet(self, key: QueueKey, cursor: int) -> None:
+        """A group begins to read a queue here, if it has not met it."""
+        if key not in self.queues:
+            self.queues[key] = QueueRows(cursor)
+
+    def leave(self, key: QueueKey) -> None:
+        """Forget how far a group is in a queue, if it holds nothing of it."""
+        queue = self.queues.get(key)
+        if queue is not None and not len(queue.rows):
+            del self.queues[key]
+
     def raise_cursors(self) -> Touched:
         """Queues begin at higher offsets: what lies below is done for every group."""
         touched: Touched = []
@@ -265,8 +277,8 @@ class Delivery:
         return self._forget([key for key in self.queues if key[0] == group])
 
     def forget_topic(self, topic: str) -> Touched:
-        """A topic was deleted or began a new incarnation: no group has read anything of it."""
-        return self._forget([key for key in self.queues if key[1] == topic])
+        """A topic was deleted or began a new incarnation: no group has read anything of it, or of its lite topics."""
+        return self._forget([key for key in self.queues if parent_of(key[1]) == topic])
 
     def _forget(self, keys: list[QueueKey]) -> Touched:
         touched: Touched = []

@@ -338,6 +338,7 @@ class Group:
                     self.leader.checks.touched(turn.now_ns, offset)
                 for topic in effects.topics:
                     self.leader.polls.wake_topic(topic)
+                self.leader.lite.follow(effects, turn.now_ns)
             turn.done += self.leader.applied(effects.entries)
             if self._term_start is not None and not self.leader.serving and self.machine.applied_index >= self._term_start:
                 self.leader.serve(turn.now_ns)

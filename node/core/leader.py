@@ -33,6 +33,7 @@ from ledgermq.node.core.checks import CheckClock, TransactionRules
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
+from ledgermq.node.core.lite_serving import LiteServer
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay
 from ledgermq.node.core.picker import Picker
@@ -54,6 +55,8 @@ class LeaderSettings:
     lease_grace_ns: int = 100_000_000
     """How much longer than its deadline a Receive waits for a lease that is already in the log."""
     receive_bytes_max: int = 16 << 20
+    lite_topics_max: int = 20_000
+    """Lite topics of one topic that may have messages here."""
     entry_bytes_max: int = (64 << 20) - 8
     policy: FlushPolicy = FlushPolicy.DURABLE
     """What messages of topics without a durability of their own are acknowledged for."""
@@ -77,7 +80,11 @@ class Leader:
         room = settings.entry_bytes_max
         self.wheel = Wheel(machine, self._overlay)
         resolver = Resolver(machine, self.checks, self._overlay, room, settings.transactions)
-        self._planner = Planner(machine, self.clock, self._overlay, self._picker, resolver, self.wheel, room, settings.policy)
+        patience, most = settings.times.liveness_ns, settings.receive_bytes_max
+        self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, patience, most, settings.lite_topics_max)
+        self._planner = Planner(
+            machine, self.clock, self._overlay, self._picker, resolver, self.wheel, self.lite, room, settings.policy
+        )
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -93,6 +100,7 @@ class Leader:
             ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
         )
         self.counters |= dict.fromkeys(("released", "reset", "messages_recalled", "offsets_committed"), 0)
+        self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
 
@@ -107,6 +115,7 @@ class Leader:
         """The term-start record is applied: applied state covers every earlier term."""
         self.serving = True
         self.clock.lead(now_ns)
+        self.lite.lead(now_ns)
         self.checks.lead(now_ns)
         self.wheel.lead()
         self.polls.wake_all()
@@ -138,6 +147,7 @@ class Leader:
         self._answered.clear()
         self._overlay.clear()
         self.clock.resign()
+        self.lite.resign()
         self.checks.resign()
         self.wheel.resign()
         self._picker.forget()
@@ -161,6 +171,7 @@ class Leader:
             elif isinstance(call, Receive):
                 self.polls.add(call)
                 self.clock.alive((call.client_id,), now_ns)
+                self.lite.alive((call.client_id,), now_ns)
             else:
                 self._accept(call)
         return done
@@ -170,8 +181,10 @@ class Leader:
             self._inbox.append(call)
         elif isinstance(call, ClientsAlive):
             self.clock.alive(sorted(call.client_ids), call.at_ns)
+            self.lite.alive(sorted(call.client_ids), call.at_ns)
         elif isinstance(call, ClientGone):
             self.clock.gone(call.client_id, call.at_ns)
+            self.lite.gone(call.client_id)
         else:
             self._inbox.append(call)
 
@@ -185,13 +198,15 @@ class Leader:
 
     def _release(self, pair: Pair, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            self._releases[(*pair, lease.queue), lease.queue_offset] = lease.lease_number
+            self._releases[(pair[0], lease.topic or pair[1], lease.queue), lease.queue_offset] = lease.lease_number
 
     def expire(self, now_ns: int) -> None:
         """End leases whose time is over: their messages are visible again."""
         if self.serving:
-            for pair in self.clock.expire(now_ns):
-                self.polls.wake(pair)
+            for group, topic in self.clock.expire(now_ns):
+                self.polls.wake((group, topic))
+                self.lite.unlocked(group, topic)
+            self.lite.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
         """End long polls whose time is over. Each was looked at once, however little time it had."""
@@ -199,7 +214,9 @@ class Leader:
 
     def has_work(self) -> bool:
         """Is there anything to plan?"""
-        return self.serving and bool(self._inbox or self._releases or self.polls.dirty() or self.wheel.ready())
+        return self.serving and bool(
+            self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work()
+        )
 
     def look(self, now_ns: int, now_ms: int) -> None:
         """Look for delayed messages whose time has come."""
@@ -210,7 +227,7 @@ class Leader:
         """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
         times = [self.polls.wake_at_ns()]
         if self.serving:
-            times.append(self.wheel.wake_at_ns(now_ns))
+            times += [self.wheel.wake_at_ns(now_ns), self.lite.wake_at_ns()]
         if self.serving and len(self.polls):
             times.append(self.clock.wake_at_ns())
         return min((at for at in times if at is not None), default=None)
@@ -255,6 +272,7 @@ class Leader:
         self.wheel.keep(plan)
         self._inbox = plan.deferred
         self._releases = plan.releases
+        self.lite.appended(plan)
         for name, by in plan.counts.items():
             self.counters[name] += by
         for call, place, durability in plan.produced:
@@ -325,7 +343,7 @@ class Leader:
         """The lease of a Receive is committed: hand out its messages, or make them visible again if nobody waits any more."""
         if awaited.poll is None:
             return [Done(awaited.token, Received(awaited.leases))]
-        pair = awaited.poll.pair
+        pair = awaited.poll.call.group, awaited.poll.call.topic
         if self.polls.remove(awaited.token) is None:
             self._release(pair, awaited.leases)
             return []

@@ -7,6 +7,7 @@ range is applied. A range that met a full disk is simply applied again: dispatch
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy as np
 from ledgermq.node.core import timers
 from ledgermq.node.core.calls import Configure, FindOffset, GroupMembers, OffsetRead, Peek, Peeked, ReadOffset, Refused
 from ledgermq.node.core.delivery import Delivery, QueueKey, Touched
+from ledgermq.node.core.lite import LiteKey, LiteSets
 from ledgermq.node.core.members import export_members, members_of, restore_members
 from ledgermq.node.core.offsets import Offsets
 from ledgermq.node.core.origins import Mark, marks
@@ -26,7 +28,7 @@ from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, Record, decode_record, java_hash, record_columns
 from ledgermq.proto.layout_columns import split_record
-from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, stored_name
+from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
@@ -42,6 +44,10 @@ _STORE_MS_IN_RECORD = slice(104 - _HEADER, 112 - _HEADER)
 
 _Special = control.ControlRecord | Mark | NewHalf
 """What an entry says besides being a message."""
+
+
+_BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord
+"""Records whose effect depends on which messages stand before them."""
 
 
 class Queues(Protocol):
@@ -88,14 +94,18 @@ class Effects:
     """Rows of the delivery state that may have changed."""
     halves: list[int]
     """Half messages that came, were asked about, or ended."""
+    lite: list[tuple[LiteKey, list[str]]]
+    """Sets of lite topics that changed, and the names that are new in them."""
 
 
 @dataclass(slots=True)
 class _Topic:
-    """A topic in force. `begins`: per queue, the first offset of this incarnation."""
+    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: where the messages of its lite topics begin
+    to belong to this incarnation; 0 if there were none before."""
 
     config: TopicConfig
     begins: list[int] = field(default_factory=list)
+    begin_pos: int = 0
 
 
 class Machine:
@@ -125,6 +135,12 @@ class Machine:
         self.timers = timers.Timers()
         self.offsets = Offsets()
         """What consumer groups committed."""
+        self.lite = LiteSets()
+        """Which lite topics the clients read from."""
+        self._lite_topics: dict[str, dict[str, None]] = {}
+        """Topic of kind lite → stored names of its lite topics that have a queue."""
+        self._lite_begins: dict[str, int] = {}
+        """Stored lite topic → its first message of the incarnation in force, where that had to be looked for."""
         self.retained = Retained()
         """Begin, seals and trims of the log."""
         self.members: GroupMembers | None = None
@@ -140,6 +156,7 @@ class Machine:
         self._touched: Touched = []
         """What applying the range at hand touched so far: it may take several attempts, and rows that are gone are found only once."""
         self._halves: list[int] = []
+        self._lite_changed: list[tuple[LiteKey, list[str]]] = []
 
     # Reading
 
@@ -170,9 +187,28 @@ class Machine:
 
     def begin(self, topic: str, queue: int) -> int:
         """The first queue offset of the topic's incarnation in force that was not trimmed."""
+        if LITE_SEPARATOR in topic:
+            return self._lite_begin(topic)
         known = self._topics.get(topic)
         begin = known.begins[queue] if known is not None and queue < len(known.begins) else 0
         return max(begin, self._queues.min_offset(topic, queue))
+
+    def _lite_begin(self, topic: str) -> int:
+        """As `begin`, of a lite topic: it has no number for each incarnation, but the topic it belongs to has a place in the log."""
+        low = self._queues.min_offset(topic, 0)
+        known = self._topics.get(parent_of(topic))
+        if known is None or not known.begin_pos:
+            return low
+        begin = self._lite_begins.get(topic)
+        if begin is None:
+            stored = range(low, self._queues.next_offset(topic, 0))
+            begin = low + bisect_left(stored, known.begin_pos, key=lambda offset: int(self.units(topic, 0, offset, 1)[0][0]))
+            self._lite_begins[topic] = begin
+        return max(low, begin)
+
+    def lite_topics(self, parent: str) -> Mapping[str, None]:
+        """Stored names of the lite topics of a topic that have a queue here."""
+        return self._lite_topics.get(parent, {})
 
     def end(self, topic: str, queue: int) -> int:
         """One past the last applied queue offset."""
@@ -218,9 +254,11 @@ class Machine:
         return GroupConfig("", group).max_attempts if config is None else config.max_attempts
 
     def queues_of(self, topic: str) -> int:
-        """How many queues a topic has here; 0: it is not in force."""
-        config = self.topics.get(topic)
-        return 0 if config is None else config.queues
+        """How many queues a topic has here; 0: it is not in force. A lite topic has one while the topic it belongs to is."""
+        config = self.topics.get(parent_of(topic))
+        if config is None or LITE_SEPARATOR not in topic:
+            return 0 if config is None else config.queues
+        return int(config.kind is TopicKind.LITE)
 
     def read_offset(self, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
         """What a group committed, brought into what the queue still holds; or where a queue begins, ends, or was at a time."""
@@ -304,7 +342,7 @@ class Machine:
     def apply(self, entries: Range) -> Effects:
         """Apply committed entries that follow the applied index, at least the first one. Raises NoSpace and UnknownControlRecord.
 
-        A topic or trim record takes effect between the messages before and behind it, so the part applied ends before the next one.
+        Some records take effect between the messages before and behind them (`_BETWEEN`), so the part applied ends before the next one.
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
@@ -312,14 +350,14 @@ class Machine:
         marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
         if marked:
             records = sorted([*records, *marked], key=lambda item: item[0])
-        later = [at for at, record in records if isinstance(record, control.TopicRecord | control.TrimRecord) and at > 0]
+        later = [at for at, record in records if isinstance(record, _BETWEEN) and at > 0]
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
-        effects = Effects(entries, topics, self._touched, self._halves)
+        effects = Effects(entries, topics, self._touched, self._halves, self._lite_changed)
         if records and records[0][0] == 0:
             first = records[0][1]
             if isinstance(first, control.TopicRecord):
@@ -328,10 +366,15 @@ class Machine:
             elif isinstance(first, control.TrimRecord):
                 self._apply_trim(entries.first_index, _store_ms(entries, 0), first, effects)
                 del records[0]
+            elif isinstance(first, control.LiteRecord):
+                self._apply_lite(first, effects)
+                del records[0]
         self._queues.append(columns)
         self.timers.apply_stored(columns)
         for topic in effects.topics:
             self._ends.pop(topic, None)
+            if LITE_SEPARATOR in topic:
+                self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         for at, record in records:
             if isinstance(record, Mark):
                 self._marks[record.kind](entries.first_index + at, record, effects)
@@ -352,6 +395,7 @@ class Machine:
         self.settled = True
         self._touched = []
         self._halves = []
+        self._lite_changed = []
 
     def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery
@@ -389,7 +433,7 @@ class Machine:
             self.members = members_of(index, record)
             return
         else:
-            # Terms are the replicator's; topic and trim records were applied before.
+            # Terms are the replicator's; records that take effect between messages were applied before.
             assert isinstance(record, control.TermStart), record
             return
         effects.touched.extend(touched)
@@ -417,6 +461,23 @@ class Machine:
         effects.touched.extend(self.delivery.raise_cursors())
         effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
 
+    def _apply_lite(self, record: control.LiteRecord, effects: Effects) -> None:
+        """A group that has not met a lite topic begins at its end. A place in one without messages is nothing to remember once nobody of
+        the group reads from it. Applied twice, it is as if once."""
+        new, gone = self.lite.apply(record)
+        positions = dict(record.positions)
+        for name in new:
+            topic = lite_stored(record.topic, name)
+            if name in positions:
+                effects.touched.extend(self.delivery.apply_reset(record.group, topic, ((0, positions[name]),)))
+            else:
+                self.delivery.meet((record.group, topic, 0), self.end(topic, 0))
+        for name in gone:
+            topic = lite_stored(record.topic, name)
+            if self.begin(topic, 0) == self.end(topic, 0) and not self.lite.read_by(record.group, topic):
+                self.delivery.leave((record.group, topic, 0))
+        effects.lite.append(((record.group, record.topic, record.client), new))
+
     def _apply_group(self, record: control.GroupRecord) -> Touched:
         groups = dict(self.groups)
         touched: Touched = []
@@ -424,8 +485,10 @@ class Machine:
             groups.pop(record.stored, None)
             touched = self.delivery.forget_group(record.stored)
             self.offsets.forget_group(record.stored)
+            self.lite.forget_group(record.stored)
         else:
             groups[record.stored] = record.config
+            self.lite.forget_group(record.stored, keep=stored_name(record.config.namespace, record.config.lite_topic))
         self.groups = groups
         return touched
 
@@ -439,7 +502,7 @@ class Machine:
         else:
             if known is None or known.config.incarnation != config.incarnation:
                 self._forget_topic(stored, effects)
-                known = self._topics[stored] = _Topic(config)
+                known = self._topics[stored] = _Topic(config, begin_pos=effects.entries.pos if self.lite_topics(stored) else 0)
             known.config = config
             # Queue offsets go on for ever; a queue begins, for this incarnation, where it ends now.
             known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
@@ -449,6 +512,8 @@ class Machine:
         effects.touched.extend(self.delivery.forget_topic(stored))
         effects.halves.extend(self.transactions.forget_topic(stored))
         self.offsets.forget_topic(stored)
+        self.lite.forget_topic(stored)
+        self._lite_begins.clear()
 
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
         """(topic, queue, last queue offset) of every queue in a range that is not applied."""
@@ -478,6 +543,7 @@ class Machine:
             "transactions": self.transactions.export(),
             "timers": self.timers.export(),
             "offsets": self.offsets.export(),
+            "lite": self.lite.export(),
             "retained": self.retained.export(),
         }
 
@@ -492,6 +558,12 @@ class Machine:
         self.transactions.restore(exported.get("transactions", {}))
         self.timers.restore(exported.get("timers"))
         self.offsets.restore(exported.get("offsets", {}))
+        self.lite.restore(exported.get("lite", {}))
+        self._lite_begins = {}
+        self._lite_topics = {}
+        for topic in exported["queues"]:
+            if LITE_SEPARATOR in topic:
+                self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         self.retained.restore(exported["retained"])
         self.applied_index = exported["applied_index"]
         self.applied_term = exported["applied_term"]
@@ -545,6 +617,7 @@ def _export_topic(topic: _Topic) -> dict[str, Any]:
         "begins": list(topic.begins),
         "durability": c.durability.value,
         **({"dedup_ms": c.dedup_ms} if c.dedup_ms else {}),
+        **({"begin_pos": topic.begin_pos} if topic.begin_pos else {}),
     }
 
 
@@ -553,4 +626,4 @@ def _restore_topic(fields: dict[str, Any]) -> _Topic:
     durability = TopicDurability(fields.get("durability", ""))
     named = fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"]
     config = TopicConfig(*named, durability=durability, dedup_ms=fields.get("dedup_ms", 0))
-    return _Topic(config, list(fields["begins"]))
+    return _Topic(config, list(fields["begins"]), fields.get("begin_pos", 0))

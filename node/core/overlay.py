@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ledgermq.node.core.delivery import QueueKey
+from ledgermq.proto.names import parent_of
 
 RowKey = tuple[QueueKey, int]
 K = TypeVar("K")
@@ -117,8 +118,8 @@ RETAINED = "retained"
 
 
 def topic_name(stored: str) -> str:
-    """The name under which a topic's pending configuration is marked."""
-    return "topic:" + stored
+    """The name under which a topic's pending configuration is marked; that of a lite topic is that of the topic it belongs to."""
+    return "topic:" + parent_of(stored)
 
 
 def group_name(stored: str) -> str:

@@ -74,6 +74,10 @@ class Plan:
     counts: dict[str, int] = field(default_factory=dict)
     size: int = 0
     """Roughly how many bytes the calls so far put into the log."""
+    lite_new: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Topic of kind lite → its lite topics that get their first message by this plan."""
+    lite_dropped: list[str] = field(default_factory=list)
+    """Clients that are gone, whose sets of lite topics this plan empties."""
     ack_place: int = -1
     change_place: int = -1
     transaction_place: int = -1

@@ -32,11 +32,13 @@ from ledgermq.node.core.calls import (
     ResetDone,
     Resolve,
     Seal,
+    SyncLite,
     Trim,
 )
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest
 from ledgermq.node.core.leases import LeaseClock
+from ledgermq.node.core.lite_serving import LiteServer
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.core.picker import Pick, Picker
@@ -47,7 +49,7 @@ from ledgermq.node.core.timers import RECALLED_MAX, Place
 from ledgermq.node.core.wheel import STORED_BYTES, Wheel, recall_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
-from ledgermq.proto.names import stored_name
+from ledgermq.proto.names import LITE_SEPARATOR, parent_of, stored_name
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.types import TopicKind
 
@@ -69,6 +71,7 @@ class Planner:
         picker: Picker,
         resolver: Resolver,
         wheel: Wheel,
+        lite: LiteServer,
         entry_bytes_max: int,
         policy: FlushPolicy,
     ) -> None:
@@ -78,6 +81,7 @@ class Planner:
         self._picker = picker
         self._resolver = resolver
         self._wheel = wheel
+        self._lite = lite
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
@@ -105,6 +109,8 @@ class Planner:
                 self._reset(plan, call)
             elif isinstance(call, CommitOffset):
                 self._commit_offset(plan, call)
+            elif isinstance(call, SyncLite):
+                self._lite.sync(plan, call)
             elif isinstance(call, Seal | Trim):
                 self._retain(plan, call)
         for (key, offset), lease in releases.items():
@@ -112,6 +118,7 @@ class Planner:
                 plan.releases[key, offset] = lease
             else:
                 self._give_back(plan, key, offset, lease)
+        self._lite.drop_gone(plan)
         for pair in polls.dirty():
             self._serve(plan, pair, polls)
         if plan.ack_place >= 0:
@@ -132,8 +139,7 @@ class Planner:
             plan.refuse(call.token, "disk-full")
             return
         for draft in call.drafts:
-            config = self._machine.topics.get(draft.stored_topic)
-            if config is None or not 0 <= draft.queue < config.queues:
+            if not 0 <= draft.queue < self._machine.queues_of(draft.stored_topic):
                 plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
                 return
             size = entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))
@@ -147,8 +153,17 @@ class Planner:
         if not call.drafts:
             plan.refuse(call.token, "unknown-topic", "no message at all")
             return
+        if any(LITE_SEPARATOR in draft.stored_topic for draft in call.drafts):
+            if self._overlay.configuring(RETAINED) is not None:
+                # Lite topics without messages vanish with a trim, and begin elsewhere afterwards.
+                plan.deferred.append(call)
+                return
+            crowded = self._lite.crowded(plan, call)
+            if crowded is not None:
+                plan.refuse(call.token, "lite-topics", crowded)
+                return
         topics = self._machine.topics
-        durability = strongest(durability_of(self._policy, topics[d.stored_topic].durability, d.priority) for d in call.drafts)
+        durability = strongest(durability_of(self._policy, topics[parent_of(d.stored_topic)].durability, d.priority) for d in call.drafts)
         # The watermark may have to be raised first, by a record of its own.
         drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
         plan.produced.append((call, len(plan.drafts), durability))
@@ -316,6 +331,9 @@ class Planner:
     def _serve(self, plan: Plan, pair: Pair, polls: Polls) -> None:
         """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
         group, topic = pair
+        if polls.is_lite(pair):
+            self._lite.serve(plan, pair, polls)
+            return
         config = self._machine.topics.get(topic)
         if config is None:
             plan.unserved += polls.waiting(pair)

@@ -12,7 +12,12 @@ from heapq import heapify, heappop, heappush
 from ledgermq.node.core.calls import Receive, Token, client_of
 
 Pair = tuple[str, str]
-"""(consumer group, stored topic)"""
+"""(consumer group, stored topic), or as `lite_pair` says"""
+
+
+def lite_pair(group: str, topic: str, client: str) -> Pair:
+    """The pair of a client that reads from lite topics: its set is its own, so it waits for itself."""
+    return group, f"{topic}\n{client}"
 
 
 @dataclass(slots=True)
@@ -24,7 +29,8 @@ class Poll:
 
     @property
     def pair(self) -> Pair:
-        return (self.call.group, self.call.topic)
+        call = self.call
+        return lite_pair(call.group, call.topic, client_of(call.client_id)) if call.lite else (call.group, call.topic)
 
 
 class Polls:
@@ -55,6 +61,10 @@ class Polls:
     def waiting(self, pair: Pair) -> list[Poll]:
         """Who waits for messages of this pair, the longest waiting first."""
         return list(self._waiting.get(pair, {}).values())
+
+    def is_lite(self, pair: Pair) -> bool:
+        """Do the Receives of this pair want messages of lite topics?"""
+        return any(poll.call.lite for poll in self._waiting.get(pair, {}).values())
 
     def leasing(self, poll: Poll) -> None:
         """A lease for this Receive was appended: it stops waiting and will be answered when that is applied."""

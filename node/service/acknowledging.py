@@ -21,6 +21,7 @@ from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.validation import Caller, changed_ms, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import parent_of
 from ledgermq.proto.status import Code, LedgerError, common, fail
 
 ACK = "AckMessage"
@@ -52,7 +53,7 @@ class Acknowledger:
 
     def _read(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
         broker_group, handle = self._handles.read(text)
-        if handle.group != group or handle.topic != topic:
+        if handle.group != group or parent_of(handle.topic) != topic:
             raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
         return broker_group, handle
 

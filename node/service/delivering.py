@@ -7,7 +7,7 @@ from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import Record, decode_record
-from ledgermq.proto.names import parse_stored
+from ledgermq.proto.names import parent_of, parse_stored
 from ledgermq.proto.properties import fill_message
 
 
@@ -22,6 +22,7 @@ def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
 
 def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
     """The message with everything official clients need: digest, encoding, handle, attempt, times, place."""
+    topic = lease.topic or topic
     out = pulled(topic, lease.queue, lease.queue_offset, lease.record)
     system = out.system_properties
     system.delivery_attempt = lease.attempt
@@ -40,7 +41,7 @@ def undecided(topic: str, record: Record) -> pb.Message:
 
 def _content(topic: str, record: Record) -> pb.Message:
     """What a message is, wherever it lies and whoever gets it."""
-    namespace, name = parse_stored(topic)
+    namespace, name = parse_stored(parent_of(topic))
     out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
     fill_message(record.properties, out)
     system = out.system_properties

@@ -26,6 +26,7 @@ from ledgermq.node.core.calls import (
     Receive,
     Refused,
     Resolve,
+    SyncLite,
 )
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
@@ -34,7 +35,9 @@ from ledgermq.proto.status import Code, fail
 
 RETRY_S = 0.03
 
-Answered = Produce | Prepare | Resolve | Recall | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull
+Answered = (
+    Produce | Prepare | Resolve | Recall | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull | SyncLite
+)
 
 
 class Groups:

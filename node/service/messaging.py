@@ -24,6 +24,7 @@ from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,
     commanding,
+    lite,
     offsets,
     pulling,
     recalling,
@@ -41,6 +42,7 @@ from ledgermq.node.service.commanding import Commander
 from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.lite import LiteSubscriptions
 from ledgermq.node.service.offsets import OffsetKeeper
 from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
 from ledgermq.node.service.pulling import Puller
@@ -117,6 +119,7 @@ class MessagingService:
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns)
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
+        self._lite = LiteSubscriptions(config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9)
         self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._gate)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -129,6 +132,7 @@ class MessagingService:
             acknowledging.ACK: self._acknowledger.execute_ack,
             acknowledging.CHANGE: self._acknowledger.execute_change,
             pulling.METHOD: self._puller.execute,
+            lite.METHOD: self._lite.execute,
             **{method: partial(self._offsets.execute, method) for method in offsets.METHODS},
             transacting.METHOD: self._transactor.execute,
             recalling.METHOD: self._recaller.execute,
@@ -193,6 +197,7 @@ class MessagingService:
             **{name: (partial(self._offset, name), _plain(_response_of(name))) for name in offsets.METHODS},
             transacting.METHOD: (self._end_transaction, _plain(pb.EndTransactionResponse)),
             recalling.METHOD: (self._recall, _plain(pb.RecallMessageResponse)),
+            lite.METHOD: (self._sync_lite, _plain(pb.SyncLiteSubscriptionResponse)),
         }
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -267,6 +272,9 @@ class MessagingService:
 
     async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._acknowledger.route_change(data, caller, _deadline(context))
+
+    async def _sync_lite(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._lite.route(data, caller, _deadline(context))
 
     async def _end_transaction(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._transactor.route(data, caller, _deadline(context))

@@ -19,12 +19,14 @@ from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
+from ledgermq.node.service.lite import check_lite_group
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics
 from ledgermq.node.service.validation import Caller, batch_size, duration_ms, filter_of, group_of, invisible_ms, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
+from ledgermq.proto.types import TopicKind
 
 METHOD = "ReceiveMessage"
 
@@ -98,6 +100,10 @@ class Receiver:
             raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
         job = _Job(group, stored, topic, caller)
         job.filter = filter_of(request.filter_expression)
+        if topic.kind is TopicKind.LITE:
+            await check_lite_group(self._topics, group, stored)
+            if job.filter.cost:
+                raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "messages of lite topics are not filtered; use '*'")
         job.max_messages = batch_size(request, self._config.limits)
         job.invisible_ms = invisible_ms(request, self._config.delivery)
         return job
@@ -133,6 +139,7 @@ class Receiver:
             max_messages=job.max_messages,
             invisible_ms=job.invisible_ms,
             deadline_ns=self._now_ns() + int(job.polling_s * 1e9),
+            lite=job.topic.kind is TopicKind.LITE,
         )
         received: Received = await self._groups.call(broker_group, call, job.stored, deadline)
         if not received.leases:

@@ -19,11 +19,12 @@ from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.recalling import Delayed, RecallHandles
-from ledgermq.node.service.topics import Topics, slot_of
+from ledgermq.node.service.topics import Topics, lite_group, slot_of
 from ledgermq.node.service.transacting import Transaction, TransactionIds
 from ledgermq.node.service.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash
+from ledgermq.proto.names import lite_stored
 from ledgermq.proto.properties import deliver_ms_of, encode_message, priority_of
 from ledgermq.proto.status import Code, common, fail
 from ledgermq.proto.types import Draft, TopicKind
@@ -99,6 +100,8 @@ class Sender:
             broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
             count = topic.placement[broker_group]
             return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
+        if topic.kind is TopicKind.LITE:
+            return _lite_parts(request, topic)
         if topic.kind not in GROUPED:
             broker_group, queue = slots[self._turn(stored) % len(slots)]
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
@@ -114,6 +117,9 @@ class Sender:
 
     def _queues_here(self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic) -> list[int]:
         """The queues in this broker group, chosen by another node: the same rule leads to the same queue."""
+        if topic.kind is TopicKind.LITE:
+            # The stored names say the rest; the message stays in the broker group it was sent to.
+            return [0] * len(request.messages)
         slots = self._topics.slots(stored, topic)
         here = [queue for group, queue in slots if group == broker_group]
         if not here:
@@ -226,10 +232,18 @@ class Sender:
         return response.SerializeToString(), weakest if code is Code.OK else None
 
 
+def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:
+    """A lite topic lies in one broker group, and has one queue there."""
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for place, message in enumerate(request.messages):
+        parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append((place, 0))
+    return parts
+
+
 def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
     system = message.system_properties
     return Draft(
-        stored_topic=stored,
+        stored_topic=lite_stored(stored, system.lite_topic) if system.lite_topic else stored,
         queue=queue,
         body=message.body,
         properties=encode_message(message),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ledgermq.node.config import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import LITE_MAX
 from ledgermq.proto.types import Backoff, GroupConfig
 
 PRODUCER_ATTEMPTS = 3
@@ -60,3 +61,6 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
     subscription.fifo = group is not None and group.fifo
     subscription.receive_batch_size = limits.max_receive_batch
     subscription.long_polling_timeout.FromMilliseconds(delivery.long_poll_max_ms)
+    if merged.client_type in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER):
+        subscription.lite_subscription_quota = limits.max_lite_subscriptions
+        subscription.max_lite_topic_size = LITE_MAX

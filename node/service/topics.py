@@ -40,6 +40,10 @@ class Topics:
             raise fail(Code.TOPIC_NOT_FOUND, f"topic {stored} does not exist; create it first")
         return topic
 
+    async def caught_up(self) -> None:
+        """Returns once this node knows everything agreed before the call."""
+        await self._metadata.barrier()
+
     def group(self, stored: str) -> GroupConfig | None:
         """The configuration of a consumer group; None: it has the defaults."""
         return self._metadata.state.groups.get(parse_stored(stored))
@@ -60,3 +64,9 @@ class Topics:
 def slot_of(message_group: str, count: int) -> int:
     """The place of a message group among `count` queues; the same on every node and in every release."""
     return int.from_bytes(hashlib.sha256(message_group.encode()).digest()[:8], "big") % count
+
+
+def lite_group(topic: Topic, lite: str) -> str:
+    """The broker group that a lite topic belongs to; the same on every node and in every release."""
+    groups = sorted(topic.placement)
+    return groups[slot_of(lite, len(groups))]

@@ -19,7 +19,7 @@ from ledgermq.node.core.filters import Filter, TagFilter, sql_filter
 from ledgermq.node.core.sql_filter import FilterError
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
-from ledgermq.proto.names import RESERVED_KEYS, group_name, has_control_character, topic_name
+from ledgermq.proto.names import RESERVED_KEYS, check_lite, group_name, has_control_character, topic_name
 from ledgermq.proto.properties import MESSAGE_ID
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
@@ -34,7 +34,6 @@ RECOVERY_MAX_S = 3600
 FILTER_MAX = 1 << 16
 # What a protobuf Timestamp can say, in milliseconds: the years 1970 to 9999.
 TIMESTAMP_MAX_MS = 253_402_300_799_999
-LITE_TOPIC_BYTES = 64
 
 ACCEPTED = {
     TopicKind.NORMAL: (pb.NORMAL,),
@@ -46,8 +45,6 @@ ACCEPTED = {
     TopicKind.LITE: (pb.LITE,),
 }
 """The message types that a topic takes (§2.1)."""
-NOT_OFFERED = frozenset({pb.LITE})
-"""Message types that nothing here can store yet as what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +171,8 @@ def _check_groups(system: pb.SystemProperties) -> None:
     group = system.message_group
     if group and (not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES or has_control_character(group)):
         raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group is not blank, shorter than {MESSAGE_GROUP_BYTES} bytes and plain text")
-    if system.HasField("lite_topic") and system.lite_topic and len(system.lite_topic.encode()) > LITE_TOPIC_BYTES:
-        raise fail(Code.BAD_REQUEST, f"a lite topic has at most {LITE_TOPIC_BYTES} bytes")
+    if system.lite_topic:
+        check_lite(system.lite_topic)
 
 
 def _check_digest(body: bytes, digest: pb.Digest) -> None:
@@ -221,8 +218,6 @@ def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
             name, taken = pb.MessageType.Name(is_kind), " or ".join([pb.MessageType.Name(each) for each in accepted])
             detail = f"a message of type {name} does not fit the topic, which takes {taken} messages"
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, detail)
-        if is_kind in NOT_OFFERED:
-            raise fail(Code.NOT_IMPLEMENTED, f"messages of type {pb.MessageType.Name(is_kind)} are not supported; send NORMAL or FIFO ones")
     transactional = sum(message.system_properties.message_type == pb.TRANSACTION for message in request.messages)
     if 0 < transactional < len(request.messages):
         raise fail(Code.BAD_REQUEST, "a request holds either messages of transactions or others, not both; send them in two")

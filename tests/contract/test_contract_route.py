@@ -123,8 +123,6 @@ UNARY = (
 )
 LATER = (
     "ForwardMessageToDeadLetterQueue",
-    "RecallMessage",
-    "SyncLiteSubscription",
 )
 
 

@@ -74,6 +74,14 @@ RECORDS = st.one_of(
         st.lists(st.tuples(NUMBER, TEXT), max_size=2).map(tuple),
         st.lists(st.tuples(NUMBER, NUMBER), max_size=2).map(tuple),
     ),
+    st.builds(
+        control.LiteRecord,
+        *[TEXT] * 3,
+        NUMBER,
+        st.booleans(),
+        *[st.lists(TEXT, max_size=3).map(tuple)] * 2,
+        st.lists(st.tuples(TEXT, NUMBER), max_size=2).map(tuple),
+    ),
     st.builds(control.OffsetRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER), max_size=3).map(tuple)),
 )
 
@@ -110,6 +118,10 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (control.AckRecord((("g", "t", 0, (5,), (41,)),)), '{"v":1,"a":[["g","t",0,[5],[41]]]}'),
     (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
     (control.ResetRecord("g", "ns@t", ((0, 5), (2, 0))), '{"v":1,"g":"g","t":"ns@t","q":[[0,5],[2,0]]}'),
+    (
+        control.LiteRecord("g", "ns@t", "c", 5, True, ("a", "b"), (), (("b", 7),)),
+        '{"v":1,"g":"g","t":"ns@t","c":"c","n":5,"w":true,"a":["a","b"],"r":[],"p":[["b",7]]}',
+    ),
     (control.OffsetRecord((("g", "ns@t", 2, 7), ("h", "t", 0, 0))), '{"v":1,"a":[["g","ns@t",2,7],["h","t",0,0]]}'),
     (control.RecallRecord(1700000000000, 1699999999999, 7), '{"v":1,"d":1700000000000,"f":1699999999999,"o":7}'),
     (control.TimersRecord(1700000000000, -1, 2), '{"v":1,"f":1700000000000,"o":-1,"n":2}'),

@@ -1,0 +1,130 @@
+"""Which lite topics the clients of a consumer group read from: replicated state, a pure function of the log (invariant I8).
+
+A client has one set per (consumer group, topic of kind lite). It changes by `lite` records only, and a record is written only when it
+changes: the clients' periodic repetition costs the log nothing, and a new leader knows every set at once. Who is alive, which lite topic
+has messages and who gets them is the leader's business (`lite_serving.py`).
+
+Memory is bounded by the sets (I11): a client with an empty one is forgotten, and its version with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgermq.proto.control import LiteRecord
+from ledgermq.proto.names import lite_stored
+
+LiteKey = tuple[str, str, str]
+"""(consumer group, stored topic of kind lite, client id)"""
+
+
+@dataclass(slots=True)
+class _Set:
+    version: int = 0
+    names: dict[str, None] = field(default_factory=dict)
+
+
+class LiteSets:
+    """The sets of one broker group: of each lite topic's name only the part that belongs here."""
+
+    def __init__(self) -> None:
+        self._sets: dict[LiteKey, _Set] = {}
+        self._readers: dict[str, dict[tuple[str, str], None]] = {}
+        """Stored lite topic → (consumer group, client id) of everybody who reads from it."""
+        self.count = 0
+        """Members of all sets."""
+
+    def all(self) -> list[LiteKey]:
+        """Every set that is not empty."""
+        return list(self._sets)
+
+    def names(self, key: LiteKey) -> Iterable[str]:
+        """The names in a client's set, within the topic."""
+        known = self._sets.get(key)
+        return () if known is None else known.names.keys()
+
+    def size(self, key: LiteKey) -> int:
+        known = self._sets.get(key)
+        return 0 if known is None else len(known.names)
+
+    def version(self, key: LiteKey) -> int:
+        known = self._sets.get(key)
+        return 0 if known is None else known.version
+
+    def has(self, key: LiteKey, name: str) -> bool:
+        known = self._sets.get(key)
+        return known is not None and name in known.names
+
+    def readers(self, stored: str) -> Iterable[tuple[str, str]]:
+        """(consumer group, client id) of everybody who reads from a lite topic."""
+        return self._readers.get(stored, {}).keys()
+
+    def read_by(self, group: str, stored: str) -> bool:
+        """Does any client of the group read from this lite topic?"""
+        return any(reader == group for reader, _ in self.readers(stored))
+
+    def apply(self, record: LiteRecord) -> tuple[list[str], list[str]]:
+        """Apply a record; the names that are new to the client, and those it lost."""
+        key = (record.group, record.topic, record.client)
+        known = self._sets.get(key)
+        if known is None:
+            known = self._sets[key] = _Set()
+        wanted = dict.fromkeys(record.added)
+        gone = [name for name in known.names if name not in wanted] if record.whole else [n for n in record.removed if n in known.names]
+        new = [name for name in wanted if name not in known.names]
+        for name in gone:
+            self._leave(key, name)
+        for name in new:
+            known.names[name] = None
+            self._readers.setdefault(lite_stored(record.topic, name), {})[record.group, record.client] = None
+        self.count += len(new)
+        known.version = max(known.version, record.version)
+        if not known.names:
+            del self._sets[key]
+        return new, gone
+
+    def _leave(self, key: LiteKey, name: str) -> None:
+        group, topic, client = key
+        del self._sets[key].names[name]
+        self.count -= 1
+        stored = lite_stored(topic, name)
+        readers = self._readers[stored]
+        del readers[group, client]
+        if not readers:
+            del self._readers[stored]
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone, or begins anew."""
+        self._forget([key for key in self._sets if key[1] == topic])
+
+    def forget_group(self, group: str, keep: str = "") -> None:
+        """The consumer group is gone, or bound to another topic: `keep`."""
+        self._forget([key for key in self._sets if key[0] == group and key[1] != keep])
+
+    def _forget(self, keys: list[LiteKey]) -> None:
+        for key in keys:
+            for name in list(self._sets[key].names):
+                self._leave(key, name)
+            del self._sets[key]
+
+    def of_client(self, client: str) -> Iterator[LiteKey]:
+        """The sets of a client."""
+        return (key for key in self._sets if key[2] == client)
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11): group → topic → client → [version, names]."""
+        out: dict[str, Any] = {}
+        for group, topic, client in sorted(self._sets):
+            known = self._sets[group, topic, client]
+            out.setdefault(group, {}).setdefault(topic, {})[client] = [known.version, sorted(known.names)]
+        return out
+
+    def restore(self, exported: dict[str, Any]) -> None:
+        """Replace the state by what `export` returned."""
+        self._sets, self._readers, self.count = {}, {}, 0
+        for group, topics in exported.items():
+            for topic, clients in topics.items():
+                for client, (version, names) in clients.items():
+                    self.apply(LiteRecord(group, topic, client, version, True, tuple(names)))
