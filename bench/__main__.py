@@ -37,6 +37,7 @@ MODULES = (
     "memory",
     "leases",
     "idle",
+    "connections",
     "audit_scan",
     "sim_speed",
 )

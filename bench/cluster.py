@@ -27,9 +27,9 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
-def running(directory: Path, extra: Mapping[str, Any] | None = None) -> Iterator[LocalCluster]:
+def running(directory: Path, extra: Mapping[str, Any] | None = None, *, nodes: int = 3) -> Iterator[LocalCluster]:
     """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration; its processes are gone afterwards."""
-    cluster = LocalCluster.prepare(directory / "cluster", nodes=3, extra=extra)
+    cluster = LocalCluster.prepare(directory / "cluster", nodes=nodes, extra=extra)
     cluster.start_all()
     try:
         cluster.wait_ready()

@@ -24,9 +24,14 @@ class ClientPort:
     def bind(self, server: grpc.aio.Server, address: str) -> None:
         """Tell the server where to listen. Raises RuntimeError when the port is taken."""
         tls, quotas, files = self._config.tls, self._config.quotas, self._files
-        if tls.mode == "both" or quotas.connections or quotas.connections_per_address:
-            limits = {"connections": quotas.connections, "connections_per_address": quotas.connections_per_address}
-            self._front = Front(plain=tls.mode != "required", tls=files is not None, **limits)
+        if tls.mode == "both" or quotas.limit_connections:
+            self._front = Front(
+                plain=tls.mode != "required",
+                tls=files is not None,
+                connections=quotas.connections,
+                connections_per_address=quotas.connections_per_address,
+                new_per_s=quotas.new_connections_per_s,
+            )
             if self._front.plain is not None:
                 server.add_insecure_port(f"unix:{self._front.plain}")
             if self._front.tls is not None and files is not None:

@@ -544,6 +544,7 @@ quotas:                        # on each node; 0 = no limit; what is too much is
   topics: {}                   # by name or pattern, e.g. {"orders*": {messages_per_s: 1000}}; likewise users and groups
   connections: 0
   connections_per_address: 0
+  new_connections_per_s: 0     # more than these wait for their turn
 flush:
   policy: durable              # durable, memory or hybrid: what a send's acknowledgement waits for
   groups: {}                   # one broker group otherwise, e.g. {g1: memory}

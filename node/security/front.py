@@ -7,7 +7,8 @@ has ended, one direction at a time.
 
 The inner sockets lie in a directory that only this process's user can enter, under names made for this process: nothing from outside
 reaches them but through here. A connection comes to gRPC under a name of its own, by which logs find the address again. Who says nothing
-for some seconds, or too little, is let go of; how long a handshake may take after that is gRPC's own limit.
+for some seconds, or too little, is let go of; how long a handshake may take after that is gRPC's own limit. A crowd that comes at once is
+let in at a pace: calls of new connections stand in gRPC's one queue with those of the old, and must not fill it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from ledgermq.node.logs import get_logger
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS_RECORD = b"\x16\x03"
 FIRST_BYTES_S = 5.0
+TURN_WITHIN_S = 15.0
+"""Clients give up a connection that says nothing for twenty seconds."""
 SAY_EVERY_S = 10.0
 BACKLOG = 4096
 PEER_PREFIX = "unix-abstract:"
@@ -37,10 +40,28 @@ PEER_PREFIX = "unix-abstract:"
 log = get_logger()
 
 
+class Pace:
+    """When each of a stream of arrivals may go on, so many a second; a tenth of a second's worth may go at once."""
+
+    def __init__(self, per_s: float) -> None:
+        self._gap_s = 1 / per_s
+        self._at_once_s = max(0.1, self._gap_s) - self._gap_s
+        self._next = 0.0
+
+    def wait_s(self, now: float) -> float | None:
+        """How long the one that arrives now has to wait; None: too long, and it takes no turn."""
+        turn = max(self._next, now)
+        wait = turn - now - self._at_once_s
+        if wait > TURN_WITHIN_S:
+            return None
+        self._next = turn + self._gap_s
+        return max(wait, 0.0)
+
+
 class Front:
     """One public port. Belongs to the loop's thread. A limit of 0 is none."""
 
-    def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0) -> None:
+    def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0, new_per_s: float = 0) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
         if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
             raise FatalError(EXIT_SECRET, f"the directory {self.directory} is open to other users", "set TMPDIR to a proper file system")
@@ -48,6 +69,7 @@ class Front:
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections
         self._per_address = connections_per_address
+        self._pace = Pace(new_per_s) if new_per_s else None
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
         self._serial = 0
@@ -98,6 +120,13 @@ class Front:
         self._addresses[host] = self._addresses.get(host, 0) + 1
         metrics.FRONT_CONNECTIONS.set(len(self._open))
         return name
+
+    def turn(self, address: str, now: float) -> float | None:
+        """How long a connection has to wait before anything is read from it; None: it is not wanted now."""
+        wait_s = 0.0 if self._pace is None else self._pace.wait_s(now)
+        if wait_s is None:
+            self.refused("crowd", address, f"so many come at once that its turn would be in more than {TURN_WITHIN_S:g} s")
+        return wait_s
 
     def left(self, name: str, host: str) -> None:
         del self._open[name]
@@ -197,10 +226,21 @@ class _Outer(_Half):
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.host, self.address = str(peer[0]), f"{peer[0]}:{peer[1]}"
         self._name = self._front.entered(self)
-        if self._name is None:
+        loop = asyncio.get_running_loop()
+        wait_s = None if self._name is None else self._front.turn(self.address, loop.time())
+        if wait_s is None:
             transport.close()
-            return
-        self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self._too_slow)
+        elif wait_s:
+            cast(asyncio.Transport, transport).pause_reading()
+            self._timer = loop.call_later(wait_s, self._begin)
+        else:
+            self._timer = loop.call_later(FIRST_BYTES_S, self._too_slow)
+
+    def _begin(self) -> None:
+        """Its turn has come."""
+        if self.transport is not None and not self.transport.is_closing():
+            self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self._too_slow)
+            self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:

@@ -99,6 +99,12 @@ class Quotas(Section):
     groups: dict[str, Quota] = Field(default_factory=dict)
     connections: Annotated[int, Field(ge=0)] = 0
     connections_per_address: Annotated[int, Field(ge=0)] = 0
+    new_connections_per_s: Annotated[float, Field(ge=0, le=1e6)] = 0
+    """More than these wait for their turn, so that a crowd that comes back at once is not felt by those who are there."""
+
+    @property
+    def limit_connections(self) -> bool:
+        return bool(self.connections or self.connections_per_address or self.new_connections_per_s)
 
     @property
     def limit_calls(self) -> bool:

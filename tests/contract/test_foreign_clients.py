@@ -43,6 +43,13 @@ def client(request: pytest.FixtureRequest, built: Callable[[str], Foreign]) -> F
     return built(request.param)
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One node whose one port speaks TLS, with a certificate of nobody's authority, and plaintext."""
+    with real.running(tmp_path_factory.mktemp("both"), nodes=1, extra=real.FAST, tls=True) as found:
+        yield found
+
+
 def fresh(cluster: LocalCluster, kind: str = "normal") -> str:
     name = f"F{next(_numbers)}"
     real.create_topic(cluster, name, kind)
@@ -77,3 +84,11 @@ def test_statement_021_a_node_producer_with_several_topics_starts(
     topics = [fresh(cluster) for _ in range(3)]
     facts = built("node").run("several", endpoints, ",".join(topics))
     assert set(facts) == set(topics)
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:])
+def test_c099_tls_by_default_and_plaintext_on_one_port(language: str, both: LocalCluster, built: Callable[[str], Foreign]) -> None:
+    """Clients that speak TLS unless told otherwise trust a self-signed certificate; the same port takes their plaintext as well."""
+    for tls in (True, False):
+        facts = built(language).run("roundtrip", real.target(both, "n1"), fresh(both), f"roundtrip-{tls}", tls=tls)
+        assert facts["sent"] == facts["id"] and facts["same"] == "true"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -181,7 +182,9 @@ def test_c100_the_largest_message_over_tls(cluster: LocalCluster) -> None:
 def test_no_secret_lies_anywhere(cluster: LocalCluster) -> None:
     """Not in a log, not in the quorum's journal or snapshot, not in what commands show."""
     secrets = [keys[1].encode() for keys in (ROOT, ALICE, BOB)]
-    for path in (path for path in cluster.directory.rglob("*") if path.is_file() and "dledger" not in str(path)):
+    everything = [path for path in cluster.directory.rglob("*") if path.is_file() and "g1" not in path.parts]
+    assert {"node.log", "cluster.yaml"} <= {path.name for path in everything} and any("controller" in path.parts for path in everything)
+    for path in everything:
         data = path.read_bytes()
         assert not [secret for secret in secrets if secret in data], path
     shown = of(cluster, ROOT).ok("user", "describe", "bob").out
@@ -208,6 +211,21 @@ def test_a_certificate_is_renewed_while_the_node_runs(cluster: LocalCluster, tmp
     assert stranger.run("status").status == 3
     with admin(cluster, ROOT) as root:
         root.list_topics()
+
+
+def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
+    """A client that begins TLS, or HTTP/2, and says no more is let go by the front or by gRPC; nobody else notices."""
+    where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)
+    begun = [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+    with ExitStack() as closing:
+        silent = [closing.enter_context(socket.create_connection(where, timeout=30)) for _ in begun]
+        for one, data in zip(silent, begun, strict=True):
+            one.sendall(data)
+        assert sent(cluster, "n3", ALICE) == pb.OK
+        for one in silent:
+            with suppress(ConnectionResetError):
+                while one.recv(1024):
+                    pass
 
 
 def test_an_open_address_needs_words(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ import grpc
 import grpc.aio
 import pytest
 import structlog.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq.node import metrics
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security import certificates, front, minting
 from ledgermq.node.security.certificates import CertificateFiles, PeerWire
-from ledgermq.node.security.front import PREFACE, Front
+from ledgermq.node.security.front import PREFACE, Front, Pace
 from tests.contract.backend import run
 
 LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
@@ -49,7 +51,7 @@ def files(directory: Path, name: str = "n1", *, authority: bool = False) -> Cert
 
 
 @asynccontextmanager
-async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **limits: int) -> AsyncIterator[tuple[Front, int]]:
+async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **limits: Any) -> AsyncIterator[tuple[Front, int]]:
     """A front with gRPC behind it, and its port."""
     found = Front(plain=plain, tls=tls is not None, **limits)
     server = grpc.aio.server(options=LIFTED[:2])
@@ -228,6 +230,42 @@ async def test_connections_are_limited(directory: Path) -> None:
         before = refused("address")
         assert await said(port, PREFACE) == b"" and refused("address") == before + 1
         assert found.open_connections == 1
+
+
+@given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
+def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
+    """In any time no more than its worth, a tenth of a second's worth more, and one; in the order of arrival; nobody waits too long."""
+    pace, now, turns = Pace(per_s), 1000.0, [0.0]
+    for pause in pauses:
+        now += pause
+        if (wait := pace.wait_s(now)) is None:
+            assert turns[-1] - now > front.TURN_WITHIN_S - 1 / per_s - 1e-6
+            continue
+        assert 0 <= wait <= front.TURN_WITHIN_S and now + wait >= turns[-1] - 1e-9
+        turns.append(now + wait)
+    for first in range(1, len(turns), 7):
+        for last in range(first, len(turns), 11):
+            assert last - first <= (turns[last] - turns[first] + max(0.1, 1 / per_s)) * per_s + 1e-6
+
+
+@scenario
+async def test_a_crowd_waits_for_its_turn(directory: Path) -> None:
+    """Who comes too early is read from when its turn comes; whose turn is too far away is told so by the end of its connection."""
+    before = refused("crowd")
+    async with serving(new_per_s=0.01) as (_, port), channel(port) as first:
+        assert (await echoed(first))[1] == b"x"
+        assert await said(port, PREFACE) == b"" and refused("crowd") == before + 1
+        assert (await echoed(first))[1] == b"x"
+    async with serving(new_per_s=20) as (_, port), asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for _ in range(6):
+            group.create_task(answered(port))
+
+
+async def answered(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PREFACE)
+    assert (await reader.read(9))[3:4] == b"\x04"
+    writer.close()
 
 
 @scenario
