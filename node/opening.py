@@ -299,6 +299,7 @@ def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> Lea
         times=times,
         entry_bytes_max=room,
         policy=policy,
+        max_attempts=delivery.max_attempts,
         preferred=group.preferred_leader,
         transactions=rules,
         lite_topics_max=config.limits.max_lite_topics,

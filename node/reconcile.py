@@ -1,5 +1,7 @@
 """Brings intent into force: what the controller agreed on becomes control records in the log of each broker group led here (design §6).
 
+One thing goes the other way: dead-letter topics come into force in a log when it needs them, and the controller is told where they are.
+
 Only a leader reconciles, one `Configure` at a time per group. What the intent does not know is left alone: only a remembered deletion
 deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log: after every win of
 leadership a controller barrier comes first; from then on the controller's state only gets newer. Nothing here waits on the data path.
@@ -13,7 +15,7 @@ from typing import Any, Protocol
 
 from ledgermq.node.core.calls import Call, Configure, GroupView, Refused, Token
 from ledgermq.node.logs import get_logger
-from ledgermq.proto.names import stored_name
+from ledgermq.proto.names import is_dead_letter_topic, parse_stored, stored_name
 from ledgermq.proto.types import GroupConfig, TopicConfig
 
 RETRY_S = 0.2
@@ -21,9 +23,18 @@ RETRY_S = 0.2
 log = get_logger()
 
 
+class Placed(Protocol):
+    """A topic of the controller's."""
+
+    @property
+    def placement(self) -> Mapping[str, int]: ...
+
+
 class Intent(Protocol):
     """The controller's state, as far as it matters here."""
 
+    @property
+    def topics(self) -> Mapping[tuple[str, str], Placed]: ...
     @property
     def groups(self) -> Mapping[tuple[str, str], GroupConfig]: ...
     @property
@@ -38,6 +49,7 @@ class ControllerLike(Protocol):
     @property
     def state(self) -> Intent: ...
     async def barrier(self) -> Any: ...
+    async def adopt_topic(self, namespace: str, name: str, broker_group: str) -> Any: ...
 
 
 class EngineLike(Protocol):
@@ -60,6 +72,12 @@ def difference(view: GroupView, group: str, intent: Intent, token: Callable[[], 
     if not (new_topics or new_groups or old_topics or old_groups):
         return None
     return Configure(token(), new_topics, new_groups, old_topics, old_groups)
+
+
+def unknown_letters(view: GroupView, group: str, intent: Intent) -> list[tuple[str, str]]:
+    """Dead-letter topics that the log of a broker group has, and nobody could find."""
+    names = [parse_stored(stored) for stored in sorted(view.topics) if is_dead_letter_topic(stored)]
+    return [key for key in names if key not in intent.topics or group not in intent.topics[key].placement]
 
 
 class Reconciler:
@@ -105,6 +123,8 @@ class Reconciler:
 
     async def _once(self, group: str) -> bool:
         """One comparison and, if needed, one Configure. True when nothing is left to do that we know of."""
+        for namespace, name in unknown_letters(self._engine.views[group], group, self._controller.state):
+            await self._controller.adopt_topic(namespace, name, group)
         call = difference(self._engine.views[group], group, self._controller.state, self._engine.new_token)
         if call is None:
             return True

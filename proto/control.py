@@ -182,26 +182,34 @@ class LeaseRecord:
     """(queue, from, to): the filter passed over these new messages; `to` is exclusive."""
     passed_again: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """(queue, offsets) a redelivery passed over."""
+    waiting: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(queue, offsets) of new messages that a FIFO group jumps over, because an earlier one of their message group is not done."""
+    attempt_id: str = ""
+    """Of the Receive, in a FIFO group."""
 
     def encode(self) -> bytes:
-        return _body(
-            {
-                "g": self.group,
-                "t": self.topic,
-                "c": self.client,
-                "d": self.duration_ms,
-                "q": self.leased,
-                "s": self.passed,
-                "x": self.passed_again,
-            }
-        )
+        fields = {
+            "g": self.group,
+            "t": self.topic,
+            "c": self.client,
+            "d": self.duration_ms,
+            "q": self.leased,
+            "s": self.passed,
+            "x": self.passed_again,
+        }
+        if self.waiting:
+            fields["w"] = self.waiting
+        if self.attempt_id:
+            fields["i"] = self.attempt_id
+        return _body(fields)
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LeaseRecord:
         leased = tuple([(queue, tuple(offsets), tuple(attempts)) for queue, offsets, attempts in fields["q"]])
         passed = tuple([(queue, first, to) for queue, first, to in fields["s"]])
         passed_again = tuple([(queue, tuple(offsets)) for queue, offsets in fields["x"]])
-        return cls(fields["g"], fields["t"], fields["c"], fields["d"], leased, passed, passed_again)
+        waiting = tuple([(queue, tuple(offsets)) for queue, offsets in fields.get("w", ())])
+        return cls(fields["g"], fields["t"], fields["c"], fields["d"], leased, passed, passed_again, waiting, fields.get("i", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+def is_dead_letter_topic(name: str) -> bool:
+    """True for the dead-letter topic of a consumer group. Takes a plain or a stored name."""
+    return name.rpartition(SEPARATOR)[2].startswith(DLQ_PREFIX)
+
+
 def _check_topic(name: str) -> None:
     if not name.strip():
         raise fail(Code.ILLEGAL_TOPIC, "the topic name is blank; give one")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.names import RESERVED_KEYS
+from ledgermq.proto.names import RESERVED_KEYS, parse_stored
 from ledgermq.proto.status import Code, fail
 
 PROPERTIES_MAX = 32767
@@ -36,6 +36,9 @@ TIMER_FIRST = "__LMQ.TIMER"
 """Of a message that lies on the timer topic once more: the fire time and queue offset of its first place."""
 INCARNATION = "__LMQ.INC"
 """Of a message on the timer topic: the incarnation of its real topic when it was stored."""
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+"""Of a dead letter: the stored topic it came from."""
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 ORIGIN = "__LMQ.ORIGIN"
 """Of a message made from another one: what that was and where it lay (format §4.3)."""
 TRANSACTION = "TRAN_MSG"
@@ -70,6 +73,8 @@ class Fields:
     """Sent as part of a transaction."""
     deliver_ms: int | None = None
     lite_topic: str | None = None
+    dead_letter_of: tuple[str, str] | None = None
+    """Of a dead letter: stored topic and id of the message that it was made from. Not encoded: no client says so."""
 
 
 def stored_key(key: str) -> str:
@@ -206,8 +211,10 @@ def decode(data: bytes | memoryview) -> Fields:
     deliver_ms = int(deliver) if deliver.isascii() and deliver.isdigit() and len(deliver) <= MS_DIGITS_MAX else None
     user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
     transaction = stored.get(TRANSACTION) == "true"
-    lite = stored.get(LITE_TOPIC)
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, transaction, deliver_ms, lite)
+    origin, lite = stored.get(DLQ_ORIGIN_TOPIC), stored.get(LITE_TOPIC)
+    dead_letter_of = None if origin is None else (origin, stored.get(DLQ_ORIGIN_MESSAGE_ID, ""))
+    rest = transaction, deliver_ms, lite, dead_letter_of
+    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, *rest)
 
 
 def _is_ours(name: str) -> bool:
@@ -234,6 +241,9 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
         system.born_host = fields.born_host
     if fields.priority is not None:
         system.priority = fields.priority
+    if fields.dead_letter_of is not None:
+        topic, system.dead_letter_queue.message_id = fields.dead_letter_of
+        system.dead_letter_queue.topic = parse_stored(topic)[1]
     system.body_encoding = pb.GZIP if fields.gzip else pb.IDENTITY
     if fields.deliver_ms is not None:
         system.delivery_timestamp.FromMilliseconds(fields.deliver_ms)

@@ -199,6 +199,10 @@ class Controller:
         """What was deleted. Raises NotFound, or see `submit`."""
         return metadata.restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
 
+    async def adopt_topic(self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """A dead-letter topic is in force in this broker group. Raises BadRequest, or see `submit`."""
+        _value(await self.submit("adopt-topic", {"ns": namespace, "name": name, "broker_group": broker_group}, timeout))
+
     async def create_group(
         self, namespace: str, name: str, max_attempts: int = 17, *, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
     ) -> tuple[GroupConfig, bool]:

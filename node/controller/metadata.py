@@ -19,7 +19,7 @@ from typing import Any
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.security.grants import User
 from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
-from ledgermq.proto.names import LITE_PARENT_MAX, group_name, stored_name, topic_name
+from ledgermq.proto.names import LITE_PARENT_MAX, group_name, is_dead_letter_topic, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
@@ -104,15 +104,16 @@ class State:
     """By name; replaced as a whole whenever one changes."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
-        """What the log of a broker group should hold, in the order of (namespace, name)."""
-        found = (self.topics[key].in_group(broker_group) for key in sorted(self.topics))
+        """What the log of a broker group should hold, in the order of (namespace, name). Dead-letter topics come into force in the logs by
+        themselves; what is known of them here is where they are."""
+        found = (self.topics[key].in_group(broker_group) for key in sorted(self.topics) if not is_dead_letter_topic(key[1]))
         return tuple(config for config in found if config is not None)
 
     def gone_topics(self, broker_group: str) -> frozenset[Key]:
         """What the log of a broker group should not hold. A topic that is neither here nor in `topics_of` is unknown, not deleted: a quorum
         that lost its metadata must not make the logs forget theirs."""
         elsewhere = (key for key, topic in self.topics.items() if not topic.placement.get(broker_group))
-        return frozenset(self.deleted_topics) | frozenset(elsewhere)
+        return frozenset(key for key in (*self.deleted_topics, *elsewhere) if not is_dead_letter_topic(key[1]))
 
 
 class _Refused(Exception):
@@ -212,8 +213,21 @@ def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
     return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas})), Outcome()
 
 
+def adopt_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    """A dead-letter topic is in force in a broker group's log, which needed one: consumers are told of it from now on."""
+    key, broker_group = _topic_key(command), _text(command.get("broker_group"))
+    if not is_dead_letter_topic(key[1]) or broker_group not in state.broker_groups:
+        raise _Refused(Code.BAD_REQUEST, f"{_shown(key)} in broker group {broker_group} is no dead-letter topic of this cluster")
+    known = state.topics.get(key)
+    placement = {} if known is None else dict(known.placement)
+    placement[broker_group] = 1
+    placed = MappingProxyType(dict(sorted(placement.items())))
+    topic = Topic(*key, TopicKind.NORMAL, Permission.READ_WRITE, len(placed), placed, incarnation=0)
+    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+
+
 def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    key = _topic_key(command)
+    key = _own_topic_key(command)
     kind = _choice(TopicKind, command.get("kind"), "kind")
     permission = _choice(Permission, command.get("permission"), "permission")
     durability = _choice(TopicDurability, command.get("durability", ""), "durability")
@@ -242,7 +256,7 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
     """Another permission, durability or window of deduplication, or more queues; null leaves a setting alone. Existing queues stay where
     they are."""
-    key = _topic_key(command)
+    key = _own_topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     permission = known.permission if command.get("permission") is None else _choice(Permission, command["permission"], "permission")
     durability = known.durability if command.get("durability") is None else _choice(TopicDurability, command["durability"], "durability")
@@ -256,7 +270,7 @@ def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    key = _topic_key(command)
+    key = _own_topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     deleted = _with(state.deleted_topics, key, known.incarnation)
     return _changed(state, topics=_without(state.topics, key), deleted_topics=deleted), Outcome(value=export_topic(known))
@@ -336,6 +350,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "set-node": set_node,
     "remove-node": remove_node,
     "place-replica": place_replica,
+    "adopt-topic": adopt_topic,
     "create-topic": create_topic,
     "update-topic": update_topic,
     "delete-topic": delete_topic,
@@ -478,6 +493,15 @@ def _node_name(command: Json) -> str:
 
 def _topic_key(command: Json) -> Key:
     return _key(command, topic_name)
+
+
+def _own_topic_key(command: Json) -> Key:
+    """A topic that is an operator's to create and to change."""
+    key = _topic_key(command)
+    if is_dead_letter_topic(key[1]):
+        detail = f"{_shown(key)} is a dead-letter topic: it is there once it is needed, with the settings of its kind"
+        raise _Refused(Code.PRECONDITION_FAILED, detail)
+    return key
 
 
 def _group_key(command: Json) -> Key:

@@ -91,6 +91,8 @@ class Receive:
     deadline_ns: int
     lite: bool = False
     """Messages of the lite topics of `topic` that the client reads from, instead of the topic's own."""
+    attempt_id: str = ""
+    """A FIFO group gives a Receive that comes again with the same one the same messages again, as long as they are leased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,21 @@ class Changed:
     """`lease_number` of the new lease; None when the handle was not valid (40013)."""
 
     lease_number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Move a leased message to the dead-letter topic of its group. Answer: `Forwarded`. May be repeated."""
+
+    token: Token
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """`ok`: the message is done for its group, by this call or before. False: another lease of it is in force (40013)."""
+
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,6 +547,7 @@ Call = (
     | CancelReceive
     | Ack
     | Change
+    | Forward
     | ClientsAlive
     | ClientGone
     | Configure
@@ -557,6 +575,7 @@ Result = (
     | Received
     | Acked
     | Changed
+    | Forwarded
     | Configured
     | ResetDone
     | Recalled

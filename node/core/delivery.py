@@ -4,27 +4,34 @@ Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change`,
 (state, record, index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what
 is expired, who is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
 
-State per (consumer group, stored topic, queue): a cursor, the next queue offset never leased, and one row for every offset below it
-that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or not yet leased, has no row. A row is a
+State per (consumer group, stored topic, queue): a cursor, the next queue offset never looked at, and one row for every offset below it
+that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
 lease number, an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about twenty bytes, in columns
 (`offset_table.py`). A fact that few rows have, or that many share, belongs to the terms.
 
 Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i` the index of the record's entry:
 
-    record names the offset     new (>= cursor)        leased (n, a)               done (< cursor, no row)
-    --------------------------  ---------------------  --------------------------  -----------------------
-    lease `q` with attempt b    leased (i, b)          leased (i, b)               -
-    lease `s`, passed over      done                   -                           -
-    lease `x`, passed over      -                      done                        -
-    ack of lease m              -                      done if m = n, else -       -
-    change of lease m           -                      leased (i, a) if m = n      -
-    reset to it or below        new                    new                         new
-    reset to above it           done                   done                        done
-    trim to above it            done                   done                        done
+    record names the offset     new (>= cursor)   waiting           leased (n, a)             done (< cursor, no row)
+    --------------------------  ----------------  ----------------  ------------------------  -----------------------
+    lease `q` with attempt b    leased (i, b)     leased (i, b)     leased (i, b)             -
+    lease `w`, jumped over      waiting           -                 -                         -
+    lease `s`, passed over      done              -                 -                         -
+    lease `x`, passed over      -                 done              done                      -
+    ack of lease m              -                 -                 done if m = n, else -     -
+    change of lease m           -                 -                 leased (i, a) if m = n    -
+    dead letter of lease m      -                 -                 done if m = n, else -     -
+    reset to it or below        new               new               new                       new
+    reset to above it           done              done              done                      done
+    trim to above it            done              done              done                      done
 
-`-` changes nothing. A lease record moves the cursor behind the highest offset it names; offsets it jumps over are done. Expiry is no
-row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement that was
-accepted in time ends it, or a filter passes it over.
+`-` changes nothing. A lease record moves the cursor behind the highest offset it names; offsets it jumps over without naming them are done.
+Only FIFO groups have messages that wait: they were never delivered, and an earlier one of their message group is not done. Such a row is a
+lease that never was: number 0, attempt 0, over from the beginning. Which message group a message belongs to is written in the message, and
+whether one locks another is the leader's to decide (`fifo.py`). A dead letter is no control record: the copy in the dead-letter topic is
+itself the mark.
+
+Expiry is no row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement
+that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
 """
 
 from __future__ import annotations
@@ -48,19 +55,25 @@ LEASE, ATTEMPT, TERMS = 1, 2, 3
 
 
 class Terms(NamedTuple):
-    """What the rows of a lease have in common. `duration_ms` None: the lease renews itself while its client is alive."""
+    """What the rows of a lease have in common. `duration_ms` None: the lease renews itself while its client is alive. `attempt_id`: of the
+    Receive that a FIFO group was asked with."""
 
     client: str
     duration_ms: int | None
+    attempt_id: str = ""
+
+
+WAITING = Terms("", 0)
 
 
 class Row(NamedTuple):
-    """One message in flight."""
+    """One message in flight. One that waits has the lease number 0."""
 
     lease: int
     attempt: int
     client: str
     duration_ms: int | None
+    attempt_id: str = ""
 
 
 class TermsTable:
@@ -187,11 +200,13 @@ class Delivery:
         leased: Iterable[tuple[int, Sequence[int], Sequence[int]]],
         passed: Iterable[tuple[int, int, int]],
         passed_again: Iterable[tuple[int, Sequence[int]]],
+        waiting: Iterable[tuple[int, Sequence[int]]] = (),
+        attempt_id: str = "",
     ) -> Touched:
-        """Apply a `lease` record: `leased`, `passed` and `passed_again` are its fields q, s and x (format §11)."""
+        """Apply a `lease` record: `leased`, `passed`, `passed_again` and `waiting` are its fields q, s, x and w (format §11)."""
         touched: Touched = []
         cursors: dict[QueueKey, int] = {}
-        terms = Terms(client, duration_ms)
+        terms = Terms(client, duration_ms, attempt_id)
         for queue_id, offsets, attempts in leased:
             key = (group, topic, queue_id)
             queue = self._queue(key)
@@ -202,6 +217,14 @@ class Delivery:
                 elif offset not in queue.rows:
                     continue
                 self._put(queue, offset, index, attempt, terms)
+        for queue_id, offsets in waiting:
+            key = (group, topic, queue_id)
+            queue = self._queue(key)
+            for offset in offsets:
+                touched.append((key, offset))
+                if offset >= queue.cursor:
+                    cursors[key] = max(cursors.get(key, 0), offset + 1)
+                    self._put(queue, offset, 0, 0, WAITING)
         for queue_id, _, to in passed:
             key = (group, topic, queue_id)
             cursors[key] = max(cursors.get(key, 0), to)
@@ -309,7 +332,7 @@ class Delivery:
             "l": pack(leases, "q"),
             "a": pack(attempts, "i"),
             "k": pack(rank[place], "i"),
-            "terms": [list(self.terms[int(number)]) for number in known[order]],
+            "terms": [_export_terms(self.terms[int(number)]) for number in known[order]],
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
@@ -335,3 +358,7 @@ class Delivery:
         numbers = [self.terms.take(Terms(*terms), rows) for terms, rows in zip(exported["terms"], counts, strict=True)]
         rows.load(offsets, leases, attempts, np.array(numbers, np.int32)[ranks])
         self.in_flight += len(rows)
+
+
+def _export_terms(terms: Terms) -> list[Any]:
+    return list(terms if terms.attempt_id else terms[:2])

@@ -332,8 +332,7 @@ class Group:
             turn.applied_bytes += len(effects.entries.data)
             self._reads.pulls.wake(effects.topics)
             if self.leader.serving:
-                for key, offset in effects.touched:
-                    self.leader.clock.touched(turn.now_ns, key, offset)
+                self.leader.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:
                     self.leader.checks.touched(turn.now_ns, offset)
                 for topic in effects.topics:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
+from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
     Call,
     CancelReceive,
@@ -30,7 +31,8 @@ from ledgermq.node.core.calls import (
     Trim,
 )
 from ledgermq.node.core.checks import CheckClock, TransactionRules
-from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.delivery import QueueKey, Touched
+from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.flush import Durability, FlushPolicy
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.lite_serving import LiteServer
@@ -60,6 +62,8 @@ class LeaderSettings:
     entry_bytes_max: int = (64 << 20) - 8
     policy: FlushPolicy = FlushPolicy.DURABLE
     """What messages of topics without a durability of their own are acknowledged for."""
+    max_attempts: int = 17
+    """Deliveries of a message to a consumer group that has no configuration."""
     preferred: str | None = None
     """The replica that is to lead whenever it can."""
     transactions: TransactionRules = field(default_factory=TransactionRules)
@@ -75,16 +79,19 @@ class Leader:
         self._overlay = Overlay()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls(settings.lease_grace_ns)
-        self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, settings.receive_bytes_max)
+        self._groups = MessageGroups(machine.delivery, self._overlay, machine.message_group_of)
+        self._touched: Touched = []
+        """Rows of the queues of FIFO groups that the range at hand touched."""
+        self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, self._groups, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
         self.wheel = Wheel(machine, self._overlay)
         resolver = Resolver(machine, self.checks, self._overlay, room, settings.transactions)
+        burials = Burials(machine, self._overlay, room, settings.max_attempts)
         patience, most = settings.times.liveness_ns, settings.receive_bytes_max
-        self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, patience, most, settings.lite_topics_max)
-        self._planner = Planner(
-            machine, self.clock, self._overlay, self._picker, resolver, self.wheel, self.lite, room, settings.policy
-        )
+        self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
+        givers = resolver, self.wheel, self.lite, burials
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -97,7 +104,7 @@ class Leader:
         self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
         """Leases of the last Receives, without their messages: what is to be given back if an answer finds nobody."""
         self.counters: dict[str, int] = dict.fromkeys(
-            ("produced", "leased", "leased_again", "over_max_attempts", "acked", "changed", "handles_refused", "passed_over"), 0
+            ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
         )
         self.counters |= dict.fromkeys(("released", "reset", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped"), 0)
@@ -150,6 +157,8 @@ class Leader:
         self.lite.resign()
         self.checks.resign()
         self.wheel.resign()
+        self._groups.clear()
+        self._touched = []
         self._picker.forget()
         return done
 
@@ -214,9 +223,7 @@ class Leader:
 
     def has_work(self) -> bool:
         """Is there anything to plan?"""
-        return self.serving and bool(
-            self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work()
-        )
+        return self.serving and bool(self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work())
 
     def look(self, now_ns: int, now_ms: int) -> None:
         """Look for delayed messages whose time has come."""
@@ -321,10 +328,22 @@ class Leader:
         """Does a Receive wait for messages that nobody else is in a hurry for? Only committed messages are delivered."""
         return any(self.polls.waits_for(topic) for topic in self._uncommitted)
 
+    def touched(self, now_ns: int, touched: Touched) -> None:
+        """Applying a range may have changed these rows."""
+        for key, offset in touched:
+            self.clock.touched(now_ns, key, offset)
+        if len(self._groups):
+            self._touched += touched
+
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries; answer what waited for them."""
         self._overlay.applied(entries.last_index)
         self.wheel.applied(entries.last_index)
+        for key, offset in self._touched:
+            if self._groups.touched(key, offset):
+                # Whatever became of this message, those behind it may be free now.
+                self.polls.wake(key[:2])
+        self._touched = []
         if self._uncommitted:
             self._uncommitted = {topic: last for topic, last in self._uncommitted.items() if last > entries.last_index}
         done: list[Done] = []

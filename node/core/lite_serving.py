@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import Done, Lease, LiteSynced, Produce, Receive, SyncLite, client_of
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.leases import LeaseClock
@@ -45,12 +46,21 @@ class LiteServer:
     """Lite topics of one broker group's leader."""
 
     def __init__(
-        self, machine: Machine, clock: LeaseClock, overlay: Overlay, polls: Polls, liveness_ns: int, max_bytes: int, topics_max: int
+        self,
+        machine: Machine,
+        clock: LeaseClock,
+        overlay: Overlay,
+        polls: Polls,
+        burials: Burials,
+        liveness_ns: int,
+        max_bytes: int,
+        topics_max: int,
     ) -> None:
         self._machine = machine
         self._clock = clock
         self._overlay = overlay
         self._polls = polls
+        self._burials = burials
         self._liveness_ns = liveness_ns
         self._max_bytes = max_bytes
         self._topics_max = topics_max
@@ -304,10 +314,12 @@ class LiteServer:
     def _lease(self, plan: Plan, poll: Poll, found: list[_Found]) -> None:
         """One record for each lite topic; the Receive is answered when the last one is applied."""
         call = poll.call
-        limit = self._machine.max_attempts(call.group)
         leases: list[Lease] = []
         index = -1
         for one in found:
+            self._give_up(plan, (call.group, one.topic, 0), one)
+            if not one.records:
+                continue
             index = plan.next_index
             leased = ((0, tuple(one.offsets), tuple(one.attempts)),)
             plan.drafts.append(
@@ -319,9 +331,19 @@ class LiteServer:
                 if attempt > 1:
                     self._overlay.mark_row(index, (call.group, one.topic, 0), offset)
                     plan.count("leased_again")
-                plan.count("over_max_attempts", int(attempt > limit))
             plan.count("leased", len(one.records))
-        plan.leased.append((index, poll, tuple(leases)))
+        if leases:
+            plan.leased.append((index, poll, tuple(leases)))
+
+    def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
+        """Make dead letters of the first messages that used up their attempts, and leave the others."""
+        limit = self._burials.max_attempts(key[0])
+        while found.attempts and found.attempts[0] > limit and not plan.full:
+            lease = self._machine.delivery.lease(key, found.offsets[0])
+            if lease is None or not self._burials.bury(plan, key, found.offsets[0], lease):
+                return
+            for column in (found.offsets, found.attempts, found.records):
+                del column[0]
 
 
 def _set_name(key: LiteKey) -> str:

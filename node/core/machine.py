@@ -29,7 +29,7 @@ from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, Record, decode_record, java_hash, record_columns
 from ledgermq.proto.layout_columns import split_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
-from ledgermq.proto.properties import parse
+from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.snapshot import export_minimums
@@ -239,6 +239,15 @@ class Machine:
         record = self._read_record(physical_offset, size)
         return bytes(record[split_record(record)[3] :])
 
+    def message_group(self, physical_offset: int, size: int) -> str:
+        """The message group of one message record, empty without one."""
+        return parse(decode_record(self.record(physical_offset, size)).properties).get(MESSAGE_GROUP, "")
+
+    def message_group_of(self, topic: str, queue: int, offset: int) -> str:
+        """The message group of a message that is there."""
+        positions, sizes, _ = self.units(topic, queue, offset, 1)
+        return self.message_group(int(positions[0]), int(sizes[0]))
+
     def tags_code(self, tag: str) -> int:
         """The hash of a tag as the consume queues hold it."""
         return java_hash(tag)
@@ -247,11 +256,6 @@ class Machine:
     def voters(self) -> tuple[str, ...]:
         """Of the last membership record applied; none before the first."""
         return () if self.members is None else self.members.voters
-
-    def max_attempts(self, group: str) -> int:
-        """How often the group wants a message delivered at most."""
-        config = self.groups.get(group)
-        return GroupConfig("", group).max_attempts if config is None else config.max_attempts
 
     def queues_of(self, topic: str) -> int:
         """How many queues a topic has here; 0: it is not in force. A lite topic has one while the topic it belongs to is."""
@@ -401,7 +405,16 @@ class Machine:
         delivery = self.delivery
         if isinstance(record, control.LeaseRecord):
             touched = delivery.apply_lease(
-                index, record.group, record.topic, record.client, record.duration_ms, record.leased, record.passed, record.passed_again
+                index,
+                record.group,
+                record.topic,
+                record.client,
+                record.duration_ms,
+                record.leased,
+                record.passed,
+                record.passed_again,
+                record.waiting,
+                record.attempt_id,
             )
         elif isinstance(record, control.AckRecord):
             touched = delivery.apply_ack(record.acks)

@@ -87,6 +87,10 @@ class Overlay:
         self._mark(index).names.append(name)
         self._undo.append(lambda: _restore(self._names, name, before))
 
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """Something beside the overlay follows the plan, too."""
+        self._undo.append(undo)
+
     def keep(self) -> None:
         """The planned entries are in the log."""
         self._by_index.extend(sorted(self._open.items(), key=lambda item: item[0]))

@@ -2,14 +2,15 @@
 
 Pure reading. Queues are looked at in rotating order; messages visible again and messages never leased take turns at being first, so
 that neither a poison message nor a flood of new ones starves the other. A filter's tags are tested on the hashes in the consume queue
-first and then the filter on the properties in the record; what does not match is passed over and thereby consumed for the group.
+first and then the filter on the properties in the record; what does not match is passed over and thereby consumed for the group. A message
+that was delivered as often as its group allows is picked for the dead-letter topic instead.
 
-What looking at records may cost is bounded (`filters.py`).
+What looking at records may cost is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from ledgermq.node.core.calls import Receive
 from ledgermq.node.core.delivery import Delivery, QueueKey
+from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.filters import Looks
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.overlay import Overlay
@@ -27,7 +29,9 @@ SCAN_UNITS = 4096
 IN_FLIGHT_MAX = 65_536
 """A consumer group holds at most about this many messages of a queue leased and not acknowledged: every one costs memory on every replica
 (invariant I11). Beyond it only messages visible again are handed out."""
-_FIRST_UNITS = 64
+FIRST_UNITS = 64
+DEAD_LETTERS_A_PICK = 64
+"""So many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
 
 
 class Messages(Protocol):
@@ -57,6 +61,10 @@ class Messages(Protocol):
         """The hash of a tag as consume queues hold it."""
         ...
 
+    def message_group(self, physical_offset: int, size: int) -> str:
+        """The message group of one message record, empty without one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Picked:
@@ -66,11 +74,25 @@ class Picked:
     offset: int
     attempt: int
     record: bytes
+    fresh: bool = False
+    """It has no row yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a consumer group and the moment ask of a pick."""
+
+    max_attempts: int
+    burying: bool = True
+    """Dead letters can be written now; else messages that used up their attempts stay where they are."""
+    highest_first: bool = False
+    """None of a queue while a higher one has some."""
 
 
 @dataclass(slots=True)
 class Pick:
-    """What one Receive gets. `passed` are ranges never leased, `passed_again` single offsets visible again; both do not match.
+    """What one Receive gets. `passed` are ranges never leased, `passed_again` single offsets visible again; both do not match. `dead` are
+    (queue, offset) of messages that have used up their attempts, `waiting` of new ones that a FIFO group jumps over.
 
     `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of what is stored.
     """
@@ -78,21 +100,26 @@ class Pick:
     messages: list[Picked] = field(default_factory=list)
     passed: list[tuple[int, int, int]] = field(default_factory=list)
     passed_again: list[tuple[int, int]] = field(default_factory=list)
+    dead: list[tuple[int, int]] = field(default_factory=list)
+    waiting: list[tuple[int, int]] = field(default_factory=list)
     cursors: dict[int, int] = field(default_factory=dict)
     more: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.messages or self.passed or self.passed_again)
+        return bool(self.messages or self.passed or self.passed_again or self.dead)
 
 
 class Picker:
     """Chooses messages for Receives. Keeps nothing but whose turn it is."""
 
-    def __init__(self, messages: Messages, delivery: Delivery, clock: LeaseClock, overlay: Overlay, max_bytes: int) -> None:
+    def __init__(
+        self, messages: Messages, delivery: Delivery, clock: LeaseClock, overlay: Overlay, groups: MessageGroups, max_bytes: int
+    ) -> None:
         self._messages = messages
         self._delivery = delivery
         self._clock = clock
         self._overlay = overlay
+        self._groups = groups
         self._max_bytes = max_bytes
         self._turns: dict[tuple[str, str], int] = {}
         self.looks = Looks()
@@ -101,15 +128,15 @@ class Picker:
         """Leadership is lost."""
         self._turns.clear()
 
-    def pick(self, call: Receive, queues: int, *, highest_first: bool = False) -> Pick:
-        """Candidates for one Receive among queues 0 … `queues` − 1. `highest_first`: none of a queue while a higher one has some."""
+    def pick(self, call: Receive, queues: int, rules: Rules, kind: type[Job] | None = None) -> Pick:
+        """Candidates for one Receive among queues 0 … `queues` − 1. `kind`: the steps of its group; None: those of an ordinary one."""
         turn = self._turns.get((call.group, call.topic), 0)
         self._turns[call.group, call.topic] = turn + 1
-        job = _Job(self, call)
-        steps: list[Callable[[int], None]] = [job.visible_again, job.never_leased]
-        if turn % 2:
-            steps.reverse()
-        if highest_first:
+        job = (kind or Job)(self, call, rules)
+        if job.repeats(range(queues)):
+            return job.pick
+        steps = job.steps(turn % 2 == 0)
+        if rules.highest_first:
             looks = [(step, queue) for queue in reversed(range(queues)) for step in steps]
         else:
             looks = [(step, (turn // 2 + i) % queues) for step in steps for i in range(queues)]
@@ -121,10 +148,12 @@ class Picker:
         return job.pick
 
 
-class _Job:
+class Job:
     """One call of `Picker.pick`."""
 
-    def __init__(self, picker: Picker, call: Receive) -> None:
+    def __init__(self, picker: Picker, call: Receive, rules: Rules) -> None:
+        self._rules = rules
+        self._groups = picker._groups
         self._messages = picker._messages
         self._delivery = picker._delivery
         self._clock = picker._clock
@@ -136,6 +165,14 @@ class _Job:
         self.looks = picker.looks.of_call(call.filter)
         self.pick = Pick()
 
+    def steps(self, again_first: bool) -> list[Callable[[int], None]]:
+        """What to do with every queue, one after the other."""
+        return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again]
+
+    def repeats(self, queues: Sequence[int]) -> bool:
+        """Is the Receive to get what it got before, and nothing else?"""
+        return False
+
     def full(self) -> bool:
         return self._served() or self.looks.used_up
 
@@ -145,12 +182,29 @@ class _Job:
     def _key(self, queue: int) -> QueueKey:
         return (self._call.group, self._call.topic, queue)
 
-    def _take(self, queue: int, offset: int, attempt: int, position: int, size: int) -> bool:
+    def _take(self, queue: int, offset: int, attempt: int, position: int, size: int, *, fresh: bool = False) -> bool:
         """Choose this message if the filter wants it."""
         if not self.looks.matches(self._messages, position, size):
             return False
-        self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size)))
         self._bytes += size
+        if attempt > self._rules.max_attempts:
+            self.pick.dead.append((queue, offset))
+        else:
+            self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size), fresh))
+        return True
+
+    def _consider(self, key: QueueKey, offset: int) -> bool:
+        """Decide about a message that is visible again; False if it stays where it is for now."""
+        row = self._delivery.row(key, offset)
+        if row is None or self._overlay.pending(key, offset) is not None:
+            return False
+        if row.attempt >= self._rules.max_attempts and not self._rules.burying:
+            return False
+        queue = key[2]
+        positions, sizes, codes = self._messages.units(key[1], queue, offset, 1)
+        wanted = not self._codes or int(codes[0]) in self._codes
+        if not wanted or not self._take(queue, offset, row.attempt + 1, int(positions[0]), int(sizes[0])):
+            self.pick.passed_again.append((queue, offset))
         return True
 
     def visible_again(self, queue: int) -> None:
@@ -159,31 +213,32 @@ class _Job:
         for offset in self._clock.ready(key):
             if self.full():
                 return
-            if len(self.pick.passed_again) >= SCAN_UNITS:
+            if self._enough():
                 self.pick.more = True
                 return
-            row = self._delivery.row(key, offset)
-            if row is None or self._overlay.pending(key, offset) is not None:
-                continue
-            positions, sizes, codes = self._messages.units(key[1], queue, offset, 1)
-            wanted = not self._codes or int(codes[0]) in self._codes
-            if not wanted or not self._take(queue, offset, row.attempt + 1, int(positions[0]), int(sizes[0])):
-                self.pick.passed_again.append((queue, offset))
+            self._consider(key, offset)
+
+    def _enough(self) -> bool:
+        """Is there as much besides messages as one record should say?"""
+        return len(self.pick.passed_again) >= SCAN_UNITS or len(self.pick.dead) >= DEAD_LETTERS_A_PICK
+
+    def _start(self, key: QueueKey) -> int:
+        """The cursor as of the log's end."""
+        pending = self._overlay.cursor(key)
+        # What is pending may have been planned before a trim was applied.
+        return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
 
     def never_leased(self, queue: int) -> None:
         """New messages of one queue, from its cursor as of the log's end."""
         key = self._key(queue)
-        pending = self._overlay.cursor(key)
-        # What is pending may have been planned before a trim was applied.
-        known = self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], queue))
-        cursor = start = known
+        cursor = start = self._start(key)
         end = self._messages.end(key[1], queue)
         if start < end and self._in_flight(key, start) >= IN_FLIGHT_MAX:
             # Looked at again in the next turn: an acknowledgement may have made room.
             self.pick.more = True
             return
         stop = min(end, start + SCAN_UNITS)
-        chunk = _FIRST_UNITS
+        chunk = FIRST_UNITS
         while cursor < stop and not self.full():
             count = min(chunk, stop - cursor)
             cursor = self._scan(queue, cursor, count)
@@ -206,7 +261,7 @@ class _Job:
             if self.full():
                 self._pass(queue, done, first + i)
                 return first + i
-            if self._take(queue, first + i, 1, int(positions[i]), int(sizes[i])):
+            if self._take(queue, first + i, 1, int(positions[i]), int(sizes[i]), fresh=True):
                 self._pass(queue, done, first + i)
                 done = first + i + 1
         if self._served():

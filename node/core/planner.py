@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
     Ack,
     Acked,
@@ -19,6 +20,7 @@ from ledgermq.node.core.calls import (
     Configured,
     CountChecks,
     Done,
+    Forward,
     Handle,
     Kept,
     Lease,
@@ -36,12 +38,14 @@ from ledgermq.node.core.calls import (
     Trim,
 )
 from ledgermq.node.core.delivery import QueueKey
+from ledgermq.node.core.fifo import MessageGroups
+from ledgermq.node.core.fifo_picker import FifoJob
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.lite_serving import LiteServer
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
-from ledgermq.node.core.picker import Pick, Picker
+from ledgermq.node.core.picker import Pick, Picker, Rules
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Pair, Poll, Polls
 from ledgermq.node.core.resolver import Resolver
@@ -72,6 +76,8 @@ class Planner:
         resolver: Resolver,
         wheel: Wheel,
         lite: LiteServer,
+        burials: Burials,
+        groups: MessageGroups,
         entry_bytes_max: int,
         policy: FlushPolicy,
     ) -> None:
@@ -82,6 +88,8 @@ class Planner:
         self._resolver = resolver
         self._wheel = wheel
         self._lite = lite
+        self._burials = burials
+        self._groups = groups
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
@@ -103,6 +111,8 @@ class Planner:
                 self._resolver.take(plan, call)
             elif isinstance(call, Recall):
                 self._recall(plan, call)
+            elif isinstance(call, Forward):
+                self._burials.forward(plan, call)
             elif isinstance(call, Configure):
                 self._configure(plan, call)
             elif isinstance(call, Reset):
@@ -340,10 +350,16 @@ class Planner:
             return
         if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
             return
+        known = self._machine.groups.get(group)
+        fifo = known is not None and known.fifo
+        rules = Rules(self._burials.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
         for poll in polls.waiting(pair):
-            pick = self._picker.pick(poll.call, config.queues, highest_first=config.kind is TopicKind.PRIORITY)
+            if plan.size >= _PLAN_BYTES:
+                return
+            pick = self._picker.pick(poll.call, config.queues, rules, FifoJob if fifo else None)
             if pick:
-                self._lease(plan, poll, pick)
+                self._burials.give_up(plan, pair, pick)
+                self._lease(plan, poll, pick, fifo=fifo)
             if not pick.messages:
                 if not pick.more:
                     plan.settled.append(pair)
@@ -351,19 +367,27 @@ class Planner:
                     polls.later(pair)
                 return
 
-    def _lease(self, plan: Plan, poll: Poll, pick: Pick) -> None:
+    def _lease(self, plan: Plan, poll: Poll, pick: Pick, *, fifo: bool) -> None:
         call = poll.call
+        if not (pick.messages or pick.passed or pick.passed_again):
+            return
         index = plan.next_index
-        limit = self._machine.max_attempts(call.group)
         columns: dict[int, tuple[list[int], list[int]]] = {}
         for message in pick.messages:
             offsets, attempts = columns.setdefault(message.queue, ([], []))
             offsets.append(message.offset)
             attempts.append(message.attempt)
-            if message.attempt > 1:
-                self._overlay.mark_row(index, (call.group, call.topic, message.queue), message.offset)
-                plan.count("leased_again")
-            plan.count("over_max_attempts", int(message.attempt > limit))
+            key = (call.group, call.topic, message.queue)
+            if fifo or not message.fresh:
+                self._overlay.mark_row(index, key, message.offset)
+            if fifo and message.fresh:
+                self._groups.planned(key, message.offset)
+            plan.count("leased_again", int(message.attempt > 1))
+        waiting: dict[int, list[int]] = {}
+        for queue, offset in pick.waiting:
+            waiting.setdefault(queue, []).append(offset)
+            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+            self._groups.planned((call.group, call.topic, queue), offset)
         again: dict[int, list[int]] = {}
         for queue, offset in pick.passed_again:
             again.setdefault(queue, []).append(offset)
@@ -380,6 +404,8 @@ class Planner:
             leased=tuple([(queue, tuple(offsets), tuple(attempts)) for queue, (offsets, attempts) in columns.items()]),
             passed=tuple(pick.passed),
             passed_again=tuple([(queue, tuple(offsets)) for queue, offsets in again.items()]),
+            waiting=tuple([(queue, tuple(offsets)) for queue, offsets in waiting.items()]),
+            attempt_id=call.attempt_id if fifo else "",
         )
         plan.drafts.append(control.draft(record, plan.now_ms))
         if pick.messages:

@@ -21,7 +21,6 @@ from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.validation import Caller, changed_ms, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.names import parent_of
 from ledgermq.proto.status import Code, LedgerError, common, fail
 
 ACK = "AckMessage"
@@ -50,12 +49,6 @@ class Acknowledger:
         self._groups = groups
         self._forwarder = forwarder
         self._handles = handles
-
-    def _read(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
-        broker_group, handle = self._handles.read(text)
-        if handle.group != group or parent_of(handle.topic) != topic:
-            raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
-        return broker_group, handle
 
     # Ack
 
@@ -92,7 +85,7 @@ class Acknowledger:
         parts: dict[str, list[tuple[int, Handle]]] = {}
         for place, entry in enumerate(request.entries):
             try:
-                broker_group, handle = self._read(entry.receipt_handle, group, stored)
+                broker_group, handle = self._handles.read_for(entry.receipt_handle, group, stored)
             except LedgerError as error:
                 found[place] = statuses.status_of(error)
             else:
@@ -163,7 +156,7 @@ class Acknowledger:
 
     def _check_change(self, request: pb.ChangeInvisibleDurationRequest, caller: Caller) -> tuple[str, Handle, str]:
         stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
-        broker_group, handle = self._read(request.receipt_handle, group, stored)
+        broker_group, handle = self._handles.read_for(request.receipt_handle, group, stored)
         changed_ms(request, self._config.delivery)
         return broker_group, handle, stored
 

@@ -18,6 +18,7 @@ from ledgermq.node.core.calls import (
     CommitOffset,
     Confirm,
     FindOffset,
+    Forward,
     Prepare,
     Produce,
     Pull,
@@ -36,7 +37,20 @@ from ledgermq.proto.status import Code, fail
 RETRY_S = 0.03
 
 Answered = (
-    Produce | Prepare | Resolve | Recall | Confirm | Receive | Ack | Change | CommitOffset | ReadOffset | FindOffset | Pull | SyncLite
+    Produce
+    | Prepare
+    | Resolve
+    | Recall
+    | Confirm
+    | Receive
+    | Ack
+    | Change
+    | Forward
+    | CommitOffset
+    | ReadOffset
+    | FindOffset
+    | Pull
+    | SyncLite
 )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ledgermq.node.core.calls import Handle
 from ledgermq.node.service.opaque import Opaque
-from ledgermq.proto.status import Code
+from ledgermq.proto.names import parent_of
+from ledgermq.proto.status import Code, fail
 
 
 class Handles:
@@ -26,3 +27,10 @@ class Handles:
         """(broker group, lease) of a handle this cluster made; anything else is INVALID_RECEIPT_HANDLE."""
         broker_group, group, topic, queue, offset, lease, attempt = self._opaque.read(text).split("\n")
         return broker_group, Handle(group, topic, int(queue), int(offset), int(lease), int(attempt))
+
+    def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
+        """(broker group, lease) of a handle for a message of this topic in this consumer group."""
+        broker_group, handle = self.read(text)
+        if handle.group != group or parent_of(handle.topic) != topic:
+            raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
+        return broker_group, handle

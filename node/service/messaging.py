@@ -1,8 +1,8 @@
 """The gRPC service `apache.rocketmq.v2.MessagingService`: bytes in, bytes out, never an exception to the client.
 
 Here live registration, the caller's identity, deadlines, the small local methods, and the one place where whatever ended a call becomes
-a `Status`. Each method's own work is in `sending`, `receiving`, `acknowledging`, `pulling`, `offsets` and `telemetry`. Methods that are not
-offered are not registered: gRPC answers UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
+a `Status`. Each method's own work is in the module named after it. Methods that are not offered are not registered: gRPC answers
+UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,
     commanding,
+    forwarding,
     lite,
     offsets,
     pulling,
@@ -39,6 +40,7 @@ from ledgermq.node.service.acknowledging import Acknowledger
 from ledgermq.node.service.checking import Checker
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.commanding import Commander
+from ledgermq.node.service.forwarding import DeadLetterForwarder
 from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
@@ -117,6 +119,7 @@ class MessagingService:
         self._transactor = Transactor(self._topics, self._groups, forwarder, ids)
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
+        self._letters = DeadLetterForwarder(self._groups, forwarder, handles)
         self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns)
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
         self._lite = LiteSubscriptions(config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9)
@@ -131,6 +134,7 @@ class MessagingService:
             receiving.METHOD: self._receiver.execute,
             acknowledging.ACK: self._acknowledger.execute_ack,
             acknowledging.CHANGE: self._acknowledger.execute_change,
+            forwarding.METHOD: self._letters.execute,
             pulling.METHOD: self._puller.execute,
             lite.METHOD: self._lite.execute,
             **{method: partial(self._offsets.execute, method) for method in offsets.METHODS},
@@ -194,6 +198,7 @@ class MessagingService:
             sending.METHOD: (self._send, _plain(pb.SendMessageResponse)),
             acknowledging.ACK: (self._ack, _plain(pb.AckMessageResponse)),
             acknowledging.CHANGE: (self._change, acknowledging.change_failure),
+            forwarding.METHOD: (self._forward, _plain(pb.ForwardMessageToDeadLetterQueueResponse)),
             **{name: (partial(self._offset, name), _plain(_response_of(name))) for name in offsets.METHODS},
             transacting.METHOD: (self._end_transaction, _plain(pb.EndTransactionResponse)),
             recalling.METHOD: (self._recall, _plain(pb.RecallMessageResponse)),
@@ -279,6 +284,9 @@ class MessagingService:
     async def _end_transaction(self, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._transactor.route(data, caller, _deadline(context))
 
+    async def _forward(self, data: bytes, caller: Caller, context: Context) -> bytes:
+        return await self._letters.route(data, caller, _deadline(context))
+
     async def _offset(self, method: str, data: bytes, caller: Caller, context: Context) -> bytes:
         return await self._offsets.route(method, data, caller, _deadline(context))
 
@@ -362,9 +370,10 @@ class MessagingService:
     async def _query_assignment(self, data: bytes, caller: Caller, _: Context) -> bytes:
         request = pb.QueryAssignmentRequest.FromString(data)
         stored = topic_of(request.topic, caller)
-        group_of(request.group, caller)
+        group = self._topics.group(group_of(request.group, caller))
         topic = await self._topics.find(stored)
-        assignments = routes.assignments(topic, request.topic, self._endpoints(request.endpoints))
+        fifo = group is not None and group.fifo
+        assignments = routes.assignments(topic, request.topic, self._endpoints(request.endpoints), fifo=fifo)
         return pb.QueryAssignmentResponse(status=statuses.OK, assignments=assignments).SerializeToString()
 
     def _endpoints(self, given: pb.Endpoints) -> pb.Endpoints:

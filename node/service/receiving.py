@@ -23,7 +23,7 @@ from ledgermq.node.service.lite import check_lite_group
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.service.topics import Topics
-from ledgermq.node.service.validation import Caller, batch_size, duration_ms, filter_of, group_of, invisible_ms, topic_of
+from ledgermq.node.service.validation import Caller, attempt_id, batch_size, duration_ms, filter_of, group_of, invisible_ms, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
@@ -106,6 +106,7 @@ class Receiver:
                 raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "messages of lite topics are not filtered; use '*'")
         job.max_messages = batch_size(request, self._config.limits)
         job.invisible_ms = invisible_ms(request, self._config.delivery)
+        job.attempt_id = attempt_id(request)
         return job
 
     def _broker_group(self, request: pb.ReceiveMessageRequest, topic: Topic) -> str:
@@ -140,6 +141,7 @@ class Receiver:
             invisible_ms=job.invisible_ms,
             deadline_ns=self._now_ns() + int(job.polling_s * 1e9),
             lite=job.topic.kind is TopicKind.LITE,
+            attempt_id=job.attempt_id,
         )
         received: Received = await self._groups.call(broker_group, call, job.stored, deadline)
         if not received.leases:
@@ -155,7 +157,7 @@ class Receiver:
 class _Job:
     """One checked Receive."""
 
-    __slots__ = ("caller", "filter", "group", "invisible_ms", "max_messages", "polling_s", "stored", "topic")
+    __slots__ = ("attempt_id", "caller", "filter", "group", "invisible_ms", "max_messages", "polling_s", "stored", "topic")
 
     def __init__(self, group: str, stored: str, topic: Topic, caller: Caller) -> None:
         self.group = group
@@ -166,6 +168,7 @@ class _Job:
         self.max_messages = 1
         self.invisible_ms: int | None = None
         self.polling_s = 0.0
+        self.attempt_id = ""
 
 
 def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:

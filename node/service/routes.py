@@ -63,12 +63,14 @@ def route(topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints) -> list[
     return queues
 
 
-def assignments(topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints) -> list[pb.Assignment]:
-    """One assignment for each broker, all its queues at once: sharing is done by leases, not by exclusive queues."""
+def assignments(topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints, *, fifo: bool) -> list[pb.Assignment]:
+    """One assignment for each broker, all its queues at once: sharing is done by leases, not by exclusive queues. Consumers of a FIFO group
+    ask with as many Receives as there are queues, so they get one assignment for each."""
     if not topic.permission.readable:
         raise fail(Code.FORBIDDEN, f"topic {topic.name} has no readable queue")
     out = []
-    for broker_group in sorted(topic.placement):
+    for broker_group, count in sorted(topic.placement.items()):
         broker = pb.Broker(name=broker_group, id=0, endpoints=endpoints)
-        out.append(pb.Assignment(message_queue=_queue(topic, resource, broker, ANY_QUEUE)))
+        queues = range(count) if fifo else (ANY_QUEUE,)
+        out += [pb.Assignment(message_queue=_queue(topic, resource, broker, queue)) for queue in queues]
     return out

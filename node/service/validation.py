@@ -45,6 +45,7 @@ ACCEPTED = {
     TopicKind.LITE: (pb.LITE,),
 }
 """The message types that a topic takes (§2.1)."""
+ATTEMPT_ID_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,13 @@ def _illegal_invisible(length: int, least: int, most: int) -> Exception:
 def duration_ms(duration: Duration) -> int:
     """A protobuf Duration in whole milliseconds."""
     return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
+
+
+def attempt_id(request: pb.ReceiveMessageRequest) -> str:
+    """What makes a repeated Receive of a FIFO group the same one; it is stored with the lease."""
+    if len(request.attempt_id.encode()) > ATTEMPT_ID_MAX:
+        raise fail(Code.BAD_REQUEST, f"the attempt id has more than {ATTEMPT_ID_MAX} bytes")
+    return request.attempt_id
 
 
 def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:

@@ -26,6 +26,7 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import NotSent
+from ledgermq.node.reconcile import unknown_letters
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
@@ -258,6 +259,12 @@ class Backend:
             topics = self.controller._agreed.topics_of(group)
             await self.engine.call(group, Configure(self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())))
 
+    async def adopt(self) -> None:
+        """Tell the controller of the dead-letter topics there are."""
+        for group, view in self.engine.views.items():
+            for namespace, name in unknown_letters(view, group, self.controller.state):
+                self.controller.command({"op": "adopt-topic", "ns": namespace, "name": name, "broker_group": group})
+
     async def group(self, name: str, max_attempts: int = 17, **settings: Any) -> None:
         self.controller.command({"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, **settings})
         await self.reconcile()
@@ -328,6 +335,14 @@ class Raw:
         response = await self.unary("AckMessage", ack_request([message], group), metadata=metadata)
         return int(response.status.code)
 
+    async def forward(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
+        """The status of giving one message up."""
+        request = pb.ForwardMessageToDeadLetterQueueRequest(group=pb.Resource(name=group), topic=message.topic)
+        request.receipt_handle = message.system_properties.receipt_handle
+        request.message_id = message.system_properties.message_id
+        response = await self.unary("ForwardMessageToDeadLetterQueue", request, metadata=metadata)
+        return int(response.status.code)
+
     async def change(self, message: pb.Message, seconds: float, group: str = "G", handle: str | None = None) -> Any:
         request = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name=group), topic=message.topic)
         request.receipt_handle = handle or message.system_properties.receipt_handle
@@ -386,6 +401,7 @@ def receive_request(
     polling: float | None = 0,
     expression: str = "*",
     namespace: str = "",
+    attempt_id: str = "",
 ) -> pb.ReceiveMessageRequest:
     """A Receive; `invisible` None: automatic renewal, `polling` None: not said."""
     resource = pb.Resource(name=topic, resource_namespace=namespace)
@@ -394,6 +410,8 @@ def receive_request(
     request.filter_expression.type = pb.TAG
     request.filter_expression.expression = expression
     request.auto_renew = invisible is None
+    if attempt_id:
+        request.attempt_id = attempt_id
     if invisible is not None:
         request.invisible_duration.FromMilliseconds(round(invisible * 1000))
     if polling is not None:

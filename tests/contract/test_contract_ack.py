@@ -144,18 +144,6 @@ async def test_statement_065_attempts_count_deliveries(server: Backend) -> None:
 
 
 @contract()
-async def test_statement_066_past_the_limit_of_attempts(server: Backend) -> None:
-    """Until dead letters come, a message goes on being delivered and is counted for a warning."""
-    await server.group("careful", max_attempts=2)
-    await server.raw.send(message())
-    for attempt in (1, 2, 3):
-        (got,) = (await server.raw.receive(group="careful", invisible=10)).messages
-        assert got.system_properties.delivery_attempt == attempt
-        server.pass_time(10)
-    assert server.engine.counter("over_max_attempts") == 1
-
-
-@contract()
 async def test_statement_069_070_a_failed_message_comes_after_its_step(server: Backend) -> None:
     """A push consumer asks for the first step of its Settings: the message comes then, with attempt 2."""
     step = (await say(server.raw.telemetry(), consumer())).settings.backoff_policy.customized_backoff.next[0].ToSeconds()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grpc
-import pytest
 
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, receive_request
@@ -121,9 +120,6 @@ UNARY = (
     ("ChangeInvisibleDuration", pb.ChangeInvisibleDurationRequest()),
     ("EndTransaction", pb.EndTransactionRequest()),
 )
-LATER = (
-    "ForwardMessageToDeadLetterQueue",
-)
 
 
 @contract()
@@ -139,15 +135,6 @@ async def test_statement_009_client_id_required(server: Backend) -> None:
         commands = [command async for command in stream]
         assert [(command.status.code, command.WhichOneof("command")) for command in commands] == [(pb.CLIENT_ID_REQUIRED, None)]
         assert await stream.code() == grpc.StatusCode.OK
-
-
-@contract()
-async def test_statement_009_methods_not_offered(server: Backend) -> None:
-    """Methods that are not offered end with UNIMPLEMENTED."""
-    for method in LATER:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await server.raw.unary(method, b"")
-        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED, method
 
 
 @contract()

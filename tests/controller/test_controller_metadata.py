@@ -227,6 +227,21 @@ def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
     assert outcome.value == {**group, "max_attempts": 3, "fifo": True}
 
 
+def test_dead_letter_topics_are_where_the_logs_say() -> None:
+    """Each broker group that has one adds a queue; operators neither make nor change nor delete them; no log is told about them."""
+    key = {"ns": "", "name": "%DLQ%g"}
+    adopt = {"op": "adopt-topic", **key}
+    state, outcomes = run([{**adopt, "broker_group": "g2"}, {**adopt, "broker_group": "g1"}, {**adopt, "broker_group": "g1"}], described())
+    assert [outcome.changed for outcome in outcomes] == [True, True, False]
+    assert dict(state.topics["", "%DLQ%g"].placement) == {"g1": 1, "g2": 1} and state.topics["", "%DLQ%g"].queues == 2
+    assert restore(export(state)).topics == state.topics
+    assert not state.topics_of("g1") and not state.gone_topics("g1")
+    refused = [topic("%DLQ%g"), {"op": "update-topic", **key}, {"op": "delete-topic", **key}]
+    assert [outcome.code for outcome in run(refused, state)[1]] == [Code.PRECONDITION_FAILED] * 3
+    bad = [{**adopt, "broker_group": "g9"}, {"op": "adopt-topic", "ns": "", "name": "t", "broker_group": "g1"}]
+    assert [outcome.code for outcome in run(bad, state)[1]] == [Code.BAD_REQUEST] * 2
+
+
 def test_a_broker_group_sees_its_share() -> None:
     """`topics_of` gives each group's log its number of queues and leaves out topics without one there."""
     state, _ = run([topic("one", queues=1), topic("three", queues=3, permission="r")], described())

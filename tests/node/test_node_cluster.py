@@ -106,7 +106,7 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
             'ledgermq_role{group="g1",role="leader"} 1.0',
             'ledgermq_role{group="g2",role="leader"} 1.0',
             'ledgermq_sync_seconds_count{group="g1"}',
-            'ledgermq_group_over_max_attempts{group="g1"} 0.0',
+            'ledgermq_group_dead_lettered{group="g1"} 0.0',
             "ledgermq_open_calls 0.0",
         ):
             assert wanted in text, wanted

@@ -28,7 +28,9 @@ def intent(
     gone: frozenset[tuple[str, str]] = frozenset(),
     gone_groups: frozenset[tuple[str, str]] = frozenset(),
 ) -> Any:
-    return SimpleNamespace(groups=groups or {}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups)
+    return SimpleNamespace(
+        groups=groups or {}, topics={}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups
+    )
 
 
 def test_difference_names_what_is_new_changed_and_gone() -> None:
@@ -62,6 +64,11 @@ class World:
     barriers: int = 0
     before_barrier: Callable[[], None] = lambda: None
     tokens: int = 0
+    adopted: list[tuple[str, str, str]] = field(default_factory=list)
+
+    async def adopt_topic(self, namespace: str, name: str, broker_group: str) -> None:
+        self.adopted.append((namespace, name, broker_group))
+        self.state.topics[namespace, name] = SimpleNamespace(placement={broker_group: 1})
 
     async def barrier(self) -> None:
         self.barriers += 1
@@ -154,6 +161,23 @@ def test_refusals_and_a_missing_quorum_are_tried_again(monkeypatch: Any) -> None
         reconciler = start(world)
         await settle(world, reconciler, lambda: len(world.calls) == 2)
         assert world.barriers == 2 and world.views["g1"].topics
+        reconciler.stop()
+
+    asyncio.run(main())
+
+
+def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
+    """What the log of another broker group has is not enough, and nothing about them is ever written to a log."""
+
+    async def main() -> None:
+        letters = {"%DLQ%g": topic("%DLQ%g"), "ns@%DLQ%h": topic("%DLQ%h", namespace="ns")}
+        world = World(intent(), {"g1": view(**letters)})
+        world.state.topics["", "%DLQ%g"] = SimpleNamespace(placement={"g2": 1})
+        reconciler = start(world)
+        await settle(world, reconciler, lambda: len(world.adopted) == 2)
+        reconciler.changed()
+        await settle(world, reconciler, lambda: True)
+        assert sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")] and not world.calls
         reconciler.stop()
 
     asyncio.run(main())

@@ -8,7 +8,20 @@ from itertools import count
 
 import numpy as np
 
-from ledgermq.node.core.calls import Ack, Call, Change, Configure, Done, Handle, Lease, Produce, Receive, Refused, Result
+from ledgermq.node.core.calls import (
+    Ack,
+    Call,
+    Change,
+    Configure,
+    Done,
+    Forward,
+    Handle,
+    Lease,
+    Produce,
+    Receive,
+    Refused,
+    Result,
+)
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings
@@ -325,6 +338,14 @@ class Bench:
     def produce(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Produce:
         return Produce(next(self.tokens), [draft(body, topic, queue, tag) for body in bodies])
 
+    def send_of(self, message_group: str | None, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> None:
+        """Messages of one message group."""
+        self.ask(Produce(next(self.tokens), [draft(body, topic, queue, tag, message_group) for body in bodies]))
+
+    def forward(self, lease: Lease, group: str = "g", topic: str = "t") -> bool:
+        outcome = self.ask(Forward(next(self.tokens), handle(lease, group, topic)))
+        return outcome.ok  # type: ignore[union-attr]
+
     def poll(
         self,
         group: str = "g",
@@ -334,9 +355,10 @@ class Bench:
         wait_ns: int = 5 * SECOND,
         tags: Sequence[str] = (),
         client: str = "c",
+        attempt_id: str = "",
     ) -> Receive:
-        deadline = self.now_ns + wait_ns
-        return Receive(next(self.tokens), group, topic, client, TagFilter(frozenset(tags)), n, invisible_ms, deadline)
+        until, wanted = self.now_ns + wait_ns, TagFilter(frozenset(tags))
+        return Receive(next(self.tokens), group, topic, client, wanted, n, invisible_ms, until, attempt_id=attempt_id)
 
     def receive(self, **options: object) -> tuple[Lease, ...]:
         """A Receive that does not wait."""
@@ -348,13 +370,17 @@ class Bench:
         outcome = self.ask(Ack(next(self.tokens), [handle(lease, group, topic) for lease in leases]))
         return outcome.ok  # type: ignore[union-attr]
 
+    def ack_only(self, *leases: Lease) -> None:
+        """Without waiting for the answer."""
+        self.turn(Ack(next(self.tokens), [handle(lease) for lease in leases]))
+
     def change(self, lease: Lease, invisible_ms: int, group: str = "g", topic: str = "t") -> int | None:
         outcome = self.ask(Change(next(self.tokens), handle(lease, group, topic), invisible_ms, "c"))
         return outcome.lease_number  # type: ignore[union-attr]
 
 
-def draft(body: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Draft:
-    properties = encode(Fields(message_id=f"id-{body[:20]}", tag=tag))
+def draft(body: str, topic: str = "t", queue: int = 0, tag: str | None = None, message_group: str | None = None) -> Draft:
+    properties = encode(Fields(message_id=f"id-{body[:20]}", tag=tag, message_group=message_group))
     return Draft(topic, queue, body.encode(), properties, EPOCH_MS, java_hash(tag) if tag else 0)
 
 

@@ -7,6 +7,7 @@ import pytest
 from ledgermq.node.core.calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto.layout import decode_record
 from tests.node_core.core_fakes import MS, SECOND, Bench, handle
 
 MINUTE = 60 * SECOND
@@ -256,14 +257,16 @@ def test_statement_065_a_change_is_no_delivery(bench: Bench) -> None:
         assert lease.attempt == expected
 
 
-def test_statement_066_until_dead_letters_exist_delivery_goes_on_and_is_counted(bench: Bench) -> None:
-    """Past the attempts of its group a message still comes, and a counter rises."""
+def test_statement_066_after_the_last_attempt_a_message_is_a_dead_letter(bench: Bench) -> None:
+    """17 deliveries, then none: the copy is in the group's dead-letter topic."""
     bench.send("a")
-    for attempt in range(1, 20):
+    for attempt in range(1, 18):
         (lease,) = bench.receive(invisible_ms=1000)
         assert lease.attempt == attempt
         bench.pass_time(SECOND)
-    assert bench.group.statistics()["over_max_attempts"] == 2
+    assert not bench.receive(invisible_ms=1000)
+    (letter,) = bench.receive(topic="%DLQ%g", group="h")
+    assert decode_record(letter.record).body == b"a"
 
 
 def test_statement_071_an_auto_renewed_lease_lives_while_its_client_does(bench: Bench) -> None:

@@ -1,0 +1,240 @@
+"""Dead letters: after the last attempt, when a consumer gives up, and once only, whatever becomes of the leader."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.node.core import dead_letters
+from ledgermq.node.core.calls import Configure, Forward, Forwarded, Produce, Refused, Reset
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.properties import Fields, encode, parse
+from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle
+
+DLQ = "%DLQ%g"
+
+
+def make(max_attempts: int = 2, *, fifo: bool = False, queues: int = 1) -> Bench:
+    bench = Bench()
+    bench.lead(1)
+    bench.configure("t", queues=queues)
+    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=fifo),)))
+    return bench
+
+
+def letters(b: Bench) -> list[str]:
+    """Bodies in the dead-letter topic, as a consumer group of their own finds them."""
+    leases = b.receive(topic=DLQ, group="reader") if DLQ in b.machine.topics else ()
+    assert all(lease.attempt == 1 for lease in leases)
+    b.ack(*leases, topic=DLQ, group="reader")
+    return [decode_record(lease.record).body.decode() for lease in leases]
+
+
+def exhaust(b: Bench, times: int = 2) -> None:
+    for _ in range(times):
+        b.receive(invisible_ms=1000)
+        b.pass_time(SECOND)
+
+
+def test_after_the_last_attempt_the_copy_replaces_the_delivery() -> None:
+    """Body, keys, tag and properties as they were; where it came from is added; the group is through with the message."""
+    b = make()
+    fields = Fields(message_id="id-1", tag="T", keys=("k1", "k 2"), message_group="mg", user={"a": "1", "DLQ_ORIGIN_TOPIC": "mine"})
+    b.ask(Produce(next(b.tokens), [Draft("t", 0, b"body", encode(fields), EPOCH_MS - 5, 84)]))
+    index = b.log.end_index
+    exhaust(b)
+    (last,) = [b.machine.delivery.row(("g", "t", 0), 0)]
+    assert last is not None and not b.receive()
+    assert b.machine.topics[DLQ] == TopicConfig("", DLQ, TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)
+    (lease,) = b.receive(topic=DLQ, group="reader", tags=("T",))
+    record = decode_record(lease.record)
+    stored = parse(record.properties)
+    assert (record.body, record.born_ms, record.queue_offset) == (b"body", EPOCH_MS - 5, 0)
+    assert stored["DLQ_ORIGIN_TOPIC"] == "t" and stored["DLQ_ORIGIN_MESSAGE_ID"] == "id-1"
+    assert stored["__LMQ.ORIGIN"] == f"dlq:g:t:0:0:{last.lease}" and int.from_bytes(lease.record[76:84], "big") == index
+    assert stored["UNIQ_KEY"] == "id-1" and stored["a"] == "1" and stored["__LMQ.U.DLQ_ORIGIN_TOPIC"] == "mine"
+    assert b.machine.delivery.in_flight == 1, "the reader's"
+    b.pass_time(100 * SECOND)
+    assert not b.receive() and b.group.statistics()["dead_lettered"] == 1
+
+
+def test_one_copy_per_group_and_none_for_others() -> None:
+    """Each consumer group has its own attempts and its own dead letters."""
+    b = make()
+    b.send("a", "b")
+    exhaust(b)
+    assert len(b.receive(group="other")) == 2
+    assert not b.receive() and letters(b) == ["a", "b"] and letters(b) == []
+
+
+def test_the_next_messages_come_in_the_same_answer() -> None:
+    """A Receive that finds an exhausted message goes on behind it."""
+    b = make()
+    b.send("a")
+    exhaust(b)
+    b.send("b")
+    assert [decode_record(x.record).body for x in b.receive()] == [b"b"]
+    assert letters(b) == ["a"]
+
+
+def test_a_fifo_group_goes_on_behind_a_dead_letter() -> None:
+    """The first message of its group is given up, the next one is delivered: never both at once, never the later one before."""
+    b = make(fifo=True)
+    b.send_of("x", "x1", "x2")
+    for _ in range(2):
+        b.receive(n=1, invisible_ms=1000)
+        b.pass_time(SECOND)
+    (lease,) = b.receive(n=1)
+    assert decode_record(lease.record).body == b"x2" and lease.attempt == 1
+    assert letters(b) == ["x1"]
+
+
+def test_a_message_that_a_filter_no_longer_wants_is_no_dead_letter() -> None:
+    """What does not match is consumed silently, on its last attempt too."""
+    b = make()
+    b.send("a", tag="X")
+    exhaust(b)
+    assert not b.receive(tags=("Y",)) and letters(b) == []
+    assert b.machine.delivery.in_flight == 0
+
+
+def test_forwarding_is_idempotent() -> None:
+    """With the same handle twice, after the acknowledgement, after a reset: yes, and one copy."""
+    b = make(max_attempts=17)
+    b.send("a", "b")
+    one, two = b.receive()
+    assert b.forward(one) and b.forward(one)
+    assert b.ack(one) == (False,)
+    assert b.ack(two) == (True,) and b.forward(two)
+    assert letters(b) == ["a"]
+
+
+def test_forwarding_twice_in_one_turn_makes_one_copy() -> None:
+    """The second call waits for the first: its answer says the same."""
+    b = make()
+    b.send("a")
+    (lease,) = b.receive()
+    calls = [Forward(next(b.tokens), handle(lease)) for _ in range(2)]
+    b.turn(*calls)
+    b.turn()
+    assert [b.done[call.token] for call in calls] == [Forwarded(True), Forwarded(True)]
+    assert letters(b) == ["a"]
+
+
+def test_an_expired_lease_can_be_forwarded_until_another_has_the_message() -> None:
+    """A consumer that gives up late is heard; one whose message somebody else holds is not."""
+    b = make(max_attempts=17)
+    b.send("a")
+    (late,) = b.receive(invisible_ms=1000)
+    b.pass_time(SECOND)
+    (other,) = b.receive()
+    assert not b.forward(late)
+    assert b.forward(other) and b.forward(late), "done by now"
+    assert letters(b) == ["a"]
+
+
+def test_forwarding_waits_for_what_is_in_the_log() -> None:
+    """An acknowledgement that is not committed yet decides: no copy beside it."""
+    b = make()
+    b.send("a")
+    (lease,) = b.receive()
+    b.replicator.commit_at_once = False
+    b.ack_only(lease)
+    call = Forward(next(b.tokens), handle(lease))
+    assert b.ask(call) is None
+    b.replicator.commit_index = b.log.end_index
+    b.turn()
+    b.turn()
+    assert b.done[call.token] == Forwarded(True) and letters(b) == []
+
+
+def test_a_reset_brings_a_dead_letter_back_once_more() -> None:
+    """Read again from the beginning, the message has all its attempts, and is given up again after them."""
+    b = make()
+    b.send("a")
+    exhaust(b)
+    b.receive()
+    b.ask(Reset(next(b.tokens), "g", "t", [(0, 0)]))
+    exhaust(b)
+    assert not b.receive() and letters(b) == ["a", "a"]
+
+
+@pytest.mark.parametrize("tail", ["kept", "lost"])
+def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
+    """The copy is the mark: with it in the log the message is done, without it the next leader writes one."""
+    b = make()
+    b.send("a")
+    exhaust(b)
+    commit = b.replicator.commit_index
+    b.replicator.commit_at_once = False
+    b.turn(b.poll())
+    assert b.log.end_index > commit, "the dead letter is in the log"
+    b.replicator.follow(b.replicator.term + 1, None)
+    b.turn()
+    if tail == "lost":
+        b.log.cut(commit)
+    new = Bench(b.log, node="n2")
+    new.now_ns, new.tokens = b.now_ns + 100 * SECOND, b.tokens
+    new.replicator.commit_index = commit
+    new.turn()
+    assert new.machine.export(LOG_ID) == b.machine.export(LOG_ID), "I8"
+    new.lead(b.replicator.term + 1)
+    new.pass_time(100 * SECOND)
+    assert not new.receive() and not new.receive()
+    assert letters(new) == ["a"]
+
+
+def test_on_a_full_disk_exhausted_messages_stay() -> None:
+    """A dead letter is as large as a message: it waits for room like one; nothing is delivered beyond its attempts."""
+    b = make()
+    b.send("a")
+    exhaust(b)
+    b.replicator.full = True
+    assert not b.receive()
+    assert b.done and b.machine.delivery.in_flight == 1
+    b.replicator.full = False
+    assert not b.receive() and letters(b) == ["a"]
+
+
+def test_a_copy_that_fits_no_file_is_delivered_instead() -> None:
+    """Then attempts go on: nothing is lost; a consumer that gives such a message up is told why that does not work."""
+    b = make(fifo=True)
+    b.send_of("x", "x1", "x2")
+    b.group.leader._planner._burials._entry_bytes_max = 100
+    exhaust(b)
+    leases = b.receive()
+    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"x1", 3), (b"x2", 3)]
+    outcome = b.ask(Forward(next(b.tokens), handle(leases[0])))
+    assert isinstance(outcome, Refused) and outcome.reason == "too-large"
+
+
+def test_a_crowded_property_string_still_makes_a_dead_letter() -> None:
+    """What only repeats or accompanies makes room for where the message came from."""
+    b = make()
+    fields = Fields(message_id="id", keys=("k k", "x" * 16_000), trace_context="t" * 500)
+    b.ask(Produce(next(b.tokens), [Draft("t", 0, b"a", encode(fields), EPOCH_MS)]))
+    exhaust(b)
+    assert not b.receive() and letters(b) == ["a"]
+
+
+def test_names_of_dead_letter_topics_keep_the_namespace() -> None:
+    """The namespace stays in front: a stored name is namespace@name."""
+    assert dead_letters.dead_letter_topic("ns@g") == "ns@%DLQ%g" and dead_letters.dead_letter_topic("g") == DLQ
+    assert dead_letters.topic_config("ns@%DLQ%g").namespace == "ns"
+
+
+def test_many_dead_letters_come_over_several_turns() -> None:
+    """A pick gives up a bounded number; all are given up in the end, in order."""
+    b = make(max_attempts=1)
+    b.send(*[f"m{i}" for i in range(200)])
+    while b.receive(invisible_ms=1000):
+        pass
+    b.pass_time(SECOND)
+    assert not b.receive()
+    for _ in range(10):
+        b.turn(b.poll(wait_ns=SECOND))
+    found: list[str] = []
+    while chunk := letters(b):
+        found += chunk
+    assert found == [f"m{i}" for i in range(200)]
+

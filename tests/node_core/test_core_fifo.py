@@ -1,0 +1,275 @@
+"""FIFO consumer groups: order and lock per message group, waiting rows, repeated polls, over a replicator in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledgermq.node.core import fifo
+from ledgermq.node.core.calls import CancelReceive, Configure, Lease, Received
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.types import GroupConfig
+from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
+
+KEY = ("g", "t", 0)
+
+
+@pytest.fixture
+def b() -> Bench:
+    return make()
+
+
+def make(queues: int = 1, max_attempts: int = 17) -> Bench:
+    bench = Bench()
+    bench.lead(1)
+    bench.configure("t", queues=queues)
+    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=True),)))
+    return bench
+
+
+def said(leases: tuple[Lease, ...]) -> str:
+    return " ".join(decode_record(lease.record).body.decode() for lease in leases)
+
+
+def failover(old: Bench, *, snapshot: bool) -> Bench:
+    """Another node leads with the same log, from its snapshot or from the first entry."""
+    new = Bench(old.log, node="n2")
+    if snapshot:
+        exported = old.machine.export(LOG_ID)
+        new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
+        new.machine.restore(exported)
+    new.now_ns, new.tokens, new.done = old.now_ns, old.tokens, old.done
+    new.replicator.commit_index = old.replicator.commit_index
+    new.turn()
+    assert new.machine.export(LOG_ID) == old.machine.export(LOG_ID), "I8"
+    new.lead(old.replicator.term + 1)
+    return new
+
+
+def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
+    """What is leased locks the rest of its message group, for whoever asks; another group of the queue flows past it."""
+    b.send_of("a", "a1", "a2", "a3")
+    assert said(b.receive(n=2)) == "a1 a2"
+    b.send_of("b", "b1")
+    assert said(b.receive(client="other")) == "b1"
+    assert b.machine.delivery.row(KEY, 2) is not None, "a3 was jumped over: it waits"
+    assert said(b.receive()) == ""
+
+
+def test_an_acknowledgement_of_the_last_opens_the_lock(b: Bench) -> None:
+    """Acknowledged out of order, the group stays locked until its first message is done too."""
+    b.send_of("a", "a1", "a2", "a3")
+    one, two = b.receive(n=2)
+    assert b.ack(two) == (True,) and said(b.receive()) == ""
+    assert b.ack(one) == (True,) and said(b.receive()) == "a3"
+
+
+def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
+    """No time has to pass: the Receive that waits is looked at when the lock goes."""
+    b.send_of("a", "a1", "a2")
+    (one,) = b.receive(n=1)
+    poll = b.poll(wait_ns=20 * SECOND)
+    assert b.ask(poll) is None
+    b.ack(one)
+    outcome = b.done[poll.token]
+    assert isinstance(outcome, Received) and said(outcome.leases) == "a2"
+
+
+def test_c079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
+    """Same messages, same order, attempt + 1, never a later one before; those behind were never delivered."""
+    b.send_of("a", "a1", "a2", "a3")
+    b.receive(n=2, invisible_ms=10_000)
+    b.pass_time(10 * SECOND)
+    leases = b.receive()
+    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a1", 2), (b"a2", 2), (b"a3", 1)]
+
+
+def test_delivery_stops_at_the_first_message_that_is_leased_still(b: Bench) -> None:
+    """a1 is visible again, a2 was put off for longer: a1 comes alone, and nothing behind a2."""
+    b.send_of("a", "a1", "a2", "a3")
+    one, two = b.receive(n=2, invisible_ms=10_000)
+    number = b.change(two, 60_000)
+    b.pass_time(10 * SECOND)
+    assert said(b.receive(invisible_ms=60_000)) == "a1"
+    assert said(b.receive()) == ""
+    assert number is not None and b.ack(replace(two, lease_number=number)) == (True,)
+    assert said(b.receive()) == "", "a1 is leased again"
+    assert b.ack(one) == (False,)
+
+
+def test_a_change_to_zero_keeps_the_order(b: Bench) -> None:
+    """Given back, the message is the next one of its group, before those that wait."""
+    b.send_of("a", "a1", "a2")
+    (one,) = b.receive(n=1)
+    assert b.change(one, 0) is not None
+    assert [(decode_record(x.record).body, x.attempt) for x in b.receive()] == [(b"a1", 2), (b"a2", 1)]
+
+
+def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
+    """A changed duration locks until the new time."""
+    b.send_of("a", "a1", "a2")
+    (one,) = b.receive(n=1, invisible_ms=10_000)
+    b.change(one, 60_000)
+    b.pass_time(59 * SECOND)
+    assert said(b.receive()) == ""
+    b.pass_time(SECOND)
+    assert said(b.receive()) == "a1 a2"
+
+
+def test_messages_without_a_group_are_one_group_per_queue() -> None:
+    """In a FIFO consumer group such a queue is read one after the other; the other queue has its own order."""
+    b = make(queues=2)
+    b.send("x1", "x2", queue=0)
+    b.send("y1", "y2", queue=1)
+    assert sorted([said(b.receive(n=1)), said(b.receive(n=1))]) == ["x1", "y1"]
+    assert said(b.receive(n=1)) == ""
+
+
+def test_an_ordinary_group_of_the_same_topic_sees_no_lock(b: Bench) -> None:
+    """The consumer group decides, not the topic."""
+    b.send_of("a", "a1", "a2")
+    b.receive(n=1)
+    assert [said(b.receive(n=1, group="other")) for _ in range(2)] == ["a1", "a2"]
+
+
+def test_two_polls_of_one_turn_share_no_message_group(b: Bench) -> None:
+    """A lease that is planned locks like one that is applied."""
+    b.send_of("a", "a1", "a2")
+    b.send_of("b", "b1")
+    one, two = b.poll(n=1, wait_ns=0), b.poll(n=2, wait_ns=0)
+    b.turn(one, two)
+    outcomes = [b.done[call.token] for call in (one, two)]
+    assert [said(x.leases) for x in outcomes if isinstance(x, Received)] == ["a1", "b1"]
+
+
+def test_a_refused_plan_leaves_no_lock(b: Bench) -> None:
+    """The log had no room for the lease: the message comes as soon as it has."""
+    b.send_of("a", "a1", "a2")
+    b.send_of("b", "b1")
+    b.replicator.full = b.replicator.full_for_control = True
+    assert said(b.receive(n=1)) == ""
+    b.replicator.full = b.replicator.full_for_control = False
+    b.turn()
+    assert said(b.receive(n=1)) == "a1" and said(b.receive()) == "b1"
+
+
+def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None:
+    """Messages of a locked group at the end of the queue get no row: nothing is behind them."""
+    b.send_of("a", *[f"a{i}" for i in range(100)])
+    b.receive(n=1)
+    end = b.log.end_index
+    assert said(b.receive()) == "" and b.log.end_index == end and b.machine.delivery.in_flight == 1
+
+
+def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind so many locked messages nobody looks; when the lock goes, what lies there comes."""
+    monkeypatch.setattr("ledgermq.node.core.fifo_picker.LOOK_AHEAD", 3)
+    b.send_of("a", "a1", "a2", "a3", "a4")
+    b.send_of("b", "b1")
+    (one,) = b.receive(n=1)
+    assert said(b.receive()) == ""
+    b.ack(one)
+    assert said(b.receive(n=2)) == "a2 a3" and said(b.receive()) == "b1"
+
+
+def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so many messages leased or waiting no new one is looked at until some are done."""
+    monkeypatch.setattr("ledgermq.node.core.fifo_picker.ROWS_MAX", 3)
+    for number in range(5):
+        b.send_of(f"g{number}", f"m{number}")
+    leases = b.receive(n=3)
+    assert said(leases) == "m0 m1 m2" and said(b.receive()) == ""
+    b.ack(leases[1])
+    assert said(b.receive(n=1)) == "m3"
+
+
+def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
+    """A waiting message that does not match is passed over for good, and so is a new one, without disturbing the order."""
+    b.send_of("a", "a1", "a2", tag="X")
+    b.send_of("a", "a3", tag="Y")
+    b.send_of("b", "b1", tag="Y")
+    b.send_of("a", "a4", tag="X")
+    (one,) = b.receive(n=1, tags=("X",))
+    assert said(b.receive(tags=("X",))) == ""
+    b.ack(one)
+    two, four = b.receive(tags=("X",))
+    assert said((two, four)) == "a2 a4"
+    b.ack(two, four)
+    assert b.machine.delivery.in_flight == 0 and b.machine.delivery.cursor(KEY) == 5
+
+
+def test_c078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> None:
+    """Its answer was lost: the messages are leased again with their attempt as it was; another attempt id gets nothing."""
+    b.send_of("a", "a1", "a2", "a3")
+    first = b.receive(n=2, attempt_id="x", invisible_ms=None)
+    assert said(b.receive(n=2, attempt_id="y")) == "" and said(b.receive(n=2)) == ""
+    second = b.receive(n=2, attempt_id="x", invisible_ms=None)
+    assert said(second) == "a1 a2" and [x.attempt for x in second] == [1, 1]
+    assert b.ack(*first) == (False, False) and b.ack(*second) == (True, True)
+    assert said(b.receive(attempt_id="x")) == "a3"
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
+    """The new leader knows from the log who waits, who is leased, and which poll got what."""
+    b = make()
+    b.send_of("a", "a1", "a2")
+    b.send_of("b", "b1")
+    b.receive(n=1, attempt_id="x", invisible_ms=60_000)
+    (other,) = b.receive(n=1)
+    new = failover(b, snapshot=snapshot)
+    assert said(new.receive()) == ""
+    assert said(new.receive(attempt_id="x", n=1)) == "a1"
+    assert new.ack(other) == (True,)
+    new.pass_time(60 * SECOND)
+    assert said(new.receive()) == "a1 a2"
+
+
+def test_a_cancelled_poll_gives_its_message_group_back(b: Bench) -> None:
+    """The caller is gone before its answer: the messages come again, in order."""
+    b.send_of("a", "a1", "a2")
+    poll = b.poll(n=1)
+    b.turn(poll)
+    b.turn(CancelReceive(poll.token))
+    assert said(b.receive()) == "a1 a2"
+
+
+def test_a_group_becomes_fifo_while_messages_are_in_flight() -> None:
+    """What was leased before locks like anything else."""
+    b = Bench()
+    b.lead(1)
+    b.configure("t")
+    b.send_of("a", "a1", "a2")
+    (one,) = b.receive(n=1)
+    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", fifo=True),)))
+    assert said(b.receive()) == ""
+    b.ack(one)
+    assert said(b.receive()) == "a2"
+
+
+def test_a_fifo_group_becomes_ordinary_while_messages_wait(b: Bench) -> None:
+    """Whoever waited is delivered, once each, with attempt 1."""
+    b.send_of("a", "a1", "a2")
+    b.send_of("b", "b1")
+    b.receive(n=1)
+    assert said(b.receive(n=1)) == "b1"
+    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g"),)))
+    polls = [b.poll(n=1, wait_ns=0) for _ in range(2)]
+    b.turn(*polls)
+    leases = [x for poll in polls for x in b.done[poll.token].leases]  # type: ignore[union-attr]
+    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a2", 1)]
+
+
+def test_what_was_looked_at_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of messages that a filter passed over do not pile up."""
+    monkeypatch.setattr(fifo, "LOOK_AHEAD", 0)
+    monkeypatch.setattr(fifo, "_STALE_MAX", 4)
+    b = make()
+    for number in range(50):
+        b.send_of(f"g{number}", f"m{number}", tag="Y")
+        b.receive(tags=("Aa", "X"))
+        b.receive(tags=("Y",), n=1)
+        b.pass_time(SECOND)
+    order = b.group.leader._groups.order(KEY)
+    assert len(order._names) <= len(b.machine.delivery.queues[KEY].rows) + 5
