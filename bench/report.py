@@ -84,8 +84,9 @@ def save(name: str, report: dict[str, Any]) -> Path:
 
 
 def summarise(names: Sequence[str]) -> Path:
-    """The medians of the last results of every benchmark in one file."""
-    summary = {}
+    """The medians of the last results of every benchmark in one file; of those that never ran here, what it says already."""
+    file = RESULTS / "summary.json"
+    summary = json.loads(file.read_text())["benchmarks"] if file.exists() else {}
     for name in names:
         path = RESULTS / f"{name}.json"
         if path.exists():

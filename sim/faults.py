@@ -28,7 +28,7 @@ STEP_NS = 20 * MS
 KNOWN: dict[str, Kind] = (
     faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS
 )
-_ALONE = frozenset({"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation"})
+_ALONE = frozenset({"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation", "clock-drift"})
 BY_NAME = _ALONE | faults_group.KINDS.keys() | faults_media.KINDS.keys()
 """Drawn only when they are named."""
 FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}

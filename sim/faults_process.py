@@ -1,20 +1,24 @@
-"""Faults of processes and of their power: they end, alone or together, once or again and again, or stand still (rows 1–6, 15, 16, 32).
+"""Faults of processes and of their power: they end, alone or together, once or again and again, or stand still; and of their
+clocks (rows 1–6, 15, 16, 31, 32).
 
 Here lives which process ends when. What a power cut leaves of a disk is decided in `disk.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from ledgermq.sim.faults_kind import LEADER, Kind, a_while, lasting, leaders, nothing, own_chance, some_node, target
-from ledgermq.sim.network import MS, around
-from ledgermq.sim.plan import FaultEvent
+from ledgermq.sim.network import MS, Chance, around
+from ledgermq.sim.plan import FaultEvent, Value
 from ledgermq.sim.world import SECOND, World
 
 ACCESSES = 200
 RECOVERY_ACCESSES = 60
 HOUR_MS = 3_600_000
+DRIFT_PPM = 50_000
+"""Of each clock. Two of them are apart by less than the tenth that a lease allows for (raft/reads.py): 1.05 / 0.95 < 1 / 0.9."""
 LOOK_NS = MS // 4
 LOOKS = 1000
 """How often, and how many times, a log is looked at until it was cut back. Each look is a step of the run."""
@@ -114,6 +118,25 @@ def clock_jump(world: World, event: FaultEvent) -> None:
         world.after(event.number("for_ns"), partial(_set_right, world, name))
 
 
+def clock_drift(world: World, event: FaultEvent) -> None:
+    """A node's monotonic clock runs fast or slow for a while."""
+    name = target(world, event)
+    if name is not None and not world.healed:
+        world.set_clock(name, event.number("ppm"))
+        world.after(event.number("for_ns"), partial(_true_again, world, name))
+
+
+def _true_again(world: World, name: str) -> None:
+    if not world.healed:
+        world.set_clock(name, 0)
+
+
+def _drifts(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
+    """Half of them as crystals do, half up to what lease reads bear."""
+    most = DRIFT_PPM if chance.random() < 0.5 else DRIFT_PPM // 100
+    return {"node": some_node(chance, names), "ppm": chance.randrange(-most, most + 1)}
+
+
 def _set_right(world: World, name: str) -> None:
     world.stations[name].wall_offset_ms = 0
 
@@ -172,6 +195,7 @@ KINDS: dict[str, Kind] = {
         lasting(500, 4000, lambda c, n: {"node": some_node(c, n), "offset_ms": c.randrange(-HOUR_MS, HOUR_MS)}),
         clock_jump,
     ),
+    "clock-drift": Kind((31,), "a monotonic clock runs up to 5 % fast or slow", lasting(1000, 8000, _drifts), clock_drift),
     "rolling-restart": Kind(
         (36,),
         "one node after the other is stopped and started",

@@ -19,7 +19,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.core.calls import Call, ChangeMembers, Done, GroupMembers, MembersChanged, MembersKind, Produced, Refused, Returned, Trim
+from ledgermq.node.core.calls import (
+    Call,
+    ChangeMembers,
+    Done,
+    GroupMembers,
+    MembersChanged,
+    MembersKind,
+    Produced,
+    Receive,
+    Refused,
+    Returned,
+    Trim,
+)
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
@@ -32,6 +44,7 @@ from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
+from ledgermq.sim.clock import Clock
 from ledgermq.sim.controller import Controller
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.histories import Histories
@@ -113,6 +126,8 @@ class Station:
     paused_until: int = 0
     wall_offset_ms: int = 0
     """How wrong the wall clock of this node is."""
+    clock: Clock = field(default_factory=Clock)
+    """Its monotonic clock, which its processes share."""
     timer_ns: int = 0
     """When the timer event that is under way fires, 0 without one."""
     wake_ns: int = 0
@@ -247,7 +262,7 @@ class World:
             life = station.life
             if life is None or life.role is not Role.LEADER or self.now < station.paused_until:
                 continue
-            index = life.replica.lease_index(self.now)
+            index = life.replica.lease_index(station.clock.at(self.now))
             if index is not None and index < len(self.truth) - 1:
                 raise Violation("read", f"{station.name} would answer reads up to entry {index}, but {len(self.truth) - 1} is committed")
 
@@ -287,7 +302,8 @@ class World:
         medium = station.medium
         try:
             with medium.working():
-                station.life = medium.live(self.now, random.Random(self.chance.random()), station.lives, self.truth.applied)
+                now_ns = station.clock.at(self.now)
+                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth.applied)
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -313,7 +329,9 @@ class World:
         self.note(f"failed: {error}", station.name)
         try:
             with medium.working():
-                mends = medium.harmed and workshop.mend(error, self._others(station), self.now, self.chance.randrange(1 << 62))
+                mends = medium.harmed and workshop.mend(
+                    error, self._others(station), station.clock.at(self.now), self.chance.randrange(1 << 62)
+                )
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -339,7 +357,9 @@ class World:
         self.note(f"left behind: the log is fetched, first from {source}", station.name)
         try:
             with station.medium.working():
-                workshop.install(source, floor_pos, self._others(station, source), self.now, self.chance.randrange(1 << 62))
+                workshop.install(
+                    source, floor_pos, self._others(station, source), station.clock.at(self.now), self.chance.randrange(1 << 62)
+                )
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -373,7 +393,7 @@ class World:
         mending, told = workshop.rebuild is not None, workshop.refused
         try:
             with station.medium.working():
-                worked = workshop.turn(self.now)
+                worked = workshop.turn(station.clock.at(self.now))
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -397,7 +417,7 @@ class World:
             self.coverage["mended"] += 1
             self._open(station)
         if worked.wake_at_ns >= 0:
-            delay = max(worked.wake_at_ns - self.now, MS // 10)
+            delay = max(station.clock.when(worked.wake_at_ns) - self.now, MS // 10)
             self.after(delay, self._work_soon, station)
 
     def crash(self, name: str, *, power: bool) -> None:
@@ -431,6 +451,12 @@ class World:
         self.note(f"paused for {duration_ns // MS} ms", name)
         self.after(duration_ns, self._turn_soon, station)
         self.after(duration_ns, self._work_soon, station)
+
+    def set_clock(self, name: str, ppm: int) -> None:
+        """The monotonic clock of a node runs so much faster, or slower, from now on; what it waits for is reckoned anew."""
+        station = self.stations[name]
+        station.clock.set_rate(self.now, ppm)
+        self._turn_soon(station)
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
         """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
@@ -513,8 +539,9 @@ class World:
         medium = station.medium
         medium.busy = True
         try:
-            output = life.group.turn(self.now, self.now // MS + station.wall_offset_ms, calls, packets, synced)
-            duty = life.keeper.after_turn(self.now)
+            now_ns = station.clock.at(self.now)
+            output = life.group.turn(now_ns, self.now // MS + station.wall_offset_ms, calls, packets, synced)
+            duty = life.keeper.after_turn(now_ns)
             self._carry_out(station, life, output)
         except Killed:
             self._killed(station)
@@ -549,7 +576,7 @@ class World:
         for change in life.replica.take_changes():
             self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
             self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
-        station.wake_ns = output.wake_at_ns
+        station.wake_ns = station.clock.when(output.wake_at_ns)
         self._set_timer(station)
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
@@ -624,6 +651,9 @@ class World:
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
             return
         self._waiting[token] = (waiting[0], life)
+        if isinstance(call, Receive):
+            # A server reckons a caller's deadline by its own clock.
+            call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
         life.calls.append(call)
         if not (life.syncing and life.hold_calls):
             self._turn_soon(station)
@@ -706,7 +736,7 @@ class World:
         for station, life in self._leader_lives():
             if station.name == to:
                 continue
-            refusal = life.replica.transfer(self.now, to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
+            refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
             self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
             self.coverage["transfers-refused" if refusal else "transfers"] += 1
             self._turn_soon(station)
@@ -787,6 +817,7 @@ class World:
         for station in self.stations.values():
             station.paused_until = self.now
             station.wall_offset_ms = 0
+            station.clock.set_rate(self.now, 0)
             station.medium.repair()
             if station.medium.harmed:
                 self._verify_all(station)

@@ -1,0 +1,72 @@
+"""Monotonic clocks that run apart: the arithmetic between a node's time and the world's, and what a lease bears and does not bear."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.sim.clock import Clock
+from ledgermq.sim.faults import acting, schedule
+from ledgermq.sim.faults_process import DRIFT_PPM
+from ledgermq.sim.network import MS
+from ledgermq.sim.plan import FaultEvent, Plan
+from ledgermq.sim.world import Outcome, World
+
+STEPS = 6000
+SEEDS = 6
+PPM = st.integers(-900_000, 900_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), PPM), max_size=5), st.integers(0, 1 << 41), st.integers(0, 1 << 41))
+def test_a_clock_never_goes_back_and_a_moment_is_the_first_that_shows_its_time(
+    rates: list[tuple[int, int]], first: int, later: int
+) -> None:
+    """Whatever rates it had."""
+    clock, now = Clock(), 0
+    for passed, ppm in rates:
+        before, now = clock.at(now), now + passed
+        assert clock.at(now) >= before
+        clock.set_rate(now, ppm)
+    own = clock.at(now + first)
+    assert clock.at(now + max(first, later)) >= own
+    assert clock.at(clock.when(own)) >= own
+    assert clock.when(own) <= now + first
+    assert clock.at(clock.when(own) - 1) < own
+
+
+def test_a_clock_that_was_never_set_shows_the_time_of_the_world() -> None:
+    """So runs without this fault are what they were."""
+    assert [Clock().at(k) for k in (0, 7, 1 << 50)] == [0, 7, 1 << 50] == [Clock().when(k) for k in (0, 7, 1 << 50)]
+
+
+def apart(seed: int, ppm: int) -> Outcome:
+    """The leader's clock runs slow, all others fast, and the leader is cut off in one direction or both, again and again."""
+    events = [FaultEvent(5 * MS, "clock-drift", {"node": node, "ppm": ppm, "for_ns": 1 << 40, "salt": 1}) for node in ("n1", "n2", "n3")]
+    for number in range(12):
+        at = (1500 + 2500 * number) * MS
+        events.append(FaultEvent(at - MS, "clock-drift", {"node": "leader", "ppm": -ppm, "for_ns": 2000 * MS, "salt": 2}))
+        events.append(FaultEvent(at, "depose", {"crash": False, "power": False, "for_ns": 600 * MS, "salt": number}))
+    return World(seed).run(STEPS, acting(Plan(tuple(sorted(events, key=lambda event: event.at_ns)))))
+
+
+def test_clocks_apart_by_what_a_lease_allows_for_break_nothing() -> None:
+    """The bound of raft/reads.py, used up: nobody answers a read by a lease that has run out for the others."""
+    for seed in range(SEEDS):
+        outcome = apart(seed, DRIFT_PPM)
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+def test_clocks_apart_by_more_than_that_are_seen_to_break_lease_reads() -> None:
+    """So the checker would see it, and the bound is no decoration."""
+    found = [outcome.violation for outcome in (apart(seed, 5 * DRIFT_PPM) for seed in range(SEEDS)) if outcome.violation is not None]
+    assert found
+    assert {violation.invariant for violation in found} == {"read"}
+
+
+@pytest.mark.timeout(900)
+def test_drift_among_other_faults() -> None:
+    """Nothing else rests on clocks."""
+    for seed in range(SEEDS):
+        outcome = World(seed).run(2000, schedule(("clock-drift", "clock-drift", "late-answers", "isolate", "pause", "kill-leader")))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
