@@ -8,7 +8,7 @@ itself, so a stalled engine is neither healthy nor ready.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -85,10 +85,14 @@ class Health:
 class StateCollector(Collector):
     """Gauges that mirror the replicas' state at the moment of a scrape."""
 
-    def __init__(self, node: str, engine: EngineLike, queued_bytes: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, node: str, engine: EngineLike, queued_bytes: Callable[[], Mapping[str, int]], calls: Callable[[], Iterable[Any]] = tuple
+    ) -> None:
+        """`calls`: the families of the client methods."""
         self._node = node
         self._engine = engine
         self._queued_bytes = queued_bytes
+        self._calls = calls
         self.statuses: Mapping[str, ReplicaStatus] = {}
 
     def collect(self) -> Iterator[Any]:
@@ -103,6 +107,7 @@ class StateCollector(Collector):
         yield from self._replicas()
         yield from self._followers()
         yield from self._statistics()
+        yield from self._calls()
 
     def _replicas(self) -> Iterator[Any]:
         roles = GaugeMetricFamily("ledgermq_role", "1 for the role this replica has.", labels=["group", "role"])

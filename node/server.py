@@ -308,7 +308,7 @@ class Node:
         gate = Gate(self.authority, Quotas(config.quotas))
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
-        self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes))
+        self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families))
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []

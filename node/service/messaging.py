@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import grpc
@@ -45,6 +46,7 @@ from ledgermq.node.service.gate import Gate, retry_after
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.lite import LiteSubscriptions
+from ledgermq.node.service.meters import Meters
 from ledgermq.node.service.offsets import OffsetKeeper
 from ledgermq.node.service.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
 from ledgermq.node.service.pulling import Puller
@@ -104,6 +106,8 @@ class MessagingService:
     ) -> None:
         self._config = config
         self._gate = gate or Gate()
+        self.meters = Meters()
+        self._receive_meter, self._pull_meter = self.meters.of(receiving.METHOD), self.meters.of(pulling.METHOD)
         self._node_boot = config.node_boot
         self._forwarder = forwarder
         self._topics = Topics(metadata)
@@ -206,20 +210,28 @@ class MessagingService:
         }
 
     def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        meter = self.meters.of(name)
+
         async def serve(data: bytes, context: Context) -> bytes:
+            began = perf_counter()
             try:
-                return await work(data, self._enter(context), context)
+                response = await work(data, self._enter(context), context)
             except Exception as error:  # the client gets a status, never an exception
-                return failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+                response = failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+            meter.count(response, perf_counter() - began)
+            return response
 
         async def serve_admitted(data: bytes, context: Context) -> bytes:
+            began = perf_counter()
             try:
                 caller = await self._authenticated(context)
                 with self._gate.admitted(name, data, caller) or _NO_HOLD:
-                    return await work(data, caller, context)
+                    response = await work(data, caller, context)
             except Exception as error:  # the client gets a status, never an exception
                 context.set_trailing_metadata(retry_after(error))
-                return failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+                response = failure(statuses.status_of(statuses.as_error(error, self._config.node, name)), data)
+            meter.count(response, perf_counter() - began)
+            return response
 
         return serve if self._gate.open else serve_admitted
 
@@ -293,6 +305,7 @@ class MessagingService:
     async def _pull(self, data: bytes, context: Context) -> None:
         responses: Sequence[bytes] = _NOTHING
         hold: Hold | None = None
+        began = perf_counter()
         try:
             caller = self._enter(context) if self._gate.open else await self._authenticated(context)
             hold = None if self._gate.open else self._gate.admitted(pulling.METHOD, data, caller)
@@ -305,6 +318,7 @@ class MessagingService:
         except Exception as error:  # the client gets a status, never an exception
             context.set_trailing_metadata(retry_after(error))
             responses = pulling.failure(statuses.status_of(statuses.as_error(error, self._config.node, pulling.METHOD)))
+        self._pull_meter.count_stream(responses, perf_counter() - began)
         for response in responses or pulling.failure(statuses.status(Code.HA_NOT_AVAILABLE, "the node is stopping; ask another one")):
             await context.write(response)
 
@@ -312,6 +326,7 @@ class MessagingService:
         caller: Caller | None = None
         hold: Hold | None = None
         responses: Sequence[bytes] = _NOTHING
+        began = perf_counter()
         try:
             caller = self._enter(context) if self._gate.open else await self._authenticated(context)
             hold = None if self._gate.open else self._gate.admitted(receiving.METHOD, data, caller)
@@ -328,6 +343,7 @@ class MessagingService:
             if caller is not None:
                 self.clients.doubt(caller.client_id)
             raise
+        self._receive_meter.count_stream(responses, perf_counter() - began)
         if caller is not None and receiving.in_doubt(responses):
             self.clients.doubt(caller.client_id)
         try:
