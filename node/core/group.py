@@ -395,6 +395,8 @@ class Group:
         """Counters and gauges of this replica, for metrics and status pages."""
         return {
             **self.leader.counters,
+            "message_ids": self.machine.ids.count,
+            "message_ids_forgotten_early": self.machine.ids.forgotten_early,
             "polls_waiting": len(self.leader.polls),
             "pulls_waiting": len(self._reads.pulls),
             "in_flight": self.machine.delivery.in_flight,

@@ -31,6 +31,7 @@ from ledgermq.node.core.calls import (
     Trim,
 )
 from ledgermq.node.core.checks import CheckClock, TransactionRules
+from ledgermq.node.core.dedup import with_known
 from ledgermq.node.core.delivery import QueueKey, Touched
 from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.flush import Durability, FlushPolicy
@@ -106,8 +107,8 @@ class Leader:
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
         )
-        self.counters |= dict.fromkeys(("released", "reset", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped"), 0)
+        self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
 
@@ -285,6 +286,8 @@ class Leader:
         for call, place, durability in plan.produced:
             end = place + len(call.drafts)
             offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end])
+            if call.token in plan.known:
+                offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
             produced = Produced(plan.first_index + place, self.term, offsets, store_ms, durability.value, fire_ms)
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
             if durability is Durability.MEMORY:

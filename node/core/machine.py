@@ -17,6 +17,7 @@ import numpy as np
 from ledgermq.node.core import timers
 from ledgermq.node.core.calls import Configure, FindOffset, GroupMembers, OffsetRead, Peek, Peeked, ReadOffset, Refused
 from ledgermq.node.core.delivery import Delivery, QueueKey, Touched
+from ledgermq.node.core.ids import Ids, new_ids
 from ledgermq.node.core.lite import LiteKey, LiteSets
 from ledgermq.node.core.members import export_members, members_of, restore_members
 from ledgermq.node.core.offsets import Offsets
@@ -133,6 +134,8 @@ class Machine:
         self.delivery = Delivery(self.begin)
         self.transactions = Transactions()
         self.timers = timers.Timers()
+        self.ids = Ids()
+        """Message ids of topics with a deduplication window."""
         self.offsets = Offsets()
         """What consumer groups committed."""
         self.lite = LiteSets()
@@ -375,6 +378,8 @@ class Machine:
                 del records[0]
         self._queues.append(columns)
         self.timers.apply_stored(columns)
+        for found in new_ids(entries, columns, self.topics):
+            self.ids.apply(found.topic, found.message_id, found.place, self.topics[found.topic].dedup_ms)
         for topic in effects.topics:
             self._ends.pop(topic, None)
             if LITE_SEPARATOR in topic:
@@ -517,6 +522,8 @@ class Machine:
                 self._forget_topic(stored, effects)
                 known = self._topics[stored] = _Topic(config, begin_pos=effects.entries.pos if self.lite_topics(stored) else 0)
             known.config = config
+            if not config.dedup_ms:
+                self.ids.forget_topic(stored)
             # Queue offsets go on for ever; a queue begins, for this incarnation, where it ends now.
             known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
@@ -527,6 +534,7 @@ class Machine:
         self.offsets.forget_topic(stored)
         self.lite.forget_topic(stored)
         self._lite_begins.clear()
+        self.ids.forget_topic(stored)
 
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
         """(topic, queue, last queue offset) of every queue in a range that is not applied."""
@@ -555,6 +563,7 @@ class Machine:
             "delivery": self.delivery.export(),
             "transactions": self.transactions.export(),
             "timers": self.timers.export(),
+            "ids": self.ids.export(),
             "offsets": self.offsets.export(),
             "lite": self.lite.export(),
             "retained": self.retained.export(),
@@ -568,6 +577,7 @@ class Machine:
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
         self.delivery.restore(exported["delivery"])
+        self.ids.restore(exported.get("ids", {}))
         self.transactions.restore(exported.get("transactions", {}))
         self.timers.restore(exported.get("timers"))
         self.offsets.restore(exported.get("offsets", {}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ledgermq.node.core.calls import Call, Done, Lease, Prepare, Produce, Refused, Result, Token
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability
+from ledgermq.node.core.ids import Place as Known
 from ledgermq.node.core.polls import Pair, Poll
 from ledgermq.proto.types import Draft
 
@@ -45,6 +46,8 @@ class Plan:
     """Answers that need no entry."""
     produced: list[tuple[Produce | Prepare, int, Durability]] = field(default_factory=list)
     """Produce and Prepare calls with the place of their first draft and what their acknowledgement waits for."""
+    known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
+    """Of calls of `produced` with duplicates, for every message: its place among those that are new, or where it is already."""
     memory_drafts: int = 0
     """How many drafts belong to calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result]] = field(default_factory=list)

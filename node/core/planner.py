@@ -37,6 +37,7 @@ from ledgermq.node.core.calls import (
     SyncLite,
     Trim,
 )
+from ledgermq.node.core.dedup import mark_ids, without_duplicates
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.fifo_picker import FifoJob
@@ -173,9 +174,19 @@ class Planner:
                 plan.refuse(call.token, "lite-topics", crowded)
                 return
         topics = self._machine.topics
+        names: tuple[str, ...] = ()
+        if any(topics[parent_of(draft.stored_topic)].dedup_ms for draft in call.drafts):
+            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            if rest is None:
+                return
+            call, names = rest  # type: ignore[assignment]  # of the kind it was
         durability = strongest(durability_of(self._policy, topics[parent_of(d.stored_topic)].durability, d.priority) for d in call.drafts)
         # The watermark may have to be raised first, by a record of its own.
         drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
+        if names:
+            # An id counts as stored once it is durable; so does the answer to whoever sends it again.
+            durability = Durability.DURABLE
+            mark_ids(plan, self._overlay, names)
         plan.produced.append((call, len(plan.drafts), durability))
         if durability is Durability.MEMORY:
             plan.memory_drafts += len(call.drafts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ledgermq.node.core.calls import ChecksCounted, CountChecks, Done, Overdue, OverdueHalves, Prepare, Resolve, Resolved, UndecidedHalf
 from ledgermq.node.core.checks import CheckClock, TransactionRules
+from ledgermq.node.core.dedup import mark_ids, without_duplicates
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay, topic_name
@@ -57,6 +58,16 @@ class Resolver:
         if len(self._machine.transactions.halves) + plan.halves + len(call.drafts) > self._rules.undecided_max:
             plan.refuse(call.token, "too-many-transactions", f"{self._rules.undecided_max} transactions of this broker group are undecided")
             return
+        if any(self._overlay.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
+            plan.deferred.append(call)
+            return
+        names: tuple[str, ...] = ()
+        topics = self._machine.topics
+        if any(draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms for draft in call.drafts):
+            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            if rest is None:
+                return
+            call, names = rest  # type: ignore[assignment]  # of the kind it was
         drafts: list[Draft] = []
         for draft, recovery_ms in zip(call.drafts, call.recovery_ms, strict=True):
             config = self._machine.topics.get(draft.stored_topic)
@@ -68,11 +79,10 @@ class Resolver:
                 plan.refuse(call.token, "too-large", f"a half message of {len(draft.body)} bytes and its properties")
                 return
             drafts.append(half)
-        if any(self._overlay.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
-            plan.deferred.append(call)
-        elif not drafts:
+        if not drafts:
             plan.refuse(call.token, "unknown-topic", "no message at all")
         else:
+            mark_ids(plan, self._overlay, names)
             plan.produced.append((call, len(plan.drafts), Durability.DURABLE))
             plan.drafts.extend(drafts)
             plan.halves += len(drafts)

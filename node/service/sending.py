@@ -96,12 +96,14 @@ class Sender:
     def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
         """Broker group → (place of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
+        if topic.kind is TopicKind.LITE:
+            return _lite_parts(request, topic)
+        if topic.dedup_ms:
+            return _parts_by_id(request, topic, slots)
         if topic.kind is TopicKind.PRIORITY:
             broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
             count = topic.placement[broker_group]
             return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
-        if topic.kind is TopicKind.LITE:
-            return _lite_parts(request, topic)
         if topic.kind not in GROUPED:
             broker_group, queue = slots[self._turn(stored) % len(slots)]
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
@@ -126,6 +128,8 @@ class Sender:
             raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
         if topic.kind is TopicKind.PRIORITY:
             return [_rank(message, len(here)) for message in request.messages]
+        if topic.dedup_ms:
+            return [_slot_by_id(message, topic, slots, broker_group)[1] for message in request.messages]
         turn = here[self._turn(stored) % len(here)]
         if topic.kind not in GROUPED:
             return [turn] * len(request.messages)
@@ -237,6 +241,32 @@ def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[
     parts: dict[str, list[tuple[int, int]]] = {}
     for place, message in enumerate(request.messages):
         parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append((place, 0))
+    return parts
+
+
+def _slot_by_id(message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None) -> tuple[str, int]:
+    """Where a message of a topic with a deduplication window goes: to the same broker group whenever it is sent, for only there its id is
+    known; more queues do not move it. A message group goes where it always goes. `within`: the broker group that was chosen."""
+    message_group = message.system_properties.message_group if topic.kind in GROUPED else ""
+    key = message_group or message.system_properties.message_id
+    if within is None:
+        if message_group:
+            return slots[slot_of(key, len(slots))]
+        groups = sorted({group for group, _ in slots})
+        within = groups[slot_of(key, len(groups))]
+    elif message_group and slots[slot_of(key, len(slots))][0] == within:
+        return slots[slot_of(key, len(slots))]
+    here = [slot for slot in slots if slot[0] == within]
+    if topic.kind is TopicKind.PRIORITY:
+        return within, _rank(message, len(here))
+    return here[slot_of(key, len(here))]
+
+
+def _parts_by_id(request: pb.SendMessageRequest, topic: Topic, slots: Sequence[tuple[str, int]]) -> dict[str, list[tuple[int, int]]]:
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for place, message in enumerate(request.messages):
+        broker_group, queue = _slot_by_id(message, topic, slots)
+        parts.setdefault(broker_group, []).append((place, queue))
     return parts
 
 

@@ -1,0 +1,152 @@
+"""Message ids of topics with a deduplication window: a message is stored once, however often its producer sends it.
+
+Here lives the replicated half: which ids were stored lately, a pure function of the log (invariant I8). What a leader does with a message
+that is sent again is decided in `dedup.py`. A message is remembered under its topic from the entry that stored it on; a delayed or half
+message under the topic it is for, one of a lite topic under the topic that has those, and what a waiting message becomes later is no second
+one. What is remembered are digests: two ids share one never in practice.
+
+Memory is bounded (I11): of a topic as long as its window lasts, in store time, and at most `TOPIC_MAX` ids; of all topics together at most
+`ALL_MAX`. Beyond that the oldest are forgotten early, first those of the topic with the most; what is forgotten is no duplicate any more.
+Both limits are part of the format: every replica forgets the same ones.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ledgermq.proto.layout import Columns, decode_record
+from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
+from ledgermq.proto.properties import FIRE_MS, MESSAGE_ID, REAL_TOPIC, parse
+from ledgermq.proto.types import Range, TopicConfig
+
+TOPIC_MAX = 131_072
+ALL_MAX = 262_144
+DIGEST_BYTES = 16
+_HEADER = 48
+_QUEUE_BITS = 16
+_MS_BITS = 48
+
+
+class Place(NamedTuple):
+    """Where the first message with an id was stored: in its topic, or in the waiting topic that kept it."""
+
+    store_ms: int
+    queue: int
+    offset: int
+    fire_ms: int = 0
+    """Of a delayed message: when its slot is due."""
+
+
+class Ids:
+    """The ids of one broker group."""
+
+    def __init__(self) -> None:
+        self._of_topic: dict[str, OrderedDict[bytes, int]] = {}
+        """Stored topic → digest → packed place, in log order."""
+        self.count = 0
+        self.forgotten_early = 0
+        """How many ids this process forgot before their window was over. No state: it begins at 0 with every process."""
+
+    def find(self, topic: str, message_id: str, since_ms: int) -> Place | None:
+        """The message with this id that was stored at `since_ms` or later."""
+        known = self._of_topic.get(topic)
+        packed = None if known is None else known.get(digest(message_id))
+        if packed is None:
+            return None
+        place = _unpacked(packed)
+        return place if place.store_ms >= since_ms else None
+
+    def apply(self, topic: str, message_id: str, place: Place, window_ms: int) -> None:
+        """A message with this id is in the log."""
+        known = self._of_topic.setdefault(topic, OrderedDict())
+        while known and _unpacked(next(iter(known.values()))).store_ms < place.store_ms - window_ms:
+            self._forget(known)
+        key = digest(message_id)
+        if key in known:
+            # One that this log holds twice: it was first stored before the topic had a window, or by no leader of ours.
+            return
+        known[key] = _packed(place)
+        self.count += 1
+        if len(known) > TOPIC_MAX:
+            self._forget(known)
+            self.forgotten_early += 1
+        elif self.count > ALL_MAX:
+            # Of equals the last by name: the order of a dictionary depends on where a replica began.
+            self._forget(max(self._of_topic.items(), key=lambda item: (len(item[1]), item[0]))[1])
+            self.forgotten_early += 1
+
+    def _forget(self, known: OrderedDict[bytes, int]) -> None:
+        known.popitem(last=False)
+        self.count -= 1
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted, began a new incarnation or has no window any more."""
+        self.count -= len(self._of_topic.pop(topic, ()))
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11)."""
+        out = {}
+        for topic, known in sorted(self._of_topic.items()):
+            rows = np.array([_unpacked(packed) for packed in known.values()], "<i8").reshape(-1, 4)
+            out[topic] = [b64encode(b"".join(known)).decode(), b64encode(rows.tobytes()).decode()]
+        return out
+
+    def restore(self, exported: Mapping[str, Any]) -> None:
+        """Replace the state by what `export` returned."""
+        self._of_topic = {}
+        for topic, (digests, places) in exported.items():
+            keys, rows = b64decode(digests), np.frombuffer(b64decode(places), "<i8").reshape(-1, 4).tolist()
+            each = (keys[at : at + DIGEST_BYTES] for at in range(0, len(keys), DIGEST_BYTES))
+            self._of_topic[topic] = OrderedDict([(key, _packed(Place(*row))) for key, row in zip(each, rows, strict=True)])
+        self.count = sum(map(len, self._of_topic.values()))
+
+
+def digest(message_id: str) -> bytes:
+    """What is remembered of an id."""
+    return blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _packed(place: Place) -> int:
+    """One integer takes a third of a tuple's memory."""
+    return ((place.offset << _QUEUE_BITS | place.queue) << _MS_BITS | place.fire_ms) << _MS_BITS | place.store_ms
+
+
+def _unpacked(packed: int) -> Place:
+    rest = packed >> 2 * _MS_BITS
+    times = packed & (1 << _MS_BITS) - 1, packed >> _MS_BITS & (1 << _MS_BITS) - 1
+    return Place(times[0], rest & (1 << _QUEUE_BITS) - 1, rest >> _QUEUE_BITS, times[1])
+
+
+# -- applying
+
+
+@dataclass(frozen=True, slots=True)
+class NewId:
+    """A message that came to a topic with a window."""
+
+    topic: str
+    message_id: str
+    place: Place
+
+
+def new_ids(entries: Range, columns: Columns, topics: Mapping[str, TopicConfig]) -> Iterator[NewId]:
+    """The ids to remember of a range, in order. Messages made from others have their id from those."""
+    windows = {topic for topic, config in topics.items() if config.dedup_ms}
+    if not windows:
+        return
+    numbers = [number for number, topic in enumerate(columns.topics) if parent_of(topic) in windows or topic in WAITING_TOPICS]
+    for at in np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0)).tolist():
+        begin = int(entries.starts[at])
+        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
+        properties = parse(record.properties)
+        topic = parent_of(properties.get(REAL_TOPIC, "") if record.topic in WAITING_TOPICS else record.topic)
+        if topic in windows and MESSAGE_ID in properties:
+            fire_ms = int(properties.get(FIRE_MS, "0")) if record.topic == TIMER_TOPIC else 0
+            yield NewId(topic, properties[MESSAGE_ID], Place(record.store_ms, record.queue, record.queue_offset, fire_ms))

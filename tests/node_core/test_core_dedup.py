@@ -1,0 +1,279 @@
+"""Topics with a deduplication window: a message id is stored once, whatever is repeated, restarted or moved to another leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core import ids as ids_module
+from ledgermq.node.core.calls import Configure, Prepare, Produce, Produced, Refused, Resolve
+from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.core.ids import Ids, Place
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench
+
+WINDOW_MS = 60_000
+LOG_ID = "00000000-0000-0000-0000-000000000001"
+
+
+def config(name: str = "t", dedup_ms: int = WINDOW_MS, incarnation: int = 1, kind: TopicKind = TopicKind.NORMAL) -> TopicConfig:
+    return TopicConfig("", name, kind, 2, Permission.READ_WRITE, incarnation, dedup_ms=dedup_ms)
+
+
+def drafts(*names: str, topic: str = "t", queue: int = 0) -> list[Draft]:
+    return [Draft(topic, queue, b"x", encode(Fields(message_id=name)), EPOCH_MS) for name in names]
+
+
+class DedupBench(Bench):
+    def __init__(self, policy: FlushPolicy = FlushPolicy.DURABLE) -> None:
+        super().__init__(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy))
+        self.lead(1)
+        self.ask(Configure(next(self.tokens), topics=(config(), config("plain", 0))))
+
+    def store(self, *names: str, topic: str = "t", queue: int = 0) -> tuple[int, ...]:
+        outcome = self.ask(Produce(next(self.tokens), drafts(*names, topic=topic, queue=queue)))
+        assert isinstance(outcome, Produced) and outcome.durability == "durable", outcome
+        return outcome.queue_offsets
+
+    def restarted(self) -> DedupBench:
+        """Another replica that takes over from a snapshot."""
+        other = DedupBench.__new__(DedupBench)
+        Bench.__init__(other, self.log, self.settings)
+        other.queues.rows = self.queues.rows
+        other.machine.restore(self.machine.export(LOG_ID))
+        other.now_ns, other.tokens = self.now_ns, self.tokens
+        return other
+
+
+@pytest.fixture
+def bench() -> DedupBench:
+    return DedupBench()
+
+
+def test_a_duplicate_gets_the_first_offset_and_is_not_stored(bench: DedupBench) -> None:
+    """Within the window the same id is answered with the offset of the first, whichever queue it names; other ids and topics are not
+    concerned."""
+    assert bench.store("a") == (0,)
+    assert bench.store("b") == (1,)
+    assert bench.store("a", queue=1) == (0,)
+    assert (bench.machine.end("t", 0), bench.machine.end("t", 1)) == (2, 0)
+    assert bench.store("a", topic="plain") == (0,) and bench.store("a", topic="plain") == (1,)
+    assert bench.group.statistics()["duplicates"] == 1 and bench.group.statistics()["message_ids"] == 2
+
+
+def test_the_window_is_counted_in_store_time(bench: DedupBench) -> None:
+    """At the end of the window an id is still known, one millisecond later it is new, and remembered anew."""
+    bench.store("a")
+    bench.pass_time(WINDOW_MS * 1_000_000)
+    assert bench.store("a") == (0,)
+    bench.pass_time(1_000_000)
+    assert bench.store("a") == (1,)
+    assert bench.store("a") == (1,)
+    assert bench.machine.ids.count == 1
+
+
+def test_duplicates_inside_one_call(bench: DedupBench) -> None:
+    """A batch that repeats itself, and ids known before, is stored once each; every place of the answer has its offset."""
+    bench.store("old")
+    assert bench.store("a", "old", "b", "a", "b", "c") == (1, 0, 2, 1, 2, 3)
+    assert bench.machine.end("t", 0) == 4
+
+
+def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit(bench: DedupBench) -> None:
+    """Two calls in one turn, and one while the first copy is not committed: all are answered with it, after its commit, and nothing is
+    stored twice."""
+    bench.replicator.commit_at_once = False
+    first, second = Produce(next(bench.tokens), drafts("a")), Produce(next(bench.tokens), drafts("a", "b"))
+    bench.turn(first, second)
+    third = Produce(next(bench.tokens), drafts("a"))
+    bench.turn(third)
+    assert not {first.token, second.token, third.token} & set(bench.done)
+    bench.replicator.commit_at_once = True
+    bench.turn()
+    offsets = [bench.done[call.token].queue_offsets for call in (first, second, third)]  # type: ignore[union-attr]
+    assert offsets == [(0,), (0, 1), (0,)]
+    assert bench.machine.end("t", 0) == 2
+
+
+def test_a_batch_that_the_log_refused_leaves_no_trace(bench: DedupBench) -> None:
+    """A full disk takes nothing; the same id is stored once there is room."""
+    bench.replicator.full = True
+    refused = bench.ask(Produce(next(bench.tokens), drafts("a")))
+    assert isinstance(refused, Refused) and refused.reason == "disk-full"
+    bench.replicator.full = False
+    assert bench.store("a") == (0,)
+
+
+def test_lost_leadership_and_the_next_leader(bench: DedupBench) -> None:
+    """A producer whose call ended with an unknown outcome sends again: the next leader knows what its log holds, and only that."""
+    bench.replicator.commit_at_once = False
+    lost = Produce(next(bench.tokens), drafts("kept", "cut"))
+    bench.turn(lost)
+    bench.replicator.follow(2, "n2")
+    bench.turn()
+    assert isinstance(bench.done[lost.token], Refused)
+    bench.replicator.commit_at_once = True
+    bench.lead(3)
+    assert bench.store("kept", "cut", "new") == (0, 1, 2), "they are in the log of the leader that comes back"
+
+    bench.replicator.commit_at_once = False
+    bench.turn(Produce(next(bench.tokens), drafts("gone")))
+    end = bench.replicator.commit_index
+    bench.replicator.follow(4, "n2")
+    bench.turn()
+    bench.log.cut(end)
+    bench.replicator.commit_at_once = True
+    bench.lead(5)
+    assert bench.store("gone") == (3,), "what was truncated was never stored"
+
+
+def test_the_window_survives_a_snapshot(bench: DedupBench) -> None:
+    """A replica that starts from a snapshot answers as the others do, and its state is the same."""
+    bench.store("a", "b")
+    bench.pass_time(SECOND)
+    bench.store("c")
+    other = bench.restarted()
+    assert other.machine.ids.export() == bench.machine.ids.export()
+    other.lead(7)
+    assert other.store("b", "c", "d") == (1, 2, 3)
+
+
+def test_topics_that_change(bench: DedupBench) -> None:
+    """Without a window ids are forgotten; a new incarnation has none; a window that begins later knows nothing of before."""
+    bench.store("a")
+    bench.ask(Configure(next(bench.tokens), topics=(config(dedup_ms=0),)))
+    assert bench.machine.ids.count == 0
+    assert bench.store("a") == (1,)
+    bench.ask(Configure(next(bench.tokens), topics=(config(),)))
+    assert bench.store("a") == (2,) and bench.store("a") == (2,)
+    bench.ask(Configure(next(bench.tokens), topics=(config(incarnation=2),)))
+    assert bench.store("a") == (3,)
+    bench.ask(Configure(next(bench.tokens), deleted_topics=("t",)))
+    assert bench.machine.ids.count == 0
+
+
+def test_a_topic_with_a_window_is_always_durable() -> None:
+    """Where the policy answers from memory, ids are answered when they are durable: a lost first copy would make the second a loss."""
+    bench = DedupBench(FlushPolicy.MEMORY)
+    bench.replicator.commit_at_once = False
+    bench.replicator.replicated = 1 << 40
+    call, plain = Produce(next(bench.tokens), drafts("a")), Produce(next(bench.tokens), drafts("a", topic="plain"))
+    bench.turn(plain)
+    bench.turn(call)
+    assert plain.token in bench.done and call.token not in bench.done
+
+
+def test_half_messages_are_stored_once(bench: DedupBench) -> None:
+    """A transaction that is begun twice with one id is one transaction: the same half, one visible message, no second one afterwards."""
+    bench.ask(Configure(next(bench.tokens), topics=(config("x", kind=TopicKind.TRANSACTION),)))
+    half = drafts("m", topic="x")
+    first = bench.ask(Prepare(next(bench.tokens), half, [None]))
+    again = bench.ask(Prepare(next(bench.tokens), [*half, *drafts("n", topic="x")], [None, None]))
+    assert isinstance(first, Produced) and isinstance(again, Produced)
+    assert (first.queue_offsets, again.queue_offsets) == ((0,), (0, 1))
+    bench.ask(Resolve(next(bench.tokens), 0, "x", "m", True))
+    assert bench.machine.end("x", 0) == 1
+    last = bench.ask(Prepare(next(bench.tokens), half, [None]))
+    assert isinstance(last, Produced) and last.queue_offsets == (0,)
+    assert bench.machine.end("x", 0) == 1
+
+
+def test_delayed_messages_are_stored_once(bench: DedupBench) -> None:
+    """A delayed message that is sent again while it waits, and after it was delivered, is the same one: same place in the wheel for its
+    recall, one visible message."""
+    at_ms = bench.now_ms + 10_000
+    waiting = replace(*drafts("late"), properties=encode(Fields(message_id="late", deliver_ms=at_ms)), deliver_ms=at_ms)
+    first = bench.ask(Produce(next(bench.tokens), [waiting]))
+    again = bench.ask(Produce(next(bench.tokens), [*drafts("other"), waiting]))
+    assert isinstance(first, Produced) and isinstance(again, Produced)
+    assert first.fire_ms[0] > 0 and again.fire_ms == (0, *first.fire_ms) and again.queue_offsets == (0, *first.queue_offsets)
+    for _ in range(12):
+        bench.pass_time(SECOND)
+    assert bench.machine.end("t", 0) == 2
+    last = bench.ask(Produce(next(bench.tokens), [waiting]))
+    assert isinstance(last, Produced) and (last.queue_offsets, last.fire_ms) == (first.queue_offsets, first.fire_ms)
+    assert bench.machine.end("t", 0) == 2
+    assert bench.restarted().machine.ids.export() == bench.machine.ids.export()
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a topic, and of all together, only so many ids are kept: the oldest go, of the topic with the most; the export restores it all."""
+    monkeypatch.setattr(ids_module, "TOPIC_MAX", 5)
+    monkeypatch.setattr(ids_module, "ALL_MAX", 8)
+    ids = Ids()
+    for n in range(7):
+        ids.apply("big", f"{n}", Place(n, 1, n), 1000)
+    assert (ids.count, ids.forgotten_early) == (5, 2)
+    for n in range(5):
+        ids.apply("small", f"{n}", Place(10 + n, 0, n), 1000)
+    assert (ids.count, ids.forgotten_early) == (8, 4)
+    known = {topic: [n for n in range(7) if ids.find(topic, f"{n}", 0)] for topic in ("big", "small")}
+    assert known == {"big": [3, 4, 5, 6], "small": [1, 2, 3, 4]}
+    again = Ids()
+    again.restore(ids.export())
+    assert again.export() == ids.export() and again.count == 8
+    assert again.find("big", "4", 0) == Place(4, 1, 4) and again.find("big", "4", 5) is None
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4)),
+        st.tuples(st.just("hold"), st.booleans()),
+        st.tuples(st.just("time"), st.sampled_from([1, WINDOW_MS // 2, WINDOW_MS])),
+        st.tuples(st.just("fail"), st.booleans()),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_no_id_is_stored_twice_within_a_window(history: list[tuple[str, object]]) -> None:
+    """Against a plain list of what is in the log: sends, held commits, passing time, elections that keep or cut the tail. No two entries of
+    the topic with one id lie within a window, and every answer names an entry with that id."""
+    bench = DedupBench()
+    asked: dict[int, list[str]] = {}
+    term = 1
+    for what, value in history:
+        if what == "send":
+            call = Produce(next(bench.tokens), drafts(*value))  # type: ignore[misc]
+            asked[call.token] = list(value)  # type: ignore[call-overload]
+            bench.turn(call)
+        elif what == "hold":
+            bench.replicator.commit_at_once = not value
+            bench.turn()
+        elif what == "time":
+            bench.pass_time(value * 1_000_000)  # type: ignore[operator]
+        else:
+            term += 2
+            bench.replicator.follow(term - 1, "n2")
+            bench.turn()
+            if value:
+                bench.log.cut(bench.replicator.commit_index)
+            bench.lead(term)
+    bench.replicator.commit_at_once = True
+    bench.turn()
+    stored = list(entries_of(bench))
+    for at, (_, name, ms) in enumerate(stored):
+        assert all(other != name or later - ms > WINDOW_MS for _, other, later in stored[at + 1 :]), stored
+    names = {offset: name for offset, name, _ in stored}
+    for token, wanted in asked.items():
+        outcome = bench.done[token]
+        if isinstance(outcome, Produced):
+            assert [names[offset] for offset in outcome.queue_offsets] == wanted
+    assert bench.restarted().machine.export(LOG_ID) == bench.machine.export(LOG_ID)
+
+
+def entries_of(bench: DedupBench) -> Iterator[tuple[int, str, int]]:
+    """(queue offset, id, store time) of everything committed in the topic."""
+    for offset in range(bench.machine.end("t", 0)):
+        positions, sizes, _ = bench.machine.units("t", 0, offset, 1)
+        record = bench.machine.properties(int(positions[0]), int(sizes[0])).decode()
+        yield offset, record.split("\x01")[1].split("\x02")[0], bench.machine.stored_ms("t", 0, offset)
