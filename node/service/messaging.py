@@ -74,6 +74,10 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Calls that the loop has not come to yet wait their turn: gRPC would cancel calls of anybody at random from the thousandth on, when a
+    # crowd of clients comes back at once. Each waiting call costs a few kilobytes.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 40_000),
     # Whoever connects and does not get as far as HTTP/2, or TLS before it, holds a connection no longer.
     ("grpc.server_handshake_timeout_ms", 10_000),
     # Java clients ping every five minutes, others every minute, without calls.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 
 from ledgermq.node.security.settings import Quota, Quotas
 from ledgermq.node.service import needs
@@ -193,3 +194,16 @@ async def test_c100_a_route_among_five_hundred_polls(server: Backend) -> None:
     for poll in polls:
         poll.cancel()
     await server.until_polls(0)
+
+
+@contract()
+async def test_calls_of_a_crowd_wait_and_are_not_cancelled(server: Backend) -> None:
+    """More calls at once than the loop comes to wait for it; gRPC by itself cancels calls of anybody from the thousandth on."""
+    calls = [server.raw.unary("QueryRoute", ROUTE, timeout=60) for _ in range(3500)]
+    for call in calls:
+        call.add_done_callback(lambda _: None)
+    # All of them reach the server while its loop is busy elsewhere: with this.
+    await asyncio.sleep(0)
+    threading.Event().wait(0.5)
+    codes = {(await call).status.code for call in calls}
+    assert codes == {pb.OK}
