@@ -6,6 +6,7 @@ Pure functions over strings; a broken rule is a `LedgerError` with the contract'
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -158,6 +159,33 @@ def parse_lite(stored: str) -> tuple[str, str]:
 def parent_of(stored: str) -> str:
     """The topic that clients know: of a lite topic the one it belongs to, else the topic itself."""
     return stored.partition(LITE_SEPARATOR)[0]
+
+
+MEMBER_SEPARATOR = "$"
+_MEMBER_LEGAL = re.compile(r"[A-Za-z0-9_\-%|@.]{1,128}").fullmatch
+
+
+def member_name(client: str) -> str:
+    """A client as in the names of members: itself, or a digest of it when it is long or not plain."""
+    if _MEMBER_LEGAL(client):
+        return client
+    return hashlib.sha256(client.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def member_group(group: str, client: str) -> str:
+    """The internal consumer group of one client of a broadcasting group, from the stored name of the group."""
+    return f"{group}{MEMBER_SEPARATOR}{member_name(client)}"
+
+
+def parse_member(group: str) -> tuple[str, str]:
+    """The inverse of `member_group`: (group, client); of any other consumer group, itself and nothing."""
+    base, _, client = group.partition(MEMBER_SEPARATOR)
+    return base, client
+
+
+def base_group(group: str) -> str:
+    """The consumer group that clients know: of a member the one it belongs to, else the group itself."""
+    return group.partition(MEMBER_SEPARATOR)[0]
 
 
 def _stored(namespace: str, name: str, code: Code) -> str:

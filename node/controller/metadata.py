@@ -319,7 +319,10 @@ def _with_settings(group: GroupConfig, command: Json) -> GroupConfig:
         given["lite_topic"] = _text(command["lite_topic"])
         if given["lite_topic"]:
             _key({"ns": group.namespace, "name": given["lite_topic"]}, topic_name)
-    return replace(group, **given)
+    changed = replace(group, **given)
+    if changed.broadcast and changed.lite_topic:
+        raise _Refused(Code.BAD_REQUEST, "a group either gives every message to every client or reads lite topics, not both")
+    return changed
 
 
 def delete_group(state: State, command: Json) -> tuple[State, Outcome]:

@@ -15,6 +15,7 @@ from ledgermq.node.core.picker import Pick, Picked
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Pair
 from ledgermq.proto import control
+from ledgermq.proto.names import base_group
 
 
 class Burials:
@@ -28,7 +29,7 @@ class Burials:
 
     def max_attempts(self, group: str) -> int:
         """How often the group wants a message delivered at most."""
-        config = self._machine.groups.get(group)
+        config = self._machine.groups.get(base_group(group))
         return self._default_attempts if config is None else config.max_attempts
 
     def forward(self, plan: Plan, call: Forward) -> None:

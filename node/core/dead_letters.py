@@ -12,7 +12,7 @@ from typing import Protocol
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.origins import origin_text
 from ledgermq.proto.layout import decode_record, entry_bytes
-from ledgermq.proto.names import DLQ_PREFIX, parent_of, parse_stored, stored_name
+from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
 from ledgermq.proto.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
@@ -40,7 +40,7 @@ class Messages(Protocol):
 
 def dead_letter_topic(group: str) -> str:
     """The stored name of a consumer group's dead-letter topic."""
-    namespace, name = parse_stored(group)
+    namespace, name = parse_stored(base_group(group))
     return stored_name(namespace, DLQ_PREFIX + name)
 
 

@@ -43,7 +43,7 @@ import numpy as np
 
 from ledgermq.node.core.offset_table import OffsetTable
 from ledgermq.node.core.packed import pack, unpack
-from ledgermq.proto.names import parent_of
+from ledgermq.proto.names import base_group, parent_of
 
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
@@ -296,8 +296,8 @@ class Delivery:
         return touched
 
     def forget_group(self, group: str) -> Touched:
-        """A consumer group was deleted: created again, it starts from the beginning."""
-        return self._forget([key for key in self.queues if key[0] == group])
+        """A consumer group was deleted, or a member of one: created again, it starts from the beginning."""
+        return self._forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
 
     def forget_topic(self, topic: str) -> Touched:
         """A topic was deleted or began a new incarnation: no group has read anything of it, or of its lite topics."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
+from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
     Call,
@@ -91,7 +92,8 @@ class Leader:
         burials = Burials(machine, self._overlay, room, settings.max_attempts)
         patience, most = settings.times.liveness_ns, settings.receive_bytes_max
         self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
-        givers = resolver, self.wheel, self.lite, burials
+        self.members = Members(machine, self._overlay, patience)
+        givers = resolver, self.wheel, self.lite, self.members, burials
         self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
@@ -107,7 +109,7 @@ class Leader:
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
         )
-        self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped"), 0)
+        self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
         self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
@@ -124,6 +126,7 @@ class Leader:
         self.serving = True
         self.clock.lead(now_ns)
         self.lite.lead(now_ns)
+        self.members.lead(now_ns)
         self.checks.lead(now_ns)
         self.wheel.lead()
         self.polls.wake_all()
@@ -156,6 +159,7 @@ class Leader:
         self._overlay.clear()
         self.clock.resign()
         self.lite.resign()
+        self.members.resign()
         self.checks.resign()
         self.wheel.resign()
         self._groups.clear()
@@ -182,6 +186,7 @@ class Leader:
                 self.polls.add(call)
                 self.clock.alive((call.client_id,), now_ns)
                 self.lite.alive((call.client_id,), now_ns)
+                self.members.alive((call.client_id,), now_ns)
             else:
                 self._accept(call)
         return done
@@ -192,9 +197,11 @@ class Leader:
         elif isinstance(call, ClientsAlive):
             self.clock.alive(sorted(call.client_ids), call.at_ns)
             self.lite.alive(sorted(call.client_ids), call.at_ns)
+            self.members.alive(sorted(call.client_ids), call.at_ns)
         elif isinstance(call, ClientGone):
             self.clock.gone(call.client_id, call.at_ns)
             self.lite.gone(call.client_id)
+            self.members.gone(call.client_id)
         else:
             self._inbox.append(call)
 
@@ -217,6 +224,7 @@ class Leader:
                 self.polls.wake((group, topic))
                 self.lite.unlocked(group, topic)
             self.lite.expire(now_ns)
+            self.members.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
         """End long polls whose time is over. Each was looked at once, however little time it had."""
@@ -224,7 +232,9 @@ class Leader:
 
     def has_work(self) -> bool:
         """Is there anything to plan?"""
-        return self.serving and bool(self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work())
+        return self.serving and bool(
+            self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work() or self.members.has_work()
+        )
 
     def look(self, now_ns: int, now_ms: int) -> None:
         """Look for delayed messages whose time has come."""
@@ -235,7 +245,7 @@ class Leader:
         """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
         times = [self.polls.wake_at_ns()]
         if self.serving:
-            times += [self.wheel.wake_at_ns(now_ns), self.lite.wake_at_ns()]
+            times += [self.wheel.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
         if self.serving and len(self.polls):
             times.append(self.clock.wake_at_ns())
         return min((at for at in times if at is not None), default=None)
@@ -281,6 +291,7 @@ class Leader:
         self._inbox = plan.deferred
         self._releases = plan.releases
         self.lite.appended(plan)
+        self.members.appended(plan)
         for name, by in plan.counts.items():
             self.counters[name] += by
         for call, place, durability in plan.produced:

@@ -79,6 +79,8 @@ class Plan:
     """Roughly how many bytes the calls so far put into the log."""
     lite_new: dict[str, dict[str, None]] = field(default_factory=dict)
     """Topic of kind lite → its lite topics that get their first message by this plan."""
+    members_dropped: list[str] = field(default_factory=list)
+    """Members of broadcasting groups that this plan forgets."""
     lite_dropped: list[str] = field(default_factory=list)
     """Clients that are gone, whose sets of lite topics this plan empties."""
     ack_place: int = -1

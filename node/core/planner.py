@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
     Ack,
@@ -54,7 +55,7 @@ from ledgermq.node.core.timers import RECALLED_MAX, Place
 from ledgermq.node.core.wheel import STORED_BYTES, Wheel, recall_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
-from ledgermq.proto.names import LITE_SEPARATOR, parent_of, stored_name
+from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.types import TopicKind
 
@@ -77,6 +78,7 @@ class Planner:
         resolver: Resolver,
         wheel: Wheel,
         lite: LiteServer,
+        members: Members,
         burials: Burials,
         groups: MessageGroups,
         entry_bytes_max: int,
@@ -89,6 +91,7 @@ class Planner:
         self._resolver = resolver
         self._wheel = wheel
         self._lite = lite
+        self._members = members
         self._burials = burials
         self._groups = groups
         self._entry_bytes_max = entry_bytes_max
@@ -130,6 +133,7 @@ class Planner:
             else:
                 self._give_back(plan, key, offset, lease)
         self._lite.drop_gone(plan)
+        self._members.drop_gone(plan)
         for pair in polls.dirty():
             self._serve(plan, pair, polls)
         if plan.ack_place >= 0:
@@ -361,7 +365,9 @@ class Planner:
             return
         if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
             return
-        known = self._machine.groups.get(group)
+        if self._members.begins(plan, group, config, topic):
+            return
+        known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
         rules = Rules(self._burials.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
         for poll in polls.waiting(pair):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ledgermq.node.core.calls import Handle
 from ledgermq.node.service.opaque import Opaque
-from ledgermq.proto.names import parent_of
+from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.status import Code, fail
 
 
@@ -31,6 +31,6 @@ class Handles:
     def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
         """(broker group, lease) of a handle for a message of this topic in this consumer group."""
         broker_group, handle = self.read(text)
-        if handle.group != group or parent_of(handle.topic) != topic:
+        if base_group(handle.group) != group or parent_of(handle.topic) != topic:
             raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
         return broker_group, handle

@@ -104,6 +104,8 @@ class Receiver:
             await check_lite_group(self._topics, group, stored)
             if job.filter.cost:
                 raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "messages of lite topics are not filtered; use '*'")
+        else:
+            job.group = self._topics.reading(group, caller.client_id)
         job.max_messages = batch_size(request, self._config.limits)
         job.invisible_ms = invisible_ms(request, self._config.delivery)
         job.attempt_id = attempt_id(request)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.service.ports import Metadata
-from ledgermq.proto.names import parse_stored
+from ledgermq.proto.names import member_group, parse_stored
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import GroupConfig
 
@@ -47,6 +47,11 @@ class Topics:
     def group(self, stored: str) -> GroupConfig | None:
         """The configuration of a consumer group; None: it has the defaults."""
         return self._metadata.state.groups.get(parse_stored(stored))
+
+    def reading(self, stored: str, client: str) -> str:
+        """The consumer group whose progress counts when a client of a group receives: in a broadcasting group each client has its own."""
+        config = self.group(stored)
+        return stored if config is None or not config.broadcast else member_group(stored, client)
 
     @property
     def broker_groups(self) -> Mapping[str, tuple[str, ...]]:
