@@ -348,6 +348,11 @@ def lag_json(name: str, namespace: str, lag: admin_pb2.GroupLagResponse) -> dict
                     }
                     for queue in topic.queues
                 ],
+                "parts": [
+                    {"client": part.client or None, "lite_topic": part.lite_topic or None, "lag": part.lag, "leased": part.leased}
+                    | {"oldest_age_ms": known(part, "oldest_age_ms")}
+                    for part in topic.parts
+                ],
             }
             for topic in lag.topics
         ],
@@ -356,6 +361,7 @@ def lag_json(name: str, namespace: str, lag: admin_pb2.GroupLagResponse) -> dict
 
 def lag_text(lag: admin_pb2.GroupLagResponse) -> None:
     rows: list[list[Any]] = []
+    parts: list[list[Any]] = []
     for topic in lag.topics:
         name = f"{topic.topic.namespace}@{topic.topic.name}" if topic.topic.namespace else topic.topic.name
         for queue in topic.queues:
@@ -364,4 +370,10 @@ def lag_text(lag: admin_pb2.GroupLagResponse) -> None:
             rows.append([name, queue.queue, queue.broker_group, *numbers, age])
         age = "-" if not known(topic, "lag") and topic.HasField("lag") else known(topic, "oldest_age_ms")
         rows.append([name, "all", "", "", "", known(topic, "lag"), known(topic, "leased"), age])
+        parts += [
+            [name, part.client or part.lite_topic, part.lag, part.leased, known(part, "oldest_age_ms") if part.lag else "-"]
+            for part in topic.parts
+        ]
     print_table("lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", "oldest age ms"], rows)
+    if parts:
+        print_table("clients of a broadcasting group, or lite topics", ["topic", "which", "lag", "leased", "oldest age ms"], parts)

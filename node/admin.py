@@ -26,7 +26,7 @@ from ledgermq.node.queries import Queries
 from ledgermq.node.retention import STORAGE_METHOD, WHY_METHOD, Retainer
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
-from ledgermq.proto.names import stored_name
+from ledgermq.proto.names import base_group, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 
@@ -182,15 +182,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
             info = group_info(configured or GroupConfig(*key), configured is not None)
             for topic, queue in rows:
-                info.queues.add(
+                one = info.queues.add(
                     topic=name_of(topic),
                     broker_group=queue.broker_group,
                     group_queue=queue.group_queue,
-                    cursor=queue.cursor,
                     leased=queue.leased,
                     lag=queue.lag,
-                    max_offset=queue.end,
                 )
+                if queue.HasField("cursor"):
+                    one.cursor, one.max_offset = queue.cursor, queue.end
             return admin_pb2.DescribeGroupResponse(group=info)
 
         return await _answered(admin_pb2.DescribeGroupResponse, answer)
@@ -404,7 +404,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 
 def _consumers_of(group: Any) -> set[str]:
-    return {name for name, _, _ in group.machine.delivery.queues} | {name for name, _ in group.machine.offsets.pairs()}
+    return {base_group(name) for name, _, _ in group.machine.delivery.queues} | {name for name, _ in group.machine.offsets.pairs()}
 
 
 def _reader(stored: str, queue: int) -> Callable[[Any], int]:

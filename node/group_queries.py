@@ -26,8 +26,10 @@ from google.protobuf.message import Message
 from ledgermq.node.copies import copy_of, judged
 from ledgermq.node.core.calls import Call, Confirm, Confirmed, Peek, Peeked, Refused, Reset, ResetDone, client_of
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.layout import decode_record
+from ledgermq.proto.names import parse_member
 from ledgermq.proto.properties import Fields
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -204,23 +206,35 @@ class GroupQueries:
     async def progress(self, group: str, wanted: peer_pb2.GroupProgress) -> peer_pb2.GroupProgressReply:
         """How far a consumer group is in the topics it has used, or in those named; one applied state for all of them."""
         now_ms = self._now_ms()
-        lags = await self._engine.run(group, lambda hosted: _progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
+        lags = await self._engine.run(group, lambda hosted: progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
         return peer_pb2.GroupProgressReply(topics=lags)
 
     async def reset(self, group: str, wanted: peer_pb2.GroupReset) -> peer_pb2.GroupResetReply:
-        """Move the consumer group's cursors in the queues of this broker group."""
+        """Move the consumer group's cursors in the queues of this broker group, those of all its members, and those in lite topics."""
         which = wanted.WhichOneof("to")
         begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, wanted.topic))
+        lite = await self._engine.run(group, lambda hosted: lite_topics_of(hosted.machine, wanted.group, wanted.topic))
+        for topic in lite if which != "offset" else ():
+            of_lite = peer_pb2.GroupReset()
+            of_lite.CopyFrom(wanted)
+            of_lite.topic = topic
+            await self._reset(group, wanted.group, topic, [(0, await self._engine.run(group, _target(of_lite, 0)))])
         queues = list(wanted.queues) or list(range(len(begins)))
         targets = []
         for queue in queues:
             targets.append((queue, wanted.offset if which == "offset" else await self._engine.run(group, _target(wanted, queue))))
-        outcome = await self._engine.call(group, Reset(self._engine.new_token(), wanted.group, wanted.topic, tuple(targets)))
+        readers = await self._engine.run(group, lambda hosted: readers_of(hosted.machine, wanted.group))
+        for reader in readers:
+            done = await self._reset(group, reader, wanted.topic, targets)
+        cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in done.queues]
+        return peer_pb2.GroupResetReply(queues=cursors)
+
+    async def _reset(self, group: str, reader: str, topic: str, targets: Sequence[tuple[int, int]]) -> ResetDone:
+        outcome = await self._engine.call(group, Reset(self._engine.new_token(), reader, topic, tuple(targets)))
         if isinstance(outcome, Refused):
             raise refused(outcome.reason, outcome.detail)
         assert isinstance(outcome, ResetDone)
-        cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in outcome.queues]
-        return peer_pb2.GroupResetReply(queues=cursors)
+        return outcome
 
 
 class _Scan:
@@ -387,7 +401,8 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
     for name in sorted(leasing | {group for group, topic in hosted.machine.offsets.pairs() if topic == wanted.topic}):
         key = (name, wanted.topic, wanted.queue)
         row = delivery.row(key, wanted.offset)
-        state = admin_pb2.ConsumptionState(group=name_of(name))
+        base, member = parse_member(name)
+        state = admin_pb2.ConsumptionState(group=name_of(base), client=member or None)
         if row is not None:
             state.state = "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
             state.attempt, state.client = row.attempt, client_of(row.client)
@@ -395,30 +410,6 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
             state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
         states.append(state)
     return states
-
-
-def _progress(machine: Any, broker_group: str, group: str, topics: Sequence[str], now_ms: int) -> list[admin_pb2.TopicLag]:
-    delivery = machine.delivery
-    lags = []
-    for topic in topics or _topics_of(machine, group):
-        config = machine.topics.get(topic)
-        lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
-        for queue in range(0 if config is None else config.queues):
-            key = (group, topic, queue)
-            # Below where the queue begins now nothing waits any more, whatever the group had read.
-            cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
-            rows = delivery.queues[key].rows if key in delivery.queues else ()
-            one = lag.queues.add(broker_group=broker_group, group_queue=queue, cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
-            if cursor < end:
-                one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, cursor))
-        lags.append(lag)
-    return lags
-
-
-def _topics_of(machine: Any, group: str) -> list[str]:
-    """Stored names of the topics that a consumer group has read from."""
-    leased = {topic for name, topic, _ in machine.delivery.queues if name == group}
-    return sorted(leased | {topic for name, topic in machine.offsets.pairs() if name == group})
 
 
 def name_of(stored: str) -> admin_pb2.Name:

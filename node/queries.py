@@ -301,4 +301,13 @@ def topic_lag(topic: Any, stored: str, lags: Mapping[tuple[str, str], admin_pb2.
         ages = [queue.oldest_age_ms for queue in total.queues if queue.HasField("oldest_age_ms")]
         if ages:
             total.oldest_age_ms = max(ages)
+    parts: dict[tuple[str, str], admin_pb2.PartLag] = {}
+    for (name, _), lag in lags.items():
+        for part in lag.parts if name == stored else ():
+            whole = parts.setdefault((part.client, part.lite_topic), admin_pb2.PartLag(client=part.client, lite_topic=part.lite_topic))
+            whole.lag += part.lag
+            whole.leased += part.leased
+            if part.HasField("oldest_age_ms"):
+                whole.oldest_age_ms = max(whole.oldest_age_ms, part.oldest_age_ms)
+    total.parts.extend(sorted(parts.values(), key=lambda part: (-part.lag, part.client, part.lite_topic)))
     return total

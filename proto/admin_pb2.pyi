@@ -599,18 +599,34 @@ class GroupLagResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicLag, _Mapping]]] = ...) -> None: ...
 
 class TopicLag(_message.Message):
-    __slots__ = ("topic", "lag", "leased", "oldest_age_ms", "queues")
+    __slots__ = ("topic", "lag", "leased", "oldest_age_ms", "queues", "parts")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     LEASED_FIELD_NUMBER: _ClassVar[int]
     OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     lag: int
     leased: int
     oldest_age_ms: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueLag]
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., lag: _Optional[int] = ..., leased: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[PartLag]
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., lag: _Optional[int] = ..., leased: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartLag, _Mapping]]] = ...) -> None: ...
+
+class PartLag(_message.Message):
+    __slots__ = ("client", "lite_topic", "lag", "leased", "oldest_age_ms")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    lite_topic: str
+    lag: int
+    leased: int
+    oldest_age_ms: int
+    def __init__(self, client: _Optional[str] = ..., lite_topic: _Optional[str] = ..., lag: _Optional[int] = ..., leased: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ...) -> None: ...
 
 class QueueLag(_message.Message):
     __slots__ = ("queue", "broker_group", "group_queue", "cursor", "end", "lag", "leased", "oldest_age_ms")

@@ -19,7 +19,7 @@ from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.lite import LiteKey
 from ledgermq.node.core.machine import Effects, Machine
-from ledgermq.node.core.overlay import Overlay, group_name, topic_name
+from ledgermq.node.core.overlay import Overlay, group_name, reset_pair_name, topic_name
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.polls import Poll, Polls, lite_pair
 from ledgermq.proto import control
@@ -277,7 +277,8 @@ class LiteServer:
             if count >= call.max_messages or size >= self._max_bytes:
                 break
             queue_key = (call.group, topic, 0)
-            if self._overlay.configuring(_lease_name(queue_key)) is not None:
+            waits_for = _lease_name(queue_key), reset_pair_name(call.group, topic)
+            if any(self._overlay.configuring(name) is not None for name in waits_for):
                 continue
             one = self._look(queue_key, call.max_messages - count, self._max_bytes - size)
             if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):

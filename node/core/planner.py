@@ -302,8 +302,8 @@ class Planner:
     def _reset(self, plan: Plan, call: Reset) -> None:
         """Until the reset is applied nothing of the pair is leased and no handle of its queues counts: what was leased before vanishes,
         and what is leased afterwards begins at the new cursor."""
-        config = self._machine.topics.get(call.topic)
-        if config is None or not all(0 <= queue < config.queues for queue, _ in call.queues):
+        count = self._machine.queues_of(call.topic)
+        if not count or not all(0 <= queue < count for queue, _ in call.queues):
             plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
             return
         names = [topic_name(call.topic), group_name(call.group), reset_pair_name(call.group, call.topic)]

@@ -414,6 +414,29 @@ def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
     with_bench(work)
 
 
+def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
+    """Every client is told, the one furthest behind first; a reset moves all of them."""
+
+    async def work(bench: QueryBench) -> None:
+        for member in ("b$x", "b$y@1"):
+            await bench.receive(member)
+        for number in range(3):
+            await bench.send("g1", 0, f"a{number}")
+        bench.pass_ms(200)
+        await bench.ack(await bench.receive("b$x", count=2), "b$x")
+        await bench.receive("b$y@1", count=1)
+        for at in (0, 1):
+            (topic,) = (await bench.queries[at].lag(name("b"), None)).topics
+            assert (topic.queues[0].cursor, topic.queues[0].lag, topic.lag, topic.leased) == (1, 2, 2, 1)
+            told = [(part.client, part.lag, part.leased, part.oldest_age_ms) for part in topic.parts]
+            assert told == [("y@1", 2, 1, 200), ("x", 1, 0, 200)]
+        assert await reset(bench, group="b", queue=0, latest=True) == {0: 3}
+        (topic,) = (await bench.queries[0].lag(name("b"), None)).topics
+        assert (topic.lag, topic.leased, [part.lag for part in topic.parts]) == (0, 0, [0, 0])
+
+    with_bench(work)
+
+
 def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown is no number, and the sums over it are unknown too; the rest is told."""
     monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.1)

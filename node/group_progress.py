@@ -1,0 +1,106 @@
+"""How far a consumer group is: messages and time that wait for it, from one applied state of a broker group's leader. Pure reading.
+
+Queue by queue it is the group's place against the queue's end. A broadcasting group has a place for each client: then a queue is as far as
+the slowest one. Of a topic of kind lite, the lite topics that the group has met are summed in queue 0 of each broker group, which has no
+place then. Clients and lite topics that are behind are told one by one as well, as many as fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.names import base_group, parent_of, parse_lite, parse_member
+from ledgermq.proto.types import TopicKind
+
+PARTS_MAX = 1000
+"""Clients or lite topics that are told one by one, those that are furthest behind."""
+
+
+def progress(machine: Any, broker_group: str, group: str, topics: Sequence[str], now_ms: int) -> list[admin_pb2.TopicLag]:
+    """Of the topics that the group has used, or of those named, the part of this broker group."""
+    lags = []
+    for topic in topics or topics_of(machine, group):
+        config = machine.topics.get(topic)
+        lag = admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic))
+        if config is not None and config.kind is TopicKind.LITE:
+            _fill_lite(lag, machine, broker_group, group, topic, now_ms)
+        elif config is not None:
+            members = readers_of(machine, group)
+            for queue in range(config.queues):
+                places = [_place(machine, (reader, topic, queue), now_ms) for reader in members]
+                for place in places:
+                    place.broker_group, place.group_queue = broker_group, queue
+                slowest = min(places, key=lambda place: place.cursor)
+                slowest.leased = sum(place.leased for place in places)
+                lag.queues.append(slowest)
+            if members != [group]:
+                _fill_members(lag, machine, members, topic, now_ms)
+        lags.append(lag)
+    return lags
+
+
+def topics_of(machine: Any, group: str) -> list[str]:
+    """Stored names of the topics that a consumer group has read from."""
+    leased = {parent_of(topic) for name, topic, _ in machine.delivery.queues if base_group(name) == group}
+    return sorted(leased | {topic for name, topic in machine.offsets.pairs() if name == group})
+
+
+def readers_of(machine: Any, group: str) -> list[str]:
+    """The group, or the members of a broadcasting group: each has places of its own."""
+    return sorted({name for name, _, _ in machine.delivery.queues if base_group(name) == group and name != group}) or [group]
+
+
+def lite_topics_of(machine: Any, group: str, topic: str) -> list[str]:
+    """Stored names of the lite topics of a topic that a consumer group has met."""
+    return sorted(found for name, found, _ in machine.delivery.queues if name == group and found != topic and parent_of(found) == topic)
+
+
+def _place(machine: Any, key: tuple[str, str, int], now_ms: int) -> admin_pb2.QueueLag:
+    _, topic, queue = key
+    # Below where the queue begins now nothing waits any more, whatever the group had read.
+    cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
+    rows = machine.delivery.queues[key].rows if key in machine.delivery.queues else ()
+    one = admin_pb2.QueueLag(cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
+    if cursor < end:
+        one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, cursor))
+    return one
+
+
+def _part(places: Sequence[admin_pb2.QueueLag], client: str = "", lite_topic: str = "") -> admin_pb2.PartLag:
+    part = admin_pb2.PartLag(client=client, lite_topic=lite_topic)
+    part.lag, part.leased = sum(place.lag for place in places), sum(place.leased for place in places)
+    ages = [place.oldest_age_ms for place in places if place.HasField("oldest_age_ms")]
+    if ages:
+        part.oldest_age_ms = max(ages)
+    return part
+
+
+def _fill_members(lag: admin_pb2.TopicLag, machine: Any, members: Sequence[str], topic: str, now_ms: int) -> None:
+    queues = range(len(lag.queues))
+    parts = [_part([_place(machine, (name, topic, queue), now_ms) for queue in queues], client=parse_member(name)[1]) for name in members]
+    lag.parts.extend(_furthest(parts))
+
+
+def _fill_lite(lag: admin_pb2.TopicLag, machine: Any, broker_group: str, group: str, topic: str, now_ms: int) -> None:
+    parts = [
+        _part([_place(machine, (group, name, 0), now_ms)], lite_topic=parse_lite(name)[1]) for name in lite_topics_of(machine, group, topic)
+    ]
+    total = _part([])
+    for queue in range(machine.topics[topic].queues):
+        lag.queues.add(broker_group=broker_group, group_queue=queue, lag=0, leased=0)
+    for part in parts:
+        total.lag += part.lag
+        total.leased += part.leased
+        if part.HasField("oldest_age_ms"):
+            total.oldest_age_ms = max(total.oldest_age_ms, part.oldest_age_ms)
+    lag.queues[0].lag, lag.queues[0].leased = total.lag, total.leased
+    if total.HasField("oldest_age_ms"):
+        lag.queues[0].oldest_age_ms = total.oldest_age_ms
+    lag.parts.extend(_furthest(parts))
+
+
+def _furthest(parts: list[admin_pb2.PartLag]) -> list[admin_pb2.PartLag]:
+    behind = [part for part in parts if part.lag or part.leased or part.client]
+    return sorted(behind, key=lambda part: (-part.lag, part.client, part.lite_topic))[:PARTS_MAX]
