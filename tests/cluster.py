@@ -114,6 +114,13 @@ def create_topic(cluster: LocalCluster, name: str, kind: str = "normal", queues:
     assert answer.status.code == 20000, answer.status.message
 
 
+def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
+    """Create a consumer group."""
+    request = admin_pb2.CreateGroupRequest(group=admin_pb2.Name(name=name), max_attempts=17, **settings)
+    answer = admin(cluster, next(iter(cluster.nodes)), "CreateGroup", request)
+    assert answer.status.code == 20000, answer.status.message
+
+
 def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:
     """The node that leads a broker group, as soon as one does; asked of any node that runs."""
 

@@ -58,7 +58,8 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
         backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
         backoff.exponential_backoff.multiplier = policy.multiplier
     subscription = merged.subscription
-    subscription.fifo = group is not None and group.fifo
+    # Lite topics are streams with an order of their own: a client that works on several messages of a batch at once would break it.
+    subscription.fifo = group is not None and (group.fifo or bool(group.lite_topic))
     subscription.receive_batch_size = limits.max_receive_batch
     subscription.long_polling_timeout.FromMilliseconds(delivery.long_poll_max_ms)
     if merged.client_type in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER):

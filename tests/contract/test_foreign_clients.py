@@ -17,12 +17,13 @@ from tests.contract.foreign import Foreign, build
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LANGUAGES = ["node", "java", pytest.param("go", marks=pytest.mark.soak)]
+PERIODS = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3000, "transaction_check_ms": 500, "transaction_interval_ms": 500}}
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with real.running(tmp_path_factory.mktemp("foreign"), log_file_bytes=16 << 20, extra=real.FAST) as found:
+    with real.running(tmp_path_factory.mktemp("foreign"), log_file_bytes=16 << 20, extra=PERIODS) as found:
         yield found
 
 
@@ -75,6 +76,44 @@ def test_statement_068_a_push_consumer_gets_each_message_and_a_failed_one_again(
 ) -> None:
     """Each message is delivered once; the one that failed comes a second time."""
     assert client.run("push", endpoints, fresh(cluster), "push", 5)["seen"] == "0:1,0:2,1:1,2:1,3:1,4:1"
+
+
+def test_statement_076_a_message_group_keeps_its_order(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """Each message group arrives in the order in which it was sent, in a FIFO consumer group."""
+    name = f"fifo{next(_numbers)}"
+    real.create_group(cluster, name, fifo=True)
+    seen = client.run("fifo", endpoints, fresh(cluster, "fifo"), name, 12)["seen"].split(",")
+    assert sorted(seen) == sorted(f"g{i % 3}:{i}" for i in range(12))
+    for group in ("g0", "g1", "g2"):
+        numbers = [int(line.partition(":")[2]) for line in seen if line.startswith(group)]
+        assert numbers == sorted(numbers)
+
+
+def test_statement_083_085_delay_and_recall(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """A delayed message comes at its time and not before, a recalled one never."""
+    facts = client.run("delay", endpoints, fresh(cluster, "delay"), "delay")
+    assert facts["recalled"] == facts["wanted"] != facts["kept"]
+    assert int(facts["late"]) >= 0
+    assert (facts["got"], facts["after"]) == ("kept", "")
+
+
+def test_statement_087_088_transactions(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """What is committed comes, what is rolled back does not, and the producer is asked about what it forgot."""
+    facts = client.run("transaction", endpoints, fresh(cluster, "transaction"), "transaction")
+    assert facts["got"] == "commit,nothing"
+    assert "nothing" in facts["asked"].split(",")
+
+
+def test_statement_091_priorities(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """Of the messages that wait, the one with the highest priority comes first."""
+    assert client.run("priority", endpoints, fresh(cluster, "priority"), "priority")["got"] == "7,3,1"
+
+
+def test_statement_092_lite_topics_in_java(cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]) -> None:
+    """A lite consumer gets what is sent to its lite topic, in order, and nothing else."""
+    topic, name = fresh(cluster, "lite"), f"lite{next(_numbers)}"
+    real.create_group(cluster, name, lite_topic=topic)
+    assert built("java").run("lite", endpoints, topic, name, 6)["seen"] == "room42:0,room42:2,room42:4"
 
 
 def test_statement_021_a_node_producer_with_several_topics_starts(

@@ -174,7 +174,7 @@ func fifo() {
 }
 
 func delay() {
-	p, due := producer(), time.Now().Add(2*time.Second)
+	p, due := producer(), time.Now().Add(3*time.Second)
 	kept, recalled := message("kept"), message("recalled")
 	kept.SetDelayTimestamp(due)
 	recalled.SetDelayTimestamp(due)

@@ -25,6 +25,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** The unmodified official Java client, one scenario a run: SCENARIO ENDPOINTS TOPIC GROUP COUNT TLS. Results are lines NAME=VALUE on stdout. */
 public class Driver {
+    static final long DELAY_MS = 3000;
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static String topic;
     static String group;
@@ -161,8 +162,9 @@ public class Driver {
     }
 
     static void delay() throws Exception {
-        long due = System.currentTimeMillis() + 2000;
+        long due;
         try (Producer producer = producer()) {
+            due = System.currentTimeMillis() + DELAY_MS;
             SendReceipt kept = producer.send(message("kept").setDeliveryTimestamp(due).build());
             SendReceipt recalled = producer.send(message("recalled").setDeliveryTimestamp(due).build());
             say("kept", kept.getMessageId());

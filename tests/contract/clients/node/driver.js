@@ -92,8 +92,8 @@ const scenarios = {
     say('seen', (await listen(Number(count), message => [`${message.messageGroup}:${text(message)}`, ConsumeResult.SUCCESS])).join(','));
   },
   async delay() {
-    const due = Date.now() + 2000;
     const producer = await started();
+    const due = Date.now() + 3000;
     const deliveryTimestamp = new Date(due);
     say('kept', (await producer.send({ topic, body: Buffer.from('kept'), deliveryTimestamp })).messageId);
     const recalled = await producer.send({ topic, body: Buffer.from('recalled'), deliveryTimestamp });

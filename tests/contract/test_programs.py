@@ -1,0 +1,79 @@
+"""The seven program outlines of the contract for the official Python client, exactly as they stand there, against three real nodes.
+
+Once on a calm cluster, and all at once while the leader is killed every five seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from tests import cluster as real
+from tests.contract.killing import killed_leaders
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PROGRAMS = Path(__file__).parent / "programs"
+TOPICS = {"T": "normal", "F": "fifo", "D": "delay", "X": "transaction", "P": "priority", "L": "lite"}
+CALM = {
+    "producer": "failed to fetch topic:no_such_topic route.",
+    "simple_consumer": "tagA",
+    "fifo": "in order",
+    "delay": "IllegalArgumentException",
+    "transactions": "check",
+    "priority_lite": "lite simple room42",
+}
+"""What each must have printed at least; that it ends with status 0 is what it asserts itself."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    periods = {"min_invisible_ms": 100, "transaction_check_ms": 1000, "transaction_interval_ms": 500}
+    with real.running(tmp_path_factory.mktemp("programs"), log_file_bytes=16 << 20, extra={"delivery": periods}) as found:
+        for name, kind in TOPICS.items():
+            real.create_topic(found, name, kind)
+        real.create_group(found, "g_fifo", fifo=True)
+        for name in ("g_lite", "g_lite2"):
+            real.create_group(found, name, lite_topic="L")
+        yield found
+
+
+def start(cluster: LocalCluster, name: str, home: Path) -> subprocess.Popen[str]:
+    home.mkdir()
+    endpoints = ";".join(real.target(cluster, node) for node in cluster.nodes)
+    environment = {**os.environ, "HOME": str(home), "EP": endpoints, "PYTHONWARNINGS": "ignore", "SECONDS_": "8"}
+    command = [sys.executable, PROGRAMS / f"{name}.py"]
+    return subprocess.Popen(command, env=environment, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_all(cluster: LocalCluster, home: Path) -> dict[str, str]:
+    """What each printed. The producer comes first: another one wants to find its messages, and none beside them. The others run at once."""
+    home.mkdir()
+    printed: dict[str, str] = {}
+    others = [path.stem for path in sorted(PROGRAMS.glob("*.py")) if path.stem != "producer"]
+    for names in (["producer"], others):
+        running = {name: start(cluster, name, home / name) for name in names}
+        for name, process in running.items():
+            printed[name], _ = process.communicate(timeout=120)
+            assert process.returncode == 0, f"{name}:\n{printed[name]}"
+    return printed
+
+
+def test_the_programs_run_unmodified(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Each ends with status 0 and has printed what it is about."""
+    printed = run_all(cluster, tmp_path / "calm")
+    for name, wanted in CALM.items():
+        assert wanted in printed[name], f"{name}:\n{printed[name]}"
+
+
+def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Twice in a row, with a new leader every five seconds: all of them end with status 0."""
+    with killed_leaders(cluster) as killed:
+        for turn in range(2):
+            run_all(cluster, tmp_path / f"killed-{turn}")
+    assert len(killed) >= 2
