@@ -145,18 +145,20 @@ class Wheel:
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         """When `look` has something to do next; what waits for an entry to be applied needs no time of its own."""
-        window = self._window
+        window, arrived = self._window, self._timers.lowest_arrival
         if now_ns < self._held_until_ns:
             return self._held_until_ns
+        if arrived <= epoch_of(self._now_ms):
+            return now_ns
         if self._sleep_until_ms:
-            at_ms = self._sleep_until_ms
+            at_ms = min(self._sleep_until_ms, arrived * SLOT_MS)
         elif window is None or not window.current or not len(window):
             return now_ns
         else:
             at_ms = window.fire_ms(window.at)
             if at_ms <= self._now_ms:
                 return now_ns if self._may_fire() else None
-        return None if at_ms == NEVER // SLOT_MS * SLOT_MS else now_ns + min(max(0, at_ms - self._now_ms) * 1_000_000, _LOOK_AGAIN_NS)
+        return None if at_ms >= NEVER // SLOT_MS * SLOT_MS else now_ns + min(max(0, at_ms - self._now_ms) * 1_000_000, _LOOK_AGAIN_NS)
 
     # Storing
 

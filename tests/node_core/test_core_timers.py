@@ -312,3 +312,39 @@ def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
         pass_ms(b, 1)
     assert bodies(b) == ["y", "y", "y", "x", "y"]
     assert b.machine.timers.counts["rolled"] >= 3 and b.machine.timers.pending == 0
+
+
+def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
+    """It was in the log and not committed while the leader went on to the next minute; in the turn that commits it nothing overtakes it."""
+    b = bench()
+    base = (b.now_ms // SLOT_MS + 1) * SLOT_MS - b.now_ms
+    delay(b, "next minute", base + 10)
+    b.replicator.commit_at_once = False
+    b.turn(Produce(next(b.tokens), [delayed("this minute", b.now_ms + base - 10)]))
+    for step in (base - 20, 20, 20):
+        b.pass_time(step * MS)
+        settle(b)
+    assert bodies(b) == []
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert bodies(b) in ([], ["this minute"])
+    settle(b)
+    assert bodies(b) == ["this minute", "next minute"]
+
+
+def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message beyond the reach is sent while others are late: the watermark rises to the first of these and no further."""
+    monkeypatch.setattr(wheel, "BATCH", 1)
+    b = bench()
+    ten_hours = 10 * 3_600_000
+    for body in ("a", "b", "c"):
+        delay(b, body, ten_hours)
+    b.turn(at_ns=b.now_ns + 20 * HOUR)
+    delay(b, "far", 90 * 3_600_000)
+    settle(b)
+    assert bodies(b) == ["a", "b", "c"]
+    b.turn(at_ns=b.now_ns + 90 * HOUR)
+    settle(b)
+    b.turn(at_ns=b.now_ns + HOUR)
+    settle(b)
+    assert bodies(b) == ["a", "b", "c", "far"]
