@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, cast
 
@@ -19,10 +19,11 @@ from ledgermq.client.admin import PAGE, Admin, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused
-from ledgermq.client.moments import time_range_ms
+from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
 from ledgermq.client.sending import Outgoing, Sender
 from ledgermq.proto import admin_pb2
+from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
@@ -49,6 +50,21 @@ def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
+def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> Callable[[], int | None]:
+    """When a message sent now is to become visible. Raises BadArgument."""
+    if sum(given is not None for given in (delay_s, level, at)) > 1:
+        raise BadArgument("a message has one delivery time", "give one of --delay, --delay-level and --deliver-at")
+    if at is not None:
+        at_ms = moment_ms(at, time.time_ns() // 1_000_000)
+        return lambda: at_ms
+    if level is not None:
+        delay_s = level_ms(level) / 1000
+    if delay_s is None:
+        return lambda: None
+    delay_ms = round(delay_s * 1000)
+    return lambda: time.time_ns() // 1_000_000 + delay_ms
+
+
 @click.command()
 @click.option("--topic", "topic_name", required=True)
 @click.option("--body", help="One message with this text.")
@@ -57,6 +73,10 @@ def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--key", "keys", multiple=True, help="May be repeated.")
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="May be repeated.")
 @click.option("--message-group", help="For fifo topics: messages of one group keep their order.")
+@click.option("--priority", type=click.IntRange(0), help="For priority topics: higher ones are delivered earlier.")
+@click.option("--delay", "delay_s", type=DURATION, help="For delay topics: visible this long after it was sent.")
+@click.option("--delay-level", type=click.IntRange(1, len(DELAY_LEVELS_MS)), help="1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
+@click.option("--deliver-at", metavar="TIME", help="Visible at this time: ISO 8601, or milliseconds since 1970.")
 @namespace_option
 @cluster_command
 @json_option
@@ -69,6 +89,10 @@ def send(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     message_group: str | None,
+    priority: int | None,
+    delay_s: float | None,
+    delay_level: int | None,
+    deliver_at: str | None,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -79,17 +103,20 @@ def send(
       ledgermq send --topic orders --body hello --tag new --key o-1
       ledgermq send --topic orders --file lines.txt
       seq 1000 | ledgermq send --topic orders --file - --json
+      ledgermq send --topic reminders --body 'call back' --delay 10m
 
     Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all.
     """
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
     common = {"tag": tag, "keys": keys, "properties": parse_properties(properties), "message_group": message_group, "namespace": namespace}
+    deliver_ms = delivery_times(delay_s, delay_level, deliver_at)
     bodies = iter([body.encode()]) if path is None else lines_of(opened(path, "rb"))  # type: ignore[union-attr]
     with Meter("acknowledged", None) as meter:
         # Several sends in flight may overtake each other when one is repeated; a message group must not.
         sender = Sender(connection, window=1) if message_group else Sender(connection)
-        summary = sender.send_all((Outgoing(topic_name, b, **common) for b in bodies), meter.show)  # type: ignore[arg-type]
+        outgoing = (Outgoing(topic_name, b, **common, deliver_ms=deliver_ms(), priority=priority) for b in bodies)  # type: ignore[arg-type]
+        summary = sender.send_all(outgoing, meter.show)
     fields = {name: getattr(summary, name) for name in ("sent", "acknowledged", "failed", "duration_ms", "durability")}
     if as_json:
         render.print_json(**fields)

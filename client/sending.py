@@ -47,9 +47,16 @@ class Outgoing:
     properties: Mapping[str, str] = field(default_factory=dict)
     message_group: str | None = None
     namespace: str = ""
+    deliver_ms: int | None = None
+    """When it is to become visible, in milliseconds since 1970; None: at once."""
+    priority: int | None = None
 
     def to_proto(self, message_id: str) -> pb.Message:
         kind = pb.MessageType.FIFO if self.message_group else pb.MessageType.NORMAL
+        if self.priority is not None:
+            kind = pb.MessageType.PRIORITY
+        if self.deliver_ms is not None:
+            kind = pb.MessageType.DELAY
         topic = pb.Resource(resource_namespace=self.namespace, name=self.topic)
         message = pb.Message(topic=topic, user_properties=self.properties, body=self.body)
         system = message.system_properties
@@ -61,6 +68,10 @@ class Outgoing:
             system.tag = self.tag
         if self.message_group is not None:
             system.message_group = self.message_group
+        if self.deliver_ms is not None:
+            system.delivery_timestamp.FromMilliseconds(self.deliver_ms)
+        if self.priority is not None:
+            system.priority = self.priority
         return message
 
 

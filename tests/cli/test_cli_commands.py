@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,30 @@ def test_send_summary(node: FakeNode, run: Run) -> None:
     node.trailing = (("x-ledgermq-durability", "durable"),)
     assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "durable"
     assert run("send", "--topic", "t", "--body", "b")[1].startswith("sent 1, acknowledged 1, failed 0 in ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "delay_ms"), [(("--delay", "10m"), 600_000), (("--delay-level", "3"), 10_000), (("--delay-level", "18"), 7_200_000)]
+)
+def test_send_delayed(node: FakeNode, run: Run, arguments: tuple[str, ...], delay_ms: int) -> None:
+    """A delay counts from when the message is sent; levels are those of RocketMQ 4."""
+    node.answers("SendMessage", sent)
+    before = time.time_ns() // 1_000_000
+    assert run("send", "--topic", "t", "--body", "b", *arguments)[0] == 0
+    system = node.requests["SendMessage"][0].messages[0].system_properties
+    assert system.message_type == messaging_pb2.DELAY
+    assert before + delay_ms <= system.delivery_timestamp.ToMilliseconds() <= time.time_ns() // 1_000_000 + delay_ms
+
+
+def test_send_at_a_time_or_with_a_priority(node: FakeNode, run: Run) -> None:
+    """A point in time as everywhere else; two times at once are refused."""
+    node.answers("SendMessage", sent)
+    assert run("send", "--topic", "t", "--body", "b", "--deliver-at", "2036-11-21T10:00:00Z")[0] == 0
+    assert node.requests["SendMessage"][0].messages[0].system_properties.delivery_timestamp.ToJsonString() == "2036-11-21T10:00:00Z"
+    assert run("send", "--topic", "t", "--body", "b", "--priority", "0")[0] == 0
+    system = node.requests["SendMessage"][1].messages[0].system_properties
+    assert (system.message_type, system.HasField("priority"), system.priority) == (messaging_pb2.PRIORITY, True, 0)
+    assert run("send", "--topic", "t", "--body", "b", "--delay", "1s", "--delay-level", "1")[0] == 64
 
 
 @pytest.mark.parametrize(
