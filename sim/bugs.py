@@ -21,6 +21,7 @@ from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
+from ledgermq.node.core.resolver import Resolver
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
 from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
 from ledgermq.raft.config import Members
@@ -61,6 +62,7 @@ class Bug(str, Enum):
     TWO_CHANGES_AT_ONCE = "two-changes-at-once"
     PROVISIONAL_COUNTED = "provisional-counted"
     VOTE_LOST_BY_INSTALL = "vote-lost-by-install"
+    COMMIT_TWICE = "commit-twice"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -242,6 +244,19 @@ class AnswersAtOnce(Leader):
         return done
 
 
+class ForgetsDecisions(Resolver):
+    """Decides about transactions by what is applied, without what it has appended since."""
+
+    def _pending(self, offset: int) -> tuple[int, str] | None:
+        return None
+
+
+class CommitsTwice(Leader):
+    """Has it."""
+
+    resolver_type = ForgetsDecisions
+
+
 class TrustsPayloads(RaftReplica):
     """Appends what was pushed without recomputing a checksum or comparing chains."""
 
@@ -327,4 +342,5 @@ def install_type(bug: Bug) -> type[Install]:
 
 def group_type(bug: Bug) -> type[Group]:
     """Group with the bug in it."""
-    return type("BrokenGroup", (Group,), {"leader_type": AnswersAtOnce}) if bug is Bug.ANSWER_BEFORE_COMMIT else Group
+    leader = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice}.get(bug)
+    return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.flush import FlushPolicy, LazySync
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.raft.config import Timing
@@ -91,7 +92,8 @@ def _settings_object(settings: Settings) -> dict[str, Any]:
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
     told = {**fields(settings), "names": list(settings.names), "policy": settings.policy.value}
-    return {**told, "timing": fields(settings.timing), "lazy": fields(settings.lazy), "times": fields(settings.times)}
+    parts = ("timing", "lazy", "times", "transactions")
+    return {**told, **{name: fields(getattr(settings, name)) for name in parts}}
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -102,5 +104,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         "timing": Timing(**given["timing"]),
         "lazy": LazySync(**given["lazy"]),
         "times": LeaseTimes(**given["times"]),
+        "transactions": TransactionRules(**given["transactions"]),
     }
     return Settings(**values)

@@ -225,7 +225,13 @@ class Medium:
             members=_known_members(machine),
         )
         largest = settings.file_bytes - 8
-        leads = LeaderSettings(times=settings.times, entry_bytes_max=largest, policy=settings.policy, preferred=settings.preferred)
+        leads = LeaderSettings(
+            times=settings.times,
+            entry_bytes_max=largest,
+            policy=settings.policy,
+            preferred=settings.preferred,
+            transactions=settings.transactions,
+        )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
         return Life(store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto import units
@@ -26,6 +27,7 @@ APPEND_MODES = ("pwrite", "map", "pool")
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=PAGE_BYTES, thorough_ns=600 * MS)
 """Long enough for crashes in between, short enough for a run to see their end."""
 TIMES = LeaseTimes(liveness_ns=3_000 * MS)
+TRANSACTIONS = TransactionRules(check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS)
 
 
 class SettingsError(ValueError):
@@ -46,6 +48,7 @@ class Settings:
     policy: FlushPolicy = FlushPolicy.DURABLE
     lazy: LazySync = LAZY
     times: LeaseTimes = TIMES
+    transactions: TransactionRules = TRANSACTIONS
     file_bytes: int = FILE_BYTES
     append: str | None = None
     """How every node writes its log; None: each node in another way."""
@@ -91,6 +94,7 @@ def read(text: str, group: str | None = None) -> Settings:
             flush.duration_ns("thorough_ms", 10_000 * MS),
         ),
         replace(TIMES, liveness_ns=keys.section("delivery").duration_ns("liveness_ms", 65_000 * MS)),
+        TRANSACTIONS,
         min(FILE_BYTES_MAX, max(FILE_BYTES, chosen.size("data_file_bytes", 1 << 30))),
         append,
         preferred or None,

@@ -21,7 +21,7 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.layout_columns import BODY_AT
-from ledgermq.proto.names import CONTROL_TOPICS
+from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import ForgetfulDisk
@@ -136,12 +136,12 @@ class Truth:
         self._queues.setdefault((topic, queue), []).append(values)
 
     def queues(self) -> dict[QueueKey, I64]:
-        """Every queue's values by offset, of everything committed so far."""
+        """Every queue's values by offset, of everything committed so far that anybody can read."""
         self._sort_columns()
         for key, parts in self._queues.items():
             if len(parts) > 1:
                 self._queues[key] = [np.concatenate(parts)]
-        return {key: parts[0] for key, parts in self._queues.items()}
+        return {key: parts[0] for key, parts in self._queues.items() if key[0] not in WAITING_TOPICS}
 
     # Derived state
 

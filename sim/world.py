@@ -46,12 +46,14 @@ from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
 from ledgermq.sim.clock import Clock
 from ledgermq.sim.controller import Controller
+from ledgermq.sim.decisions import Decisions
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.histories import Histories
 from ledgermq.sim.keeping import Duty
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.settings import FILE_BYTES, Settings
+from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogDamaged, LogFenced, NoSpace, StorageError
@@ -70,6 +72,7 @@ PASS_NS = MS
 DUTY_NS = (MS, 20 * MS)
 DRAINED_SHARE = 0.25
 """Of the runs in which clients receive, at the end, until nothing is left."""
+TRANSACTORS = 2
 EVENTS_KEPT = 4096
 
 
@@ -188,6 +191,9 @@ class World:
         """Calls of clients by token, and the life that took them."""
         self._touched: list[str] = []
         habits = habits or Habits()
+        self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
+        producers = [random.Random(f"transactor {seed} {k}") for k in range(TRANSACTORS)]
+        self.transactors = [Transactor(self, self.decisions, clients + k, chance, Manners()) for k, chance in enumerate(producers)]
         self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
 
     # -- time -----------------------------------------------------------------------------------------------------------------------
@@ -212,6 +218,8 @@ class World:
                 self.start(name)
             for client in self.clients:
                 client.start()
+            for transactor in self.transactors:
+                transactor.start()
             self.after(RECONCILE_NS // 4, self._reconcile)
             self.after(SETTLE_NS, self._settle)
             schedule(self)
@@ -269,6 +277,7 @@ class World:
     def _settle(self) -> None:
         """Now and then: what clients saw and what replicas derived, against the log."""
         self.histories.settle()
+        self.decisions.settle()
         self._compare_states()
         self.after(SETTLE_NS, self._settle)
 
@@ -844,6 +853,8 @@ class World:
         self.note("clients send no more" + (", and take what is left" if drains else ""))
         for client in self.clients:
             client.wind_down(receives=drains)
+        for transactor in self.transactors:
+            transactor.wind_down()
         ends: set[tuple[int, int]] = set()
         while self._heap and self.now < deadline:
             self._one_event()
@@ -896,6 +907,7 @@ class World:
             self.truth.state(name, index, life.machine.export(self.stations[name].medium.identity.log_id))
             self.truth.compare_queues(name, life.machine, life.store.queues)
         self.histories.finish()
+        self.decisions.finish()
 
     def _in_force(self) -> list[Life | None]:
         """The lives of the members, None for one that does not run; nobody without a leader."""
@@ -910,6 +922,8 @@ class World:
         of["elections"] = self.checkers.elections
         of["redeliveries"] = sum(group.again for group in self.histories.groups.values())
         of["reads"] = self.histories.reads
+        of["transactions-committed"], of["transactions-rolled-back"] = self.decisions.confirmed
+        of["transaction-checks"] = sum(decision.checks for decision in self.decisions.halves.values())
         of["acknowledged-messages"] = sum(len(done) for group in self.histories.groups.values() for done in group.done.values())
         of["files-trimmed"] += sum(life.keeper.trimming.files_removed for _, life in self._lives())
         result.coverage = dict(sorted(of.items()))

@@ -74,6 +74,8 @@ class LeaderSettings:
 class Leader:
     """Decisions of one broker group's leader. Idle (and empty) on a follower."""
 
+    resolver_type: type[Resolver] = Resolver
+
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
         """The term this node leads, None on a follower."""
@@ -88,7 +90,7 @@ class Leader:
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
         self.wheel = Wheel(machine, self._overlay)
-        resolver = Resolver(machine, self.checks, self._overlay, room, settings.transactions)
+        resolver = self.resolver_type(machine, self.checks, self._overlay, room, settings.transactions)
         burials = Burials(machine, self._overlay, room, settings.max_attempts)
         patience, most = settings.times.liveness_ns, settings.receive_bytes_max
         self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)

@@ -56,6 +56,7 @@ FOUND: dict[Bug, Found] = {
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
     Bug.TWO_CHANGES_AT_ONCE: Found(21, ("membership", "join", "slow-disks", "membership")),
+    Bug.COMMIT_TWICE: Found(1),
     Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
 }
 BUGS = list(FOUND)

@@ -12,7 +12,7 @@ from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
-STEPS = 2000
+STEPS = 2300
 SEEDS = 12
 MEMBERS = ("membership", "join", "wipe-and-return")
 

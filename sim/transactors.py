@@ -1,0 +1,190 @@
+"""Simulated producers of transactions: they send half messages, decide about them, and are asked about those that nobody decided about.
+
+Here lives what such a producer does, and what it believes. It stands for two of the real world at once, the producer and whoever is asked
+in its place, so it contradicts itself: the same decision is repeated while nobody knows what became of the first one, and the opposite
+comes from elsewhere. Committed messages go to a queue like any other's; what was told of a decision is held against the log by
+`decisions.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ledgermq.node.core.calls import (
+    Call,
+    ChecksCounted,
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Produced,
+    Refused,
+    Resolve,
+    Resolved,
+)
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft
+from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.decisions import Decision, Decisions
+from ledgermq.sim.network import MS
+
+OPEN_MAX = 24
+"""Transactions that one of them leaves undecided before it sends more."""
+CHECKS_A_ROUND = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How busy a producer of transactions is, and how it decides."""
+
+    round_ns: tuple[int, int] = (300 * MS, 700 * MS)
+    halves_a_send: tuple[int, int] = (1, 4)
+    commits: float = 0.6
+    rolls_back: float = 0.2
+    """The rest is left to the checks."""
+    repeats: float = 0.25
+    """Share of the decisions that are put to two nodes at once."""
+    contradicts: float = 0.15
+
+
+class Transactor:
+    """One producer of transactions."""
+
+    def __init__(self, cluster: Cluster, decisions: Decisions, number: int, chance: random.Random, manners: Manners) -> None:
+        self._cluster = cluster
+        self._decisions = decisions
+        self._number = number
+        self._chance = chance
+        self._manners = manners
+        self._node = cluster.names[number % len(cluster.names)]
+        self._next_value = number * VALUES_A_PRODUCER
+        self._open: dict[int, Decision] = {}
+        """Half offset → what is not decided for sure, as far as this producer knows."""
+        self._asked: dict[int, int] = {}
+        """Calls without an answer: token → since when."""
+        self._on = True
+
+    def start(self) -> None:
+        """Begin; the first round comes within a period."""
+        self._cluster.after(self._chance.randrange(self._manners.round_ns[1]), self._round)
+
+    def wind_down(self) -> None:
+        """No more half messages, and no more decisions."""
+        self._on = False
+
+    def _round(self) -> None:
+        cluster, chance, manners = self._cluster, self._chance, self._manners
+        for token, since in list(self._asked.items()):
+            if cluster.now - since > CLIENT_TIMEOUT_NS:
+                cluster.give_up(token)
+                del self._asked[token]
+                self._elsewhere(None)
+        if self._on:
+            if len(self._open) < OPEN_MAX:
+                self._send()
+            for offset, decision in list(self._open.items()):
+                fate = chance.random()
+                if fate < manners.commits:
+                    self._decide(offset, decision, commit=True)
+                elif fate < manners.commits + manners.rolls_back:
+                    self._decide(offset, decision, commit=False)
+            self._check()
+        cluster.after(chance.randrange(*manners.round_ns), self._round)
+
+    def _ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> None:
+        def came(outcome: Answer) -> None:
+            self._asked.pop(token, None)
+            answered(outcome)
+
+        token = self._cluster.ask(node, make, came)
+        self._asked[token] = self._cluster.now
+
+    def _elsewhere(self, outcome: Answer) -> None:
+        hint = outcome.leader if isinstance(outcome, Refused) else None
+        names = self._cluster.names
+        self._node = hint or names[(names.index(self._node) + 1) % len(names)]
+
+    # Half messages
+
+    def _send(self) -> None:
+        chance = self._chance
+        queue, count = chance.randrange(QUEUES[NORMAL]), chance.randrange(*self._manners.halves_a_send)
+        values = range(self._next_value, self._next_value + count)
+        self._next_value += count
+        made = [self._decisions.begun(self._number, (NORMAL, queue), value) for value in values]
+        drafts = [_draft(queue, value, self._cluster.now) for value in values]
+        recoveries = [chance.choice((None, 100, 900)) for _ in values]
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Produced):
+                self._open.update(zip(outcome.queue_offsets, made, strict=True))
+            else:
+                self._elsewhere(outcome)
+
+        self._ask(self._node, lambda token: Prepare(token, drafts, recoveries), answered)
+
+    # Decisions
+
+    def _decide(self, offset: int, decision: Decision, *, commit: bool) -> None:
+        chance, manners, names = self._chance, self._manners, self._cluster.names
+        self._resolve(self._node, offset, decision, commit)
+        if chance.random() < manners.repeats:
+            self._resolve(self._node, offset, decision, commit)
+        if chance.random() < manners.contradicts:
+            self._resolve(names[chance.randrange(len(names))], offset, decision, not commit)
+
+    def _resolve(self, node: str, offset: int, decision: Decision, commit: bool) -> None:
+        self._decisions.asked(decision, commit, self._cluster.now)
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Resolved):
+                if outcome.ok:
+                    self._decisions.told(decision, commit, self._cluster.now)
+                    self._open.pop(offset, None)
+                elif node == self._node:
+                    # It ended otherwise, or this is no leader any more: who knows; the checks bring it up again.
+                    self._open.pop(offset, None)
+            else:
+                self._elsewhere(outcome)
+
+        def make(token: int) -> Call:
+            return Resolve(token, offset, NORMAL, message_id(decision.value), commit)
+
+        self._ask(node, make, answered)
+
+    # Checks
+
+    def _check(self) -> None:
+        """As the leader's node does: who is due, counted, asked about; the answer is a decision like any other, or none."""
+        node = self._node
+
+        def due(outcome: Answer) -> None:
+            if isinstance(outcome, OverdueHalves):
+                offsets = [offset for offset, _ in outcome.halves]
+                if offsets:
+                    self._ask(node, lambda token: CountChecks(token, offsets), counted)
+            else:
+                self._elsewhere(outcome)
+
+        def counted(outcome: Answer) -> None:
+            if not isinstance(outcome, ChecksCounted):
+                return
+            for half in outcome.halves:
+                decision = self._decisions.checked(half)
+                fate = self._chance.random()
+                if self._on and fate < 0.6:
+                    self._resolve(self._node, half.offset, decision, fate < 0.4)
+
+        self._ask(node, lambda token: Overdue(token, CHECKS_A_ROUND), due)
+
+
+def message_id(value: int) -> str:
+    """Of the half message with this value."""
+    return f"{value:034X}"
+
+
+def _draft(queue: int, value: int, now: int) -> Draft:
+    properties = encode(Fields(message_id=message_id(value), transaction=True))
+    return Draft(NORMAL, queue, value.to_bytes(8, "big"), properties, now // MS)

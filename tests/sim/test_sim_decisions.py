@@ -1,0 +1,86 @@
+"""What producers of transactions were told, held against the log: each law is shown to catch what breaks it, on histories made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from ledgermq.node.core.calls import UndecidedHalf
+from ledgermq.proto.types import I64
+from ledgermq.sim.cases import Case
+from ledgermq.sim.checkers import Violation
+from ledgermq.sim.decisions import Decisions
+from ledgermq.sim.histories import Histories, QueueKey
+from ledgermq.sim.node import RECORD_BODY_AT
+from ledgermq.sim.settings import Settings
+
+KEY: QueueKey = ("t", 0)
+
+
+class Log:
+    """A log of one queue that can be read."""
+
+    def __init__(self, *values: int) -> None:
+        self._values: I64 = np.array(values, np.int64)
+
+    def queues(self) -> Mapping[QueueKey, I64]:
+        return {KEY: self._values}
+
+
+def decided(commit: bool, *visible: int) -> Decisions:
+    """Message 7 ended so, as its producer was told."""
+    found = Decisions(Histories(Log(*visible)), 2)
+    one = found.begun(1, KEY, 7)
+    found.asked(one, commit, 5)
+    found.told(one, commit, 9)
+    return found
+
+
+def test_true_decisions_are_accepted() -> None:
+    """A commit that is visible once, a rollback that is not, and what nobody was told either way."""
+    for found in (decided(True, 7), decided(False)):
+        open_ = found.begun(1, KEY, 8)
+        found.asked(open_, True, 6)
+        found.settle()
+        found.finish()
+        found.histories.finish()
+    assert decided(True, 7).confirmed == (1, 0) and decided(False).confirmed == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("commit", "visible", "said"),
+    [(True, (), "is not in"), (False, (7,), "rolled back and stands in"), (True, (7, 7), "stands twice"), (True, (7, 9), "nobody sent")],
+)
+def test_what_the_log_contradicts_is_a_violation(commit: bool, visible: tuple[int, ...], said: str) -> None:
+    """A commit that is lost, a rollback that is visible, two copies, and a copy that nobody asked for."""
+    found = decided(commit, *visible)
+    found.begun(2, KEY, 9)
+    with pytest.raises(Violation, match=said):
+        found.settle()
+        found.histories.finish()
+
+
+def test_two_answers_that_contradict_each_other_are_a_violation() -> None:
+    """A transaction ends once."""
+    found = decided(True, 7)
+    with pytest.raises(Violation, match="rolled back"):
+        found.told(found.halves[7], False, 12)
+
+
+def test_more_checks_than_there_may_be_are_a_violation() -> None:
+    """Counted by whoever is asked, against the number that the leader names and the most there may be."""
+    found = decided(False)
+    record = bytes(RECORD_BODY_AT) + (7).to_bytes(8, "big")
+    for number in (1, 2):
+        found.checked(UndecidedHalf(0, "t", number, record))
+    with pytest.raises(Violation, match="for the 3th time"):
+        found.checked(UndecidedHalf(0, "t", 3, record))
+
+
+def test_a_run_decides_transactions_both_ways() -> None:
+    """The workload of every run has commits, rollbacks and checks."""
+    outcome = Case.drawn(1, 4000, Settings(), ("kill-leader", "isolate")).run().result
+    assert outcome.passed, outcome.violation
+    assert min(outcome.coverage[name] for name in ("transactions-committed", "transactions-rolled-back", "transaction-checks")) > 3
