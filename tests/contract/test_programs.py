@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.report import as_text
 from ledgermq.node.local import LocalCluster
 from tests import cluster as real
 from tests.contract.killing import killed_leaders
+from tests.faults.faulty import audited
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -77,3 +79,10 @@ def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_pa
         for turn in range(2):
             run_all(cluster, tmp_path / f"killed-{turn}")
     assert len(killed) >= 2
+    # Messages of every kind are in these logs, and copies made from others; the files must still prove themselves.
+    cluster.wait_ready()
+    assert set(cluster.stop().values()) == {0}
+    outcome = audited(cluster)
+    cluster.start_all()
+    cluster.wait_ready()
+    assert outcome.verdict == "PASS", as_text(outcome)
