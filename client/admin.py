@@ -141,6 +141,9 @@ class Admin:
     def list_members(self) -> pb.ListMembersResponse:
         return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
 
+    def list_clients(self) -> pb.ListClientsResponse:
+        return self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)
+
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ledgermq.node.client_list import METHOD as CLIENTS_METHOD
+from ledgermq.node.client_list import ClientList
 from ledgermq.node.core.pins import TooManyPins
 from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
@@ -52,6 +54,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         leadership: Leadership,
         members: Members,
         users: UserAdmin,
+        clients: ClientList,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -62,6 +65,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._leadership = leadership
         self._members = members
         self._users = users
+        self._clients = clients
 
     # -- status
 
@@ -300,6 +304,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.ListMembersResponse, answer)
 
+    async def ListClients(self, request: Any, context: Any) -> admin_pb2.ListClientsResponse:
+        return await _answered(admin_pb2.ListClientsResponse, self._clients.everywhere)
+
     # -- users
 
     async def CreateUser(self, request: Any, context: Any) -> admin_pb2.CreateUserResponse:
@@ -325,6 +332,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
         """A call of this service that was forwarded here."""
+        if method == CLIENTS_METHOD:
+            return [self._clients.here().SerializeToString()]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:

@@ -31,6 +31,7 @@ from ledgermq import __version__
 from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort
+from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
@@ -291,9 +292,6 @@ class Node:
         members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
         sealer = Sealer((secret, *config.former_secrets()), config.cluster_id)
         users = UserAdmin(self.controller, sealer)
-        self.admin = AdminService(
-            self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members, users
-        )
         self.authority = Authority(
             lambda: self.controller.state.users,
             self._catch_up,
@@ -307,6 +305,10 @@ class Node:
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
         gate = Gate(self.authority, Quotas(config.quotas))
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
+        clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
+        self.admin = AdminService(
+            self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members, users, clients
+        )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families))
         self.grpc: grpc.aio.Server | None = None

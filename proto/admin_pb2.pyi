@@ -1003,3 +1003,41 @@ class ListUsersResponse(_message.Message):
     status: Status
     users: _containers.RepeatedCompositeFieldContainer[UserInfo]
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., users: _Optional[_Iterable[_Union[UserInfo, _Mapping]]] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListClientsResponse(_message.Message):
+    __slots__ = ("status", "clients", "unreachable")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    clients: _containers.RepeatedCompositeFieldContainer[ClientInfo]
+    unreachable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ..., unreachable: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ClientInfo(_message.Message):
+    __slots__ = ("client_id", "node", "connected", "type", "group", "topics", "language", "version", "hostname", "silent_ms")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    SILENT_MS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    node: str
+    connected: bool
+    type: str
+    group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    language: str
+    version: str
+    hostname: str
+    silent_ms: int
+    def __init__(self, client_id: _Optional[str] = ..., node: _Optional[str] = ..., connected: _Optional[bool] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., hostname: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...

@@ -154,6 +154,11 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
                 _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListClients',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListClientsResponse.FromString,
+                _registered_method=True)
         self.CreateUser = channel.unary_unary(
                 '/ledgermq.v1.Admin/CreateUser',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateUserRequest.SerializeToString,
@@ -323,6 +328,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListClients(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateUser(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -469,6 +480,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListMembers,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListClientsResponse.SerializeToString,
             ),
             'CreateUser': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateUser,
@@ -1139,6 +1155,33 @@ class Admin:
             '/ledgermq.v1.Admin/ListMembers',
             ledgermq_dot_proto_dot_admin__pb2.ListMembersRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ListMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListClients',
+            ledgermq_dot_proto_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListClientsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,7 @@ The registry is local and forgets: nothing depends on it but what a client asked
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ledgermq.node.core.calls import session_of
@@ -85,6 +85,12 @@ class Clients:
         """An open Telemetry stream is a sign of life of a client that has not said goodbye."""
         if client_id in self._clients:
             self.heard(client_id)
+
+    def known(self) -> Iterator[tuple[str, pb.Settings | None, float]]:
+        """(client id, last Settings, how many seconds it has been silent) of every client heard lately."""
+        now = self._now()
+        for client_id, client in sorted(self._clients.items()):
+            yield client_id, client.settings, now - client.seen
 
     def _forget_silent(self) -> None:
         """Looked at when a client comes, at most once in a while: their number stays that of the clients of the last minutes."""

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
+    "client": ("ledgermq.client.client_commands:client", "Show the producers and consumers that use the cluster."),
     "user": ("ledgermq.client.user_commands:user", "Create, list, describe and delete users, and what they may do."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
     "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),

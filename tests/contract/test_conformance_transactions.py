@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.client_list import ClientList
 from ledgermq.node.config import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, Raw, contract, message
@@ -261,6 +262,28 @@ async def test_commands_reach_a_client_at_any_node(server: Backend) -> None:
     assert (await near.read()).notify_unsubscribe_lite_command.lite_topic == "room"
     server.links["n2"].up = False
     assert [await commander.to_client(name, command) for name in ("near", "far")] == [True, False]
+
+
+@contract()
+async def test_clients_of_all_nodes_are_listed(server: Backend) -> None:
+    """Each with the node it is connected to, and what it said; without a stream it is known, and not connected."""
+    await listens(server.raw, "T", "F", metadata=(("x-mq-client-id", "near"),))
+    await say(server.raw2.telemetry((("x-mq-client-id", "far"),)), consumer())
+    await server.raw2.unary("SendMessage", pb.SendMessageRequest(messages=[message()]), metadata=(("x-mq-client-id", "far"),))
+    server.forwarder2.start(lambda *_: answered())
+    server.forwarder2.stop()
+    lists = [
+        ClientList(name, service, server.forwarder, ["n2", "n3"]) for name, service in (("n1", server.service), ("n2", server.service2))
+    ]
+
+    async def answered() -> list[bytes]:
+        return [lists[1].here().SerializeToString()]
+
+    found = await lists[0].everywhere()
+    near, far = found.clients
+    assert (near.client_id, near.node, near.connected, near.type, list(near.topics)) == ("near", "n1", True, "producer", ["T", "F"])
+    assert (far.client_id, far.node, far.connected, far.type, far.group) == ("far", "n2", True, "push-consumer", "G")
+    assert near.version == "5.1.2" and list(found.unreachable) == ["n3"]
 
 
 OLDER = pb.AckMessageResponse(status=pb.Status(code=pb.CLIENT_ID_REQUIRED, message="what a node says that does not know the method"))

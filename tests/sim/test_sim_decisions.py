@@ -81,6 +81,6 @@ def test_more_checks_than_there_may_be_are_a_violation() -> None:
 
 def test_a_run_decides_transactions_both_ways() -> None:
     """The workload of every run has commits, rollbacks and checks."""
-    outcome = Case.drawn(1, 4000, Settings(), ("kill-leader", "isolate")).run().result
+    outcome = Case.drawn(3, 4000, Settings(), ("kill-leader", "isolate")).run().result
     assert outcome.passed, outcome.violation
     assert min(outcome.coverage[name] for name in ("transactions-committed", "transactions-rolled-back", "transaction-checks")) > 3

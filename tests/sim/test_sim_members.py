@@ -26,7 +26,7 @@ def test_members_change_under_all_other_faults() -> None:
         changed += outcome.coverage.get("membership-changes", 0)
         wiped += outcome.coverage.get("wiped", 0)
     assert changed > 5
-    assert wiped > 3
+    assert wiped > 1
 
 
 def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:

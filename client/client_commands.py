@@ -1,0 +1,79 @@
+"""`ledgermq client`: which programs use the cluster, and where they are connected.
+
+Only argument parsing and exit statuses live here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin import Admin
+from ledgermq.client.commands import cluster_command, json_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import Incomplete
+from ledgermq.proto import admin_pb2 as pb
+
+
+@click.group()
+def client() -> None:
+    """Show the producers and consumers that use the cluster.
+
+    \b
+    Examples:
+      ledgermq client list
+      ledgermq client list --topic orders
+    """
+
+
+@client.command("list")
+@click.option("--topic", default="", help="Only those that publish or subscribe to this topic (namespace@topic).")
+@click.option("--group", default="", help="Only consumers of this group (namespace@group).")
+@cluster_command
+@json_option
+def list_clients(connection: Connection, topic: str, group: str, as_json: bool) -> None:
+    """Which clients the nodes have heard of in the last minutes: type, group, topics, language, and whether their stream is open.
+
+    A client may be known to several nodes. Settings and transaction checks reach it where it is connected.
+
+    \b
+    Examples:
+      ledgermq client list
+      ledgermq client list --group billing --json
+
+    Exit status: 0 answered; 2 some nodes did not answer; 3 nobody answers.
+    """
+    answer = Admin(connection).list_clients()
+    wanted = [c for c in answer.clients if (not topic or topic in c.topics) and (not group or group == c.group)]
+    if as_json:
+        render.print_json(clients=[_as_json(found) for found in wanted], unreachable=list(answer.unreachable))
+    else:
+        rows = [_row(found) for found in wanted]
+        render.print_table("clients", ["client", "node", "stream", "type", "group", "topics", "language", "host", "silent ms"], rows)
+    if answer.unreachable:
+        what = f"INCOMPLETE: the clients of {', '.join(answer.unreachable)} are not known, it did not answer"
+        raise Incomplete(what, "see: ledgermq status")
+
+
+def _row(found: pb.ClientInfo) -> list[Any]:
+    stream = "open" if found.connected else "-"
+    language = f"{found.language} {found.version}".strip() or "-"
+    named = [found.client_id, found.node, stream, found.type or "-", found.group or "-", " ".join(found.topics) or "-"]
+    return [*named, language, found.hostname or "-", found.silent_ms]
+
+
+def _as_json(found: pb.ClientInfo) -> dict[str, Any]:
+    return {
+        "client": found.client_id,
+        "node": found.node,
+        "connected": found.connected,
+        "type": found.type or None,
+        "group": found.group or None,
+        "topics": list(found.topics),
+        "language": found.language or None,
+        "version": found.version or None,
+        "hostname": found.hostname or None,
+        "silent_ms": found.silent_ms,
+    }
