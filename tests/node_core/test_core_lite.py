@@ -1,0 +1,294 @@
+"""Lite topics in one broker group: sets, places and order against a model, and the same state however the log is cut into ranges."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core.calls import (
+    Ack,
+    ClientGone,
+    Configure,
+    Lease,
+    LiteSynced,
+    Produce,
+    Receive,
+    Received,
+    Refused,
+    SyncLite,
+)
+from ledgermq.node.core.filters import TagFilter
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.proto.layout import decode_record
+from ledgermq.proto.names import lite_stored
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, MemoryQueues, draft, handle
+
+TOPIC = TopicConfig("", "L", TopicKind.LITE, 2, Permission.READ_WRITE, 1)
+LIVENESS_S = 10
+
+
+def make(**options: Any) -> Bench:
+    times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_S * SECOND)
+    b = Bench(settings=LeaderSettings(times=times, **options))
+    b.lead(1)
+    b.ask(Configure(next(b.tokens), topics=(TOPIC,), groups=(GroupConfig("", "g", lite_topic="L"), GroupConfig("", "h", lite_topic="L"))))
+    return b
+
+
+def send(b: Bench, lite: str, *bodies: str) -> object:
+    return b.ask(Produce(next(b.tokens), [draft(body, lite_stored("L", lite)) for body in bodies]))
+
+
+def sync(b: Bench, action: Any, *names: str, group: str = "g", client: str = "c", **options: Any) -> object:
+    return b.ask(SyncLite(next(b.tokens), group, "L", client, action, names, **options))
+
+
+def receive(b: Bench, group: str = "g", client: str = "c", n: int = 32, invisible_ms: int = 10_000) -> tuple[Lease, ...]:
+    call = Receive(next(b.tokens), group, "L", client, TagFilter(), n, invisible_ms, b.now_ns, lite=True)
+    outcome = b.ask(call)
+    assert isinstance(outcome, Received)
+    return outcome.leases
+
+
+def bodies(leases: tuple[Lease, ...]) -> list[tuple[str, str]]:
+    return [(lease.topic.partition("$")[2], bytes(decode_record(lease.record).body).decode()) for lease in leases]
+
+
+def ack(b: Bench, *leases: Lease, group: str = "g") -> tuple[bool, ...]:
+    outcome = b.ask(Ack(next(b.tokens), [handle(lease, group, lease.topic) for lease in leases]))
+    return outcome.ok  # type: ignore[union-attr]
+
+
+def names(b: Bench, group: str = "g", client: str = "c") -> set[str]:
+    return set(b.machine.lite.names((group, "L", client)))
+
+
+def test_only_what_may_have_messages_is_looked_at() -> None:
+    """With thousands of lite topics in a set, a Receive looks at those that got something."""
+    b = make()
+    sync(b, "set", *(f"n{number}" for number in range(2000)))
+    send(b, "n7", "a")
+    send(b, "elsewhere", "x")
+    send(b, "n1999", "b")
+    looked: list[str] = []
+    look = b.group.leader.lite._look
+
+    def counted(key: Any, most: int, max_bytes: int) -> Any:
+        looked.append(key[1])
+        return look(key, most, max_bytes)
+
+    b.group.leader.lite._look = counted  # type: ignore[method-assign]
+    leases = receive(b)
+    assert bodies(leases) == [("n7", "a"), ("n1999", "b")]
+    assert ack(b, *leases) == (True, True)
+    assert receive(b) == () and len(looked) <= 6
+
+
+def test_a_new_leader_knows_the_sets_and_what_waits() -> None:
+    """Nothing is asked of the clients again; leases of the old leader count from its start."""
+    b = make()
+    sync(b, "set", "a", "b")
+    send(b, "a", "1", "2")
+    held = receive(b, n=1)
+    send(b, "b", "x")
+    b.replicator.follow(2, None)
+    b.turn()
+    b.lead(3)
+    assert bodies(receive(b)) == [("b", "x")]
+    assert ack(b, *held) == (True,)
+    assert bodies(receive(b)) == [("a", "2")]
+
+
+def test_a_client_is_given_the_liveness_limit_by_every_leader() -> None:
+    """Its set goes when it was silent for that long under one leader."""
+    b = make()
+    sync(b, "set", "a")
+    b.pass_time((LIVENESS_S - 1) * SECOND)
+    b.replicator.follow(2, None)
+    b.turn()
+    b.lead(3)
+    b.pass_time((LIVENESS_S - 1) * SECOND)
+    assert names(b) == {"a"}
+    for _ in range(3):
+        b.pass_time(SECOND)
+    assert names(b) == set()
+    assert b.machine.lite.count == 0 and not b.group.leader.lite._maybe
+
+
+def test_the_number_of_lite_topics_is_bounded() -> None:
+    """A topic takes messages of so many lite topics; those it has go on."""
+    b = make(lite_topics_max=2)
+    assert not isinstance(send(b, "a", "1"), Refused) and not isinstance(send(b, "b", "1"), Refused)
+    refused = send(b, "c", "1")
+    assert isinstance(refused, Refused) and refused.reason == "lite-topics"
+    assert not isinstance(send(b, "a", "2"), Refused)
+    several = b.ask(Produce(next(b.tokens), [draft("x", "L$d"), draft("y", "L$e")]))
+    assert isinstance(several, Refused) and several.reason == "lite-topics"
+
+
+def test_a_place_in_an_empty_lite_topic_is_forgotten_with_its_last_reader() -> None:
+    """Names that never had a message leave nothing behind, however many are subscribed to."""
+    b = make()
+    for number in range(50):
+        sync(b, "set", f"n{number}", f"m{number}")
+    assert len(b.machine.delivery.queues) == 2
+    sync(b, "set", "kept", client="other")
+    sync(b, "set", "kept")
+    sync(b, "set")
+    assert set(b.machine.delivery.queues) == {("g", "L$kept", 0)}
+    b.turn(ClientGone("other", b.now_ns))
+    b.turn()
+    assert not b.machine.delivery.queues and names(b, client="other") == set()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_where_a_group_begins_does_not_depend_on_how_the_log_is_cut(size: int) -> None:
+    """Messages right before and right behind a subscription are on the right side of it on every replica."""
+    b = make()
+    b.replicator.commit_at_once = False
+    tokens = [next(b.tokens) for _ in range(2)]
+    b.turn(
+        Produce(next(b.tokens), [draft("before", "L$a")]),
+        SyncLite(tokens[0], "g", "L", "c", "add", ("a",)),
+        Produce(next(b.tokens), [draft("behind", "L$a")]),
+        SyncLite(tokens[1], "h", "L", "c", "add", ("a",), start="min"),
+    )
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert replayed(b, size) == b.machine.export(LOG_ID)
+    assert b.machine.delivery.cursor(("g", "L$a", 0)) == 1
+    assert bodies(receive(b)) == [("a", "behind")]
+
+
+def replayed(b: Bench, size: int) -> dict[str, Any]:
+    """The state of another replica that applied the log in pieces of so many entries."""
+    machine = Machine(MemoryQueues(), b.log.record)
+    while machine.applied_index < b.machine.applied_index:
+        first = machine.applied_index + 1
+        entries = tail_of(b.log.read(first), first)
+        last = min(entries.last_index, first + size - 1, b.machine.applied_index)
+        machine.apply(cut(entries, last))
+    return json.loads(json.dumps(machine.export(LOG_ID)))
+
+
+NAMES = ("a", "b", "c")
+NAME = st.sampled_from(NAMES)
+CLIENT = st.tuples(st.sampled_from(["g", "h"]), st.sampled_from(["c", "d"]))
+STEP = st.one_of(
+    st.tuples(st.just("send"), NAME, st.integers(1, 3)),
+    st.tuples(st.sampled_from(["add", "remove", "set"]), CLIENT, st.lists(NAME, max_size=3).map(tuple)),
+    st.tuples(st.just("min"), CLIENT, NAME),
+    st.tuples(st.just("receive"), CLIENT, st.integers(1, 4)),
+    st.tuples(st.just("ack"), CLIENT, st.integers(0, 8)),
+    st.tuples(st.just("pass"), st.integers(1, 12)),
+    st.tuples(st.just("gone"), st.sampled_from(["c", "d"])),
+    st.tuples(st.just("lead")),
+)
+
+
+@dataclass
+class Model:
+    """What lite topics, sets and order mean, without a log."""
+
+    ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    sets: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    places: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(group, name) → next message never given"""
+    held: dict[tuple[str, str], dict[int, Lease]] = field(default_factory=dict)
+    until_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def change(self, client: tuple[str, str], wanted: set[str], start: int | None = None) -> None:
+        group, before = client[0], self.sets.get(client, set())
+        self.sets[client] = wanted
+        for name in wanted - before:
+            if start is not None:
+                self.places[group, name] = start
+                self.held.pop((group, name), None)
+            else:
+                self.places.setdefault((group, name), self.ends[name])
+        for name in before - wanted:
+            read = any(name in names for (other, _), names in self.sets.items() if other == group)
+            if not read and not self.ends[name]:
+                self.places.pop((group, name), None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEP, max_size=40), st.integers(1, 5))
+def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]], size: int) -> None:
+    """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite topics only, each in order, none of one
+    that is held; and another replica has the same state, however it came by the log."""
+    b, model = make(), Model()
+    for step in steps:
+        if step[0] == "send":
+            _, name, count = step
+            send(b, name, *(f"{model.ends[name] + i}" for i in range(count)))
+            model.ends[name] += count
+        elif step[0] in ("add", "remove", "set"):
+            action, client, wanted = step
+            outcome = sync(b, action, *wanted, group=client[0], client=client[1])
+            before = model.sets.get(client, set())
+            model.change(client, before | set(wanted) if action == "add" else before - set(wanted) if action == "remove" else set(wanted))
+            assert outcome == LiteSynced(len(model.sets[client]))
+        elif step[0] == "min":
+            _, client, name = step
+            sync(b, "add", name, group=client[0], client=client[1], start="min")
+            model.change(client, model.sets.get(client, set()) | {name}, 0)
+        elif step[0] == "receive":
+            _, client, most = step
+            check_receive(model, client, receive(b, *client, n=most, invisible_ms=10_000), b.now_ns, most)
+        elif step[0] == "ack":
+            _, client, which = step
+            held = [(key, at) for key in sorted(model.held) if key[0] == client[0] for at in sorted(model.held[key])]
+            if held:
+                key, at = held[which % len(held)]
+                alive = b.now_ns < model.until_ns[key]
+                assert ack(b, model.held[key][at], group=client[0]) == (alive,)
+                if alive:
+                    del model.held[key][at]
+        elif step[0] == "pass":
+            b.pass_time(step[1] * SECOND // 8)
+        elif step[0] == "gone":
+            b.turn(ClientGone(step[1], b.now_ns))
+            b.turn()
+            for group in ("g", "h"):
+                model.change((group, step[1]), set())
+        elif step[0] == "lead":
+            b.replicator.follow(b.replicator.term + 1, None)
+            b.turn()
+            b.lead()
+            model.until_ns = dict.fromkeys(model.until_ns, b.now_ns + 10 * SECOND)
+        for group in ("g", "h"):
+            for client in ("c", "d"):
+                assert names(b, group, client) == model.sets.get((group, client), set())
+        b.turn(*(Receive(next(b.tokens), "x", "L", c, TagFilter(), 1, 1, b.now_ns, lite=True) for c in ("c", "d")))
+    assert replayed(b, size) == json.loads(json.dumps(b.machine.export(LOG_ID)))
+
+
+def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ...], now_ns: int, most: int) -> None:
+    group, got = client[0], {}  # type: ignore[var-annotated]
+    for lease in leases:
+        got.setdefault(lease.topic.partition("$")[2], []).append(lease)
+    assert len(leases) <= most and got.keys() <= model.sets.get(client, set())
+    free = 0
+    for name in sorted(model.sets.get(client, set())):
+        key = (group, name)
+        held = model.held.get(key, {})
+        locked = bool(held) and now_ns < model.until_ns[key]
+        wanted = [] if locked else [*sorted(held), *range(model.places[key], model.ends[name])]
+        given = [lease.queue_offset for lease in got.get(name, [])]
+        assert given == wanted[: len(given)], (name, given, wanted)
+        free += len(wanted)
+        if given:
+            model.places[key] = max(model.places[key], given[-1] + 1)
+            model.held[key] = held | {lease.queue_offset: lease for lease in got[name]}
+            model.until_ns[key] = now_ns + 10 * SECOND
+    assert len(leases) == min(most, free)
