@@ -17,6 +17,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -37,6 +39,8 @@ def make(spec: dict[str, Any]) -> Message:
         message.keys = spec["keys"]
     if "message_group" in spec:
         message.message_group = spec["message_group"]
+    if "lite_topic" in spec:
+        message.lite_topic = spec["lite_topic"]
     for key, value in spec.get("properties", {}).items():
         message.add_property(key, value)
     return message
@@ -55,6 +59,7 @@ def shown(message: Any) -> dict[str, Any]:
         "corrupted": bool(message.corrupted),
         "born_host": message.born_host,
         "born_ms": message.born_timestamp,
+        "lite_topic": message.lite_topic,
     }
 
 
@@ -134,6 +139,23 @@ class Driver:
         expressions = {topic: FilterExpression(text) for topic, text in subscription.items()}
         self.clients[name] = SimpleConsumer(self.conf, group, expressions, await_duration=await_s, tls_enable=self.tls)
         self.clients[name].startup()
+
+    def lite_simple(self, name: str, group: str, topic: str, await_s: int) -> None:
+        self.clients[name] = LiteSimpleConsumer(topic, self.conf, group, await_duration=await_s, tls_enable=self.tls)
+        self.clients[name].startup()
+
+    def lite_push(self, name: str, group: str, topic: str) -> None:
+        listener = self.listeners[name] = Listener({})
+        self.clients[name] = LitePushConsumer(self.conf, group, topic, listener, consumption_thread_count=4)
+        self.clients[name].startup()
+
+    def subscribe_lite(self, name: str, lite: str) -> None:
+        """As a program does it: this client sends the letters of the name, and then the right set."""
+        self.clients[name].subscribe_lite(lite)
+        self.clients[name].subscribe_lite_all()
+
+    def unsubscribe_lite(self, name: str, lite: str) -> None:
+        self.clients[name].unsubscribe_lite(lite)
 
     def push(self, name: str, group: str, topic: str, behaviour: dict[str, Any], options: dict[str, Any]) -> float:
         listener = self.listeners[name] = Listener(behaviour)

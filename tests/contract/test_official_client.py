@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.properties import parse
 from tests import cluster as real
@@ -311,6 +312,53 @@ def test_statement_074_late_subscriber_with_a_small_cache(client: Official, clus
     seen = events(client, 150, within_s=60)
     assert sorted(int(text(got)) for got in seen) == list(range(150))
     assert until_done(cluster, "P", topic, 150).once
+
+
+def test_c092_lite_topics(client: Official, cluster: LocalCluster) -> None:
+    """Simple and push consumers get their own lite topics only, each in order and with its name; after unsubscribing no more."""
+    parent = f"L{next(_numbers)}"
+    real.create_topic(cluster, parent, "lite")
+    for group in ("LS", "LP"):
+        request = admin_pb2.CreateGroupRequest(group=admin_pb2.Name(name=group + parent), max_attempts=17, lite_topic=parent)
+        assert real.admin(cluster, "n1", "CreateGroup", request).status.code == 20000
+    client.do("producer", name="p", topics=[parent])
+    client.do("lite_simple", name="s", group="LS" + parent, topic=parent, await_s=1)
+    client.do("lite_push", name="push", group="LP" + parent, topic=parent)
+    for name, own in (("s", ("room42", "room43")), ("push", ("room42",))):
+        for lite in own:
+            real.wait_for(lambda name=name, lite=lite: _subscribed(client, name, lite), 15, "a subscription")
+
+    def say(lite: str, *bodies: str) -> None:
+        for body in bodies:
+            send(client, parent, body, lite_topic=lite)
+
+    say("room42", "a", "b", "c")
+    say("other", "x")
+    say("room43", "d")
+    got: list[tuple[str, str]] = []
+    while len(got) < 4:
+        for found in receive_some(client, "s"):
+            got.append((found["lite_topic"], text(found)))
+            client.do("ack", name="s", id=found["id"])
+    assert sorted(got) == [("room42", "a"), ("room42", "b"), ("room42", "c"), ("room43", "d")]
+    assert [body for lite, body in got if lite == "room42"] == ["a", "b", "c"]
+    assert [(e["lite_topic"], text(e)) for e in events(client, 3)] == [("room42", body) for body in "abc"]
+    client.do("unsubscribe_lite", name="s", lite="room42")
+    say("room42", "later")
+    say("room43", "e")
+    (found,) = receive_some(client, "s")
+    assert (found["lite_topic"], text(found)) == ("room43", "e")
+    assert text(events(client, 4)[3]) == "later"
+
+
+def _subscribed(client: Official, name: str, lite: str) -> bool:
+    """Whether the client knows its quota yet: it comes with the settings, for which a simple consumer does not wait."""
+    try:
+        client.do("subscribe_lite", name=name, lite=lite)
+    except ClientError as error:
+        assert "Quota" in error.kind or "Quota" in error.text, error
+        return False
+    return True
 
 
 def test_statement_023_074_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
