@@ -217,6 +217,8 @@ class _Outer(_Half):
         self._name: str | None = None
         self._first = bytearray()
         self._chosen = False
+        self._waits = False
+        """Its turn has not come."""
         self._timer: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
         self.host = self.address = ""
@@ -231,28 +233,33 @@ class _Outer(_Half):
         if wait_s is None:
             transport.close()
         elif wait_s:
-            cast(asyncio.Transport, transport).pause_reading()
+            self._waits = True
             self._timer = loop.call_later(wait_s, self._begin)
         else:
             self._timer = loop.call_later(FIRST_BYTES_S, self._too_slow)
 
     def _begin(self) -> None:
         """Its turn has come."""
+        self._waits = False
         if self.transport is not None and not self.transport.is_closing():
             self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self._too_slow)
             self.transport.resume_reading()
+            self._choose()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             super().data_received(data)
             return
         self._first += data
-        if not self._chosen:
+        if self._waits and self.transport is not None:
+            # Here and not when the connection was made: uvloop begins to read after that, whatever it was told.
+            self.transport.pause_reading()
+        elif not self._chosen:
             self._choose()
 
     def _choose(self) -> None:
         transport = self.transport
-        if self._name is None or transport is None or transport.is_closing():
+        if self._name is None or transport is None or transport.is_closing() or not self._first:
             return
         found = self._front.choose(bytes(self._first[: len(PREFACE)]))
         if found is None:

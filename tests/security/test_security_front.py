@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 import structlog.testing
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,48 @@ def scenario(work: Callable[[Path], Any]) -> Callable[[Path], None]:
 
     test.__doc__ = work.__doc__
     return test
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
+    """A node runs uvloop, these tests do not: what differs between them is tried in both. Without gRPC, which wants one loop for ever."""
+
+    async def work() -> None:
+        found = Front(plain=True, tls=False, new_per_s=20)
+        assert found.plain is not None
+        inside = await asyncio.start_unix_server(_settings_first, found.plain)
+        port = await found.listen("127.0.0.1", 0)
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(large_echo(port))
+        assert asyncio.get_running_loop().time() - began >= (8 - 1) / 20 - 0.1, "never sooner than the pace allows"
+        assert await left(found)
+        inside.close()
+        found.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        runner.run(work())
+
+
+async def _settings_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What gRPC does: speak at once; then send back what comes, until it ends."""
+    writer.write(b"settings.")
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def large_echo(port: int) -> None:
+    """Far more than any buffer holds, sent before anything is read, and the end of this direction before that of the other."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = PREFACE + os.urandom(4 << 20)
+    writer.write(data)
+    writer.write_eof()
+    assert await reader.readexactly(9) == b"settings."
+    assert await reader.read(-1) == data
+    writer.close()
 
 
 @scenario
