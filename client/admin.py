@@ -122,6 +122,19 @@ class Admin:
         request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
         return self._ask("GroupLag", request, pb.GroupLagResponse)
 
+    def trace_pages(self, topic: pb.Name, message_id: str) -> Iterator[pb.TraceMessageResponse]:
+        """Answer after answer, until everything behind the message was looked at."""
+        request = pb.TraceMessageRequest(topic=topic, message_id=message_id)
+        while True:
+            page = self._ask("TraceMessage", request, pb.TraceMessageResponse)
+            yield page
+            if not page.next:
+                return
+            request.after = page.next
+
+    def why_not_delivered(self, request: pb.WhyNotDeliveredRequest) -> pb.WhyNotDeliveredResponse:
+        return self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)
+
     def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
         return self._ask("WhyKept", request, pb.WhyKeptResponse)
 

@@ -19,6 +19,7 @@ from ledgermq.client.admin import PAGE, Admin, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused
+from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
 from ledgermq.client.sending import Outgoing, Sender
@@ -250,6 +251,7 @@ def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iter
 @click.option("--id", "message_id", help="The message with this id.")
 @click.option("--time-range", "time_range", metavar="A..B", help="Messages stored from A on and before B.")
 @click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many messages.")
+@click.option("--trace", is_flag=True, help="With --id: what became of it, event by event, as far as the log still tells.")
 @click.option("--detail/--no-detail", default=None, help="Also replicas and consumer groups; on with --id.")
 @namespace_option
 @cluster_command
@@ -261,6 +263,7 @@ def query(
     message_id: str | None,
     time_range: str | None,
     limit: int,
+    trace: bool,
     detail: bool | None,
     namespace: str,
     as_json: bool,
@@ -274,6 +277,7 @@ def query(
     Examples:
       ledgermq query --topic orders --key o-1
       ledgermq query --topic orders --id 01D6F5A2C8E0420000000001 --json
+      ledgermq query --topic orders --id 01D6F5A2C8E0420000000001 --trace
       ledgermq query --topic orders --time-range -10m.. --max 100
       ledgermq query --topic orders --time-range 2026-11-21T10:00Z..2026-11-21T10:05Z --detail
 
@@ -284,6 +288,11 @@ def query(
         raise BadArgument("--key and --id exclude each other", "give one of them")
     if key is None and message_id is None and time_range is None:
         raise BadArgument("there is nothing to look for", "give --key, --id or --time-range")
+    if trace:
+        if message_id is None:
+            raise BadArgument("--trace needs a message", "give its --id")
+        show_trace(Admin(connection), name_of(topic_name, namespace), message_id, as_json)
+        return
     begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
     request = admin_pb2.QueryRequest(topic=name_of(topic_name, namespace), key=key, message_id=message_id, begin_ms=begin_ms, end_ms=end_ms)
     admin = Admin(connection)

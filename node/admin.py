@@ -228,6 +228,27 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.MessageDetailResponse, answer)
 
+    async def TraceMessage(self, request: Any, context: Any) -> admin_pb2.TraceMessageResponse:
+        async def answer() -> admin_pb2.TraceMessageResponse:
+            return await self._queries.trace(await self._topic(request.topic), request)
+
+        return await _answered(admin_pb2.TraceMessageResponse, answer)
+
+    async def WhyNotDelivered(self, request: Any, context: Any) -> admin_pb2.WhyNotDeliveredResponse:
+        async def answer() -> admin_pb2.WhyNotDeliveredResponse:
+            if request.HasField("topic"):
+                return await self._queries.why_not_delivered([await self._topic(request.topic)], request)
+            return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
+
+        return await _answered(admin_pb2.WhyNotDeliveredResponse, answer)
+
+    async def _topics_for(self, group: Any) -> list[Any]:
+        """Where a message of a consumer group may be: the topics it has used, then the others of its namespace."""
+        await self._controller.barrier()
+        used = {stored for stored, _ in await self._queries.cursors(group)}
+        topics = [topic for _, topic in sorted(self._controller.state.topics.items()) if topic.namespace == group.namespace]
+        return sorted(topics, key=lambda topic: stored_name(topic.namespace, topic.name) not in used)
+
     async def GroupLag(self, request: Any, context: Any) -> admin_pb2.GroupLagResponse:
         async def answer() -> admin_pb2.GroupLagResponse:
             topic = await self._topic(request.topic) if request.HasField("topic") else None

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 
 from ledgermq.node.copies import copy_of, judged
 from ledgermq.node.core.calls import Call, Confirm, Confirmed, Peek, Peeked, Refused, Reset, ResetDone, client_of
+from ledgermq.node.explaining import Explainer
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -45,7 +46,7 @@ INDEXED_WITHIN_S = 2.0
 LOOK_AGAIN_S = 0.01
 _HEADER = 48
 _INDEX = slice(8, 16)
-_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress"})
+_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy"})
 """Questions whose answers are read from derived state. A reset goes through the log, and is decided there."""
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
@@ -75,6 +76,7 @@ class GroupQueries:
         self._engine = engine
         self._now_ns = now_ns
         self._now_ms = now_ms
+        self._explainer = Explainer(engine, self._until_indexed, now_ns)
 
     async def execute(self, method: str, group: str, request: bytes) -> bytes:
         """One question of `queries.py`, from this node or another; the answer tells of refusals in its status. Raises CallRefused when the
@@ -84,6 +86,8 @@ class GroupQueries:
             "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
             "GroupProgress": (peer_pb2.GroupProgress, self.progress, peer_pb2.GroupProgressReply),
             "GroupReset": (peer_pb2.GroupReset, self.reset, peer_pb2.GroupResetReply),
+            "GroupTrace": (peer_pb2.GroupTrace, self._explainer.trace, peer_pb2.GroupTraceReply),
+            "GroupWhy": (peer_pb2.GroupWhy, self._explainer.why, peer_pb2.GroupWhyReply),
             "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
         }
         if method not in answers:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
+from ledgermq.node.core.why_delivery import RANKS, absent
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.group_queries import ANSWER_BYTES, ANSWER_MAX, GroupQueries, name_of
 from ledgermq.node.overview import queues_of
@@ -27,6 +28,7 @@ QUERY_PREFIX = "ledgermq.v1.Admin/query:"
 LEADER_WITHIN_S = 5.0
 PROGRESS_WITHIN_S = 3.0
 COPY_WITHIN_S = 2.0
+TRACE_WITHIN_S = 10.0
 R = TypeVar("R", bound=Message)
 
 
@@ -110,6 +112,45 @@ class Queries:
         if copy.state == "present" and copy.sha256 != found.sha256:
             copy.state, copy.reason = "different", "this copy is sound, but not the leader's: audit the replicas"
         return copy
+
+    async def trace(self, topic: Any, request: admin_pb2.TraceMessageRequest) -> admin_pb2.TraceMessageResponse:
+        """One piece of what the log says became of a message. Only the broker groups that have it are asked again."""
+        place = _decoded(request.after)
+        groups = sorted(place) if place else sorted(topic.placement)
+        if not set(groups) <= set(topic.placement) or not all(isinstance(index, int) for index in place.values()):
+            raise fail(Code.BAD_REQUEST, "the place to go on from is not one that a trace answered; begin again without it")
+        stored = stored_name(topic.namespace, topic.name)
+        questions = [peer_pb2.GroupTrace(topic=stored, message_id=request.message_id, from_index=place.get(group, 0)) for group in groups]
+        asked = (self._ask(group, q, peer_pb2.GroupTraceReply, TRACE_WITHIN_S) for group, q in zip(groups, questions, strict=True))
+        replies = dict(zip(groups, await asyncio.gather(*asked), strict=True))
+        if not place and not any(reply.found for reply in replies.values()):
+            raise fail(Code.MESSAGE_NOT_FOUND, f"topic {topic.name} has no message with the id {request.message_id}; check both")
+        response = admin_pb2.TraceMessageResponse(events=[event for reply in replies.values() for event in reply.events])
+        follow = {group: reply.next_index for group, reply in replies.items() if reply.next_index}
+        if follow:
+            response.next = json.dumps(follow, separators=(",", ":")).encode()
+        return response
+
+    async def why_not_delivered(
+        self, topics: Sequence[Any], request: admin_pb2.WhyNotDeliveredRequest
+    ) -> admin_pb2.WhyNotDeliveredResponse:
+        """Why a consumer group has not got a message: of all broker groups of the topics the answer that knows most."""
+        consumer = stored_name(request.group.namespace, request.group.name)
+        best: peer_pb2.GroupWhyReply | None = None
+        for topic in topics:
+            question = peer_pb2.GroupWhy(topic=stored_name(topic.namespace, topic.name), message_id=request.message_id, group=consumer)
+            asked = (self._ask(group, question, peer_pb2.GroupWhyReply, TRACE_WITHIN_S) for group in sorted(topic.placement))
+            for reply in await asyncio.gather(*asked):
+                if best is None or RANKS.index(reply.reason) > RANKS.index(best.reason):
+                    best = reply
+            if best is not None and RANKS.index(best.reason) > RANKS.index("expired"):
+                break
+        if best is None:
+            raise fail(Code.TOPIC_NOT_FOUND, "there is no topic at all; create one with: ledgermq topic create NAME")
+        if best.reason in ("not-found", "expired") and len(topics) > 1:
+            found = absent(request.message_id, [topic.name for topic in topics], None, False)
+            best.answer, best.reason = found.answer, found.reason
+        return admin_pb2.WhyNotDeliveredResponse(answer=best.answer, reason=best.reason, evidence=best.evidence)
 
     # -- consumer groups
 

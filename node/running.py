@@ -63,6 +63,7 @@ class RunningGroup:
         self.group = group
         self.key_index = key_index
         reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
+        self.reader = reader
         self.lookup = MeasuredLookup(group.group, reader, key_index)
         """For questions on any thread but the loop's and the engine's."""
         self.indexer = Indexer(group.group, key_index, reader)

@@ -582,6 +582,70 @@ class ConsumptionState(_message.Message):
     client: str
     def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
 
+class TraceMessageRequest(_message.Message):
+    __slots__ = ("topic", "message_id", "after")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    message_id: str
+    after: bytes
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., message_id: _Optional[str] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class TraceMessageResponse(_message.Message):
+    __slots__ = ("status", "events", "next")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    events: _containers.RepeatedCompositeFieldContainer[TraceEvent]
+    next: bytes
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., next: _Optional[bytes] = ...) -> None: ...
+
+class TraceEvent(_message.Message):
+    __slots__ = ("broker_group", "index", "store_ms", "kind", "group", "attempt", "client", "duration_ms", "detail")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    index: int
+    store_ms: int
+    kind: str
+    group: Name
+    attempt: int
+    client: str
+    duration_ms: int
+    detail: str
+    def __init__(self, broker_group: _Optional[str] = ..., index: _Optional[int] = ..., store_ms: _Optional[int] = ..., kind: _Optional[str] = ..., group: _Optional[_Union[Name, _Mapping]] = ..., attempt: _Optional[int] = ..., client: _Optional[str] = ..., duration_ms: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class WhyNotDeliveredRequest(_message.Message):
+    __slots__ = ("message_id", "group", "topic")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    group: Name
+    topic: Name
+    def __init__(self, message_id: _Optional[str] = ..., group: _Optional[_Union[Name, _Mapping]] = ..., topic: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class WhyNotDeliveredResponse(_message.Message):
+    __slots__ = ("status", "answer", "reason", "evidence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    answer: str
+    reason: str
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., answer: _Optional[str] = ..., reason: _Optional[str] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GroupLagRequest(_message.Message):
     __slots__ = ("group", "topic")
     GROUP_FIELD_NUMBER: _ClassVar[int]

@@ -104,6 +104,16 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.FromString,
                 _registered_method=True)
+        self.TraceMessage = channel.unary_unary(
+                '/ledgermq.v1.Admin/TraceMessage',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.TraceMessageRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.TraceMessageResponse.FromString,
+                _registered_method=True)
+        self.WhyNotDelivered = channel.unary_unary(
+                '/ledgermq.v1.Admin/WhyNotDelivered',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.FromString,
+                _registered_method=True)
         self.GroupLag = channel.unary_unary(
                 '/ledgermq.v1.Admin/GroupLag',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagRequest.SerializeToString,
@@ -263,6 +273,18 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MessageDetail(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceMessage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhyNotDelivered(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -430,6 +452,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.MessageDetail,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.SerializeToString,
+            ),
+            'TraceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessage,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.TraceMessageRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.TraceMessageResponse.SerializeToString,
+            ),
+            'WhyNotDelivered': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhyNotDelivered,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.SerializeToString,
             ),
             'GroupLag': grpc.unary_unary_rpc_method_handler(
                     servicer.GroupLag,
@@ -885,6 +917,60 @@ class Admin:
             '/ledgermq.v1.Admin/MessageDetail',
             ledgermq_dot_proto_dot_admin__pb2.MessageDetailRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.MessageDetailResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/TraceMessage',
+            ledgermq_dot_proto_dot_admin__pb2.TraceMessageRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.TraceMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhyNotDelivered(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/WhyNotDelivered',
+            ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -272,6 +272,50 @@ class GroupMessageReply(_message.Message):
     consumption: _containers.RepeatedCompositeFieldContainer[_admin_pb2.ConsumptionState]
     def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., index: _Optional[int] = ..., sha256: _Optional[str] = ..., consumption: _Optional[_Iterable[_Union[_admin_pb2.ConsumptionState, _Mapping]]] = ...) -> None: ...
 
+class GroupTrace(_message.Message):
+    __slots__ = ("topic", "message_id", "from_index")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    message_id: str
+    from_index: int
+    def __init__(self, topic: _Optional[str] = ..., message_id: _Optional[str] = ..., from_index: _Optional[int] = ...) -> None: ...
+
+class GroupTraceReply(_message.Message):
+    __slots__ = ("status", "events", "next_index", "found")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    events: _containers.RepeatedCompositeFieldContainer[_admin_pb2.TraceEvent]
+    next_index: int
+    found: bool
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[_admin_pb2.TraceEvent, _Mapping]]] = ..., next_index: _Optional[int] = ..., found: _Optional[bool] = ...) -> None: ...
+
+class GroupWhy(_message.Message):
+    __slots__ = ("topic", "message_id", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    message_id: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., message_id: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class GroupWhyReply(_message.Message):
+    __slots__ = ("status", "answer", "reason", "evidence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    answer: str
+    reason: str
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., answer: _Optional[str] = ..., reason: _Optional[str] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Locate(_message.Message):
     __slots__ = ("broker_group", "index")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]

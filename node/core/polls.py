@@ -122,6 +122,10 @@ class Polls:
         """Nothing is left for this pair until it is woken again."""
         self._dirty.pop(pair, None)
 
+    def all(self) -> list[Poll]:
+        """Every Receive, the oldest first."""
+        return list(self._polls.values())
+
     def of_client(self, client_id: str) -> list[Poll]:
         return [poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id]
 

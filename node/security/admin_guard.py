@@ -38,6 +38,8 @@ def _cluster(_: Any) -> Need:
 
 NEEDS: dict[str, Callable[[Any], Need]] = {
     **dict.fromkeys(("CreateTopic", "UpdateTopic", "DescribeTopic", "DeleteTopic", "Peek", "Query", "MessageDetail"), _topic),
+    "TraceMessage": _topic,
+    "WhyNotDelivered": _group,
     **dict.fromkeys(("CreateGroup", "UpdateGroup", "DescribeGroup", "DeleteGroup", "GroupLag", "ResetGroup"), _group),
     **dict.fromkeys(("CreateUser", "ChangeUser", "DeleteUser", "ListUsers"), _users),
 }

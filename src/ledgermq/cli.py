@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why-kept": ("ledgermq.client.storage_commands:why_kept", "Why a log file is still there, or since when it is not."),
     "transfer": ("ledgermq.client.leadership_commands:transfer", "Let another node lead a broker group."),
     "member": ("ledgermq.client.member_commands:member", "Let nodes join and leave the cluster, and say where they are."),
+    "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Why a consumer group has not got a message."),
     "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Why leadership of a broker group moved."),
     "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),

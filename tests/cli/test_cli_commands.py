@@ -482,3 +482,29 @@ def test_consume_by_sql_and_where_a_condition_is_wrong(node: FakeNode, run: Run)
     assert err.splitlines()[-1].startswith("error: the SQL filter is wrong at line 1, column 4: no value; ")
     (request,) = node.requests["ReceiveMessage"]
     assert (request.filter_expression.type, request.filter_expression.expression) == (messaging_pb2.SQL, "a >")
+
+
+def test_why_not_delivered_and_a_trace(node: FakeNode, run: Run) -> None:
+    """One sentence, then evidence; JSON as the command line says; 4 when there is no such message. A trace comes page by page."""
+    why = admin_pb2.WhyNotDeliveredResponse(status=admin_status(), answer="m is leased.", reason="leased", evidence=["stored (entry 5)"])
+    node.answers("WhyNotDelivered", why)
+    assert run("why-not-delivered", "m", "--group", "g") == (0, "m is leased.\n  stored (entry 5)\n", "")
+    code, out, _ = run("why-not-delivered", "m", "--group", "g", "--topic", "t", "--json")
+    assert code == 0
+    assert json.loads(out) == {"v": 1, "answer": "m is leased.", "reason": "leased", "evidence": ["stored (entry 5)"]}
+    assert [request.HasField("topic") for request in node.requests["WhyNotDelivered"]] == [False, True]
+    node.answers("WhyNotDelivered", admin_pb2.WhyNotDeliveredResponse(status=admin_status(), answer="No m.", reason="not-found"))
+    assert run("why-not-delivered", "m", "--group", "g")[:2] == (4, "No m.\n")
+
+    event = admin_pb2.TraceEvent(broker_group="g1", index=5, store_ms=1_700_000_000_000, kind="leased", attempt=2, client="c1")
+    event.detail = "for 5 ms"
+    event.group.name = "g"
+    pages = [admin_pb2.TraceMessageResponse(status=admin_status(), events=e, next=n) for e, n in (([event], b"more"), ([], b""))]
+    node.answers("TraceMessage", *pages)
+    code, out, _ = run("query", "--topic", "t", "--id", "m", "--trace")
+    assert (code, out) == (0, "2023-11-14T22:13:20.000+00:00  leased  g  2  c1  for 5 ms  g1\n")
+    assert [request.after for request in node.requests["TraceMessage"]] == [b"", b"more"]
+    node.answers("TraceMessage", *pages)
+    found = json.loads(run("query", "--topic", "t", "--id", "m", "--trace", "--json")[1])
+    assert (found["event"], found["attempt"], found["duration_ms"]) == ("leased", 2, None)
+    assert run("query", "--topic", "t", "--key", "k", "--trace")[0] == 64

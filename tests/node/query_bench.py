@@ -22,6 +22,7 @@ from ledgermq.proto.layout import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.types import Draft, Range
+from ledgermq.storage.log_reader import Limits
 from ledgermq.storage.lookup import Found
 from tests.contract.backend import AgreedState, Clock, LoopEngine, MemoryLink
 from tests.node_core.core_fakes import EPOCH_MS, MS, MemoryLog
@@ -47,6 +48,21 @@ class ScanningLookup:
                 if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= fields.store_ms <= end_ms:
                     found.append(Found(entries.first_index + at, entries.pos + start + 48, len(record), record))
         return iter(found[::-1])
+
+
+class MemoryReader:
+    """As much of a `LogReader` as looking through the log needs."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self.begin_index = 0
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.begin_index, self._log.end_index + 1, self._log.end_pos)
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        return cut(self._log.read(first_index), first_index)
 
 
 class MemoryStore:
@@ -89,6 +105,7 @@ class QueryEngine(LoopEngine):
                 group=group,
                 store=MemoryStore(self.replicators[name].log),
                 lookup=ScanningLookup(self.replicators[name].log),
+                reader=MemoryReader(self.replicators[name].log),
                 key_index=SimpleNamespace(next_index=1 << 40, setbacks=0),
             )
             for name, group in self.groups.items()
