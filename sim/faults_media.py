@@ -2,10 +2,10 @@
 
 Here lives which bytes of which replica are harmed. Only what is at or below the synced mark *on the medium* is: a power cut cannot explain
 damage there, so it has to be told from a torn tail, fenced and fetched from peers (I10). Damage above the mark together with a power cut is
-the double fault that docs/divergence.md names, and so is damage of the same place on several replicas, which two kinds do on purpose: all
-others harm a replica only while no other one is wounded. Nodes are killed first: rot shows when a page is read again, and files are cut by
-hand while nothing runs. Once anything was harmed every replica is verified as a whole when the world heals, as an operator's audit would
-ask for.
+the double fault that docs/divergence.md names, and so is damage of the same place on every replica, which one kind does on purpose: nothing
+else is harmed while another replica is wounded, and what a majority loses somebody else still has. Nodes are killed first: rot shows when a
+page is read again, and files are cut by hand while nothing runs. Once anything was harmed every replica is verified as a whole when the
+world heals, as an operator's audit would ask for.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def files(medium: Medium) -> list[int]:
     return sorted(int(name) for name in medium.disk.listdir(medium.data_directory) if name.isdigit())
 
 
-def _harmed_alone(world: World, name: str) -> bool:
-    """Take a replica for wounded, if no other one is."""
-    if any(station.medium.wounded for other, station in world.stations.items() if other != name):
+def _harmed_alone(world: World, *names: str) -> bool:
+    """Take these replicas for wounded, if no other one is."""
+    if any(station.medium.wounded for other, station in world.stations.items() if other not in names):
         return False
-    world.stations[name].medium.wounded = True
+    for name in names:
+        world.stations[name].medium.wounded = True
     return True
 
 
@@ -81,12 +82,15 @@ def rot(world: World, event: FaultEvent) -> None:
 def rot_everywhere(world: World, event: FaultEvent) -> None:
     """A bit of every replica, each in another place."""
     chance = own_chance(event)
+    if any(station.medium.wounded for station in world.stations.values()):
+        return
     _end_all(world, event, world.names)
     media = [world.stations[name].medium for name in world.names]
     low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
     slice_bytes = (high - low) // len(media)
     if slice_bytes <= 2 * APART_BYTES:
         return
+    _harmed_alone(world, *world.names)
     order = list(range(len(media)))
     chance.shuffle(order)
     for at, medium in zip(order, media, strict=True):
@@ -95,19 +99,54 @@ def rot_everywhere(world: World, event: FaultEvent) -> None:
 
 
 def same_rot(world: World, event: FaultEvent) -> None:
-    """The same byte of a majority, or of all replicas: from a majority it can still be fetched, from all it is gone for ever."""
+    """The same byte of a majority, or of all replicas: from a majority it can still be fetched, if one of the others has it, from all it is
+    gone for ever."""
     chance = own_chance(event)
     names = list(world.names)
     chance.shuffle(names)
-    chosen = sorted(names if event.flag("all") else names[: len(names) // 2 + 1])
+    everywhere = event.flag("all")
+    chosen = sorted(names if everywhere else names[: len(names) // 2 + 1])
+    if not everywhere and any(station.medium.wounded for station in world.stations.values()):
+        return
     _end_all(world, event, chosen)
     media = [world.stations[name].medium for name in chosen]
     low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
-    if high - low >= LEAST_BYTES:
-        pos, bit = chance.randrange(low, high), chance.randrange(8)
-        for medium in media:
-            _flip(world, medium, pos, bit)
-        world.hopeless |= event.flag("all")
+    if high - low < LEAST_BYTES:
+        return
+    if everywhere:
+        pos = chance.randrange(low, high)
+    else:
+        spared = [(medium, *_extent(medium)) for name in world.names if name not in chosen and (medium := world.stations[name].medium)]
+        places = [(at, len(data)) for at, data in _committed(world, low, high) if _kept(spared, at, data)]
+        if not places or not _harmed_alone(world, *chosen):
+            return
+        at, size = places[chance.randrange(len(places))]
+        pos = at + chance.randrange(size)
+    bit = chance.randrange(8)
+    for medium in media:
+        _flip(world, medium, pos, bit)
+    world.hopeless |= everywhere
+
+
+def _committed(world: World, low: int, high: int) -> list[tuple[int, bytes]]:
+    """Position and bytes of every committed entry between two positions."""
+    found = []
+    for piece in world.truth.pieces(0, len(world.truth) - 1):
+        for start, size in zip(piece.starts.tolist(), piece.sizes.tolist(), strict=True):
+            at = piece.pos + start
+            if low <= at and at + size <= high:
+                found.append((at, bytes(piece.data[start : start + size])))
+    return found
+
+
+def _kept(media: Sequence[tuple[Medium, int, int]], pos: int, data: bytes) -> bool:
+    """Whether one of these media has an entry within its extent."""
+    return any(low <= pos and pos + len(data) <= high and _has(medium, pos, data) for medium, low, high in media)
+
+
+def _has(medium: Medium, pos: int, data: bytes) -> bool:
+    base = pos - pos % medium.file_bytes
+    return medium.disk.on_medium(f"{medium.data_directory}/{base:020d}", pos - base, len(data)) == data
 
 
 def _end_all(world: World, event: FaultEvent, names: Sequence[str]) -> None:

@@ -110,3 +110,14 @@ def test_five_nodes() -> None:
     """A larger group holds the same invariants."""
     outcomes = [World(seed, nodes=5).run(STEPS, schedule()) for seed in range(20)]
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
+
+
+def test_what_a_majority_loses_somebody_else_still_has() -> None:
+    """The kinds that damage several replicas leave a copy: of what the third one lacks, because it was cut off, nothing is harmed on both
+    others. Else the group could only refuse, and a run that demands progress would blame it."""
+    apart = FaultEvent(400 * MS, "isolate", {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0})
+    salts = range(20)
+    rots = [FaultEvent((2500 + 150 * k) * MS, "same-rot-majority", {"all": False, "for_ns": 20 * MS, "salt": k}) for k in salts]
+    for seed in range(3):
+        outcome = World(seed).run(3 * STEPS, acting(Plan((apart, *rots))))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
