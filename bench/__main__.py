@@ -36,6 +36,7 @@ MODULES = (
     "catch_up",
     "memory",
     "leases",
+    "timers",
     "idle",
     "connections",
     "audit_scan",

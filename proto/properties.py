@@ -185,6 +185,17 @@ def parse(data: bytes | memoryview) -> dict[str, str]:
     return out
 
 
+def value_of(data: bytes, name: str) -> str | None:
+    """The value stored under one name, without reading the others; of names that no user property can have."""
+    field = f"\x02{name}\x01".encode()
+    at = 0 if data.startswith(field[1:]) else data.find(field) + 1
+    if not at and not data.startswith(field[1:]):
+        return None
+    at += len(field) - 1
+    end = data.find(b"\x02", at)
+    return data[at : end if end >= 0 else len(data)].decode()
+
+
 def edited(data: bytes | memoryview, put: Mapping[str, str], drop: Collection[str] = ()) -> bytes:
     """The property string with these stored names set, behind all others, and those gone; everything else stays as it is, in its order."""
     pairs: list[str] = []

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ledgermq.proto.control import UnknownControlRecord
-from ledgermq.proto.layout import Columns, decode_record
-from ledgermq.proto.properties import ORIGIN, parse
+from ledgermq.proto.layout_columns import Columns, split_record
+from ledgermq.proto.properties import ORIGIN, value_of
 from ledgermq.proto.types import Range
 
 _HEADER = 48
@@ -36,8 +36,8 @@ def marks(entries: Range, columns: Columns, kinds: Collection[str]) -> Iterator[
     """(place in the range, mark) of every message that has one, in order. Raises UnknownControlRecord for a kind that is none of these."""
     for at in np.flatnonzero(columns.origins).tolist():
         begin = int(entries.starts[at])
-        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
-        kind, *fields = parse(record.properties).get(ORIGIN, "").split(":")
+        record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]
+        kind, *fields = (value_of(bytes(record[split_record(record)[3] :]), ORIGIN) or "").split(":")
         if kind not in kinds:
             raise UnknownControlRecord(f"a message marks another one as {kind!r}; this log was written by a newer version, start that one")
         yield at, Mark(int(columns.origins[at]), kind, tuple(fields))

@@ -19,9 +19,9 @@ from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.timers import KIND, NEVER, SLOT_MS, SLOTS, Place, Watermark, epoch_of, first_place, key_of, slot_of
 from ledgermq.node.core.window import Window
 from ledgermq.proto import control
-from ledgermq.proto.layout import Record, decode_record, java_hash
+from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, split_record, tags_code
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TAG, TIMER_FIRST, edited, parse
+from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, edited, parse
 from ledgermq.proto.types import Draft
 
 BATCH = 512
@@ -36,8 +36,35 @@ STORED_BYTES = 512
 _LOOK_AGAIN_NS = 1_000_000_000
 """The wall clock may be set while the monotonic one goes on: while something waits, it is looked at this often."""
 _ADVANCE_EPOCHS = SLOTS // 8
-_WAITING = (REAL_TOPIC, REAL_QUEUE, INCARNATION, TIMER_FIRST, FIRE_MS, ORIGIN)
-"""Properties that a message has only on the timer topic, or as a copy of another one."""
+_REAL_FIELD = f"\x02{REAL_TOPIC}\x01".encode()
+_DELIVER_FIELD = f"\x02{DELIVER_MS}\x01".encode()
+_BODY_AT = BODY_AT - HEADER_BYTES
+_BORN_MS = slice(40, 48)
+
+
+class _Stored(NamedTuple):
+    """What a record on the timer topic says, beside the message."""
+
+    own: bytes
+    """The properties that the message has in its topic: those before the first that `Wheel.stored` adds."""
+    deliver_ms: int
+    topic: str
+    queue: int
+    incarnation: int
+    first: str
+    body_end: int
+    properties_at: int
+
+    @classmethod
+    def of(cls, record: bytes) -> _Stored:
+        body_end, _, _, properties_at = split_record(record)
+        properties = record[properties_at:]
+        border = properties.rindex(_REAL_FIELD) + 1
+        waiting = parse(properties[border:])
+        at = properties.index(_DELIVER_FIELD) + len(_DELIVER_FIELD)
+        deliver_ms = int(properties[at : properties.index(b"\x02", at)])
+        numbers = int(waiting[REAL_QUEUE]), int(waiting[INCARNATION])
+        return cls(properties[:border], deliver_ms, waiting[REAL_TOPIC], *numbers, waiting.get(TIMER_FIRST, ""), body_end, properties_at)
 
 
 class _Position(NamedTuple):
@@ -217,16 +244,16 @@ class Wheel:
         while window.at < stop and size < BATCH_BYTES:
             fire_ms, offset, bytes_ = window.fire_ms(window.at), window.offset(window.at), int(window.sizes[window.at])
             position = int(window.positions[window.at])
-            record = decode_record(self._machine.record(position, bytes_))
-            stored = parse(record.properties)
-            if self._overlay.configuring(topic_name(stored[REAL_TOPIC])) is not None:
+            record = self._machine.record(position, bytes_)
+            stored = _Stored.of(record)
+            if self._overlay.configuring(topic_name(stored.topic)) is not None:
                 # Until the topic's record is applied nobody knows whether the message has a topic.
                 self._held_until_ns = plan.now_ns + _TOPIC_RETRY_NS
                 break
-            place = first_place(stored.get(TIMER_FIRST, ""), fire_ms, offset)
+            place = first_place(stored.first, fire_ms, offset)
             window.at += 1
             self._end = Watermark(fire_ms, offset)
-            if self._is_recalled(place, int(stored[DELIVER_MS])):
+            if self._is_recalled(place, stored.deliver_ms):
                 skipped = True
             elif not self._is_wanted(stored):
                 skipped, dropped = True, dropped + 1
@@ -234,7 +261,7 @@ class Wheel:
                 if dropped:
                     # The copy's mark says nothing of how many were dropped before it.
                     plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
-                plan.drafts.append(self._copy(plan, record, stored, place, fire_ms, self._machine.index_at(position)))
+                plan.drafts.append(self._copy(plan, record, stored, place, (fire_ms, offset), self._machine.index_at(position)))
                 size, skipped, dropped = size + bytes_, False, 0
             before = fire_ms, offset
         if skipped:
@@ -242,22 +269,22 @@ class Wheel:
         plan.fired = True
         plan.size += size
 
-    def _is_wanted(self, stored: dict[str, str]) -> bool:
+    def _is_wanted(self, stored: _Stored) -> bool:
         """Does the topic that the message was sent to still exist?"""
-        config = self._machine.topics.get(stored[REAL_TOPIC])
-        return config is not None and config.incarnation == int(stored[INCARNATION]) and int(stored[REAL_QUEUE]) < config.queues
+        config = self._machine.topics.get(stored.topic)
+        return config is not None and config.incarnation == stored.incarnation and stored.queue < config.queues
 
-    def _copy(self, plan: Plan, record: Record, stored: dict[str, str], place: Place, fire_ms: int, index: int) -> Draft:
-        """The message in its topic or, if its time is beyond the reach it had, on the timer topic again."""
-        mark = origin_text(KIND, fire_ms, record.queue, record.queue_offset)
-        deliver_ms = int(stored[DELIVER_MS])
-        if deliver_ms <= plan.now_ms:
-            properties = edited(record.properties, {ORIGIN: mark}, _WAITING)
-            code = java_hash(stored[TAG]) if TAG in stored else 0
-            return Draft(stored[REAL_TOPIC], int(stored[REAL_QUEUE]), record.body, properties, record.born_ms, code, origin=index)
-        again_ms = self._placed(deliver_ms)
-        put = {ORIGIN: f"{mark}:again", TIMER_FIRST: f"{place.fire_ms}:{place.offset}", FIRE_MS: str(again_ms)}
-        return Draft(TIMER_TOPIC, slot_of(again_ms), record.body, edited(record.properties, put), record.born_ms, again_ms, origin=index)
+    def _copy(self, plan: Plan, record: bytes, stored: _Stored, first: Place, at: tuple[int, int], index: int) -> Draft:
+        """The message in its topic or, if its time is beyond the reach it had, on the timer topic again. `at`: where it fires now."""
+        body, born_ms = record[_BODY_AT : stored.body_end], int.from_bytes(record[_BORN_MS], "big", signed=True)
+        mark = origin_text(KIND, at[0], slot_of(at[0]), at[1])
+        if stored.deliver_ms <= plan.now_ms:
+            properties = stored.own + f"{ORIGIN}\x01{mark}\x02".encode()
+            return Draft(stored.topic, stored.queue, body, properties, born_ms, tags_code(stored.own), origin=index)
+        again_ms = self._placed(stored.deliver_ms)
+        put = {ORIGIN: f"{mark}:again", TIMER_FIRST: f"{first.fire_ms}:{first.offset}", FIRE_MS: str(again_ms)}
+        properties = edited(record[stored.properties_at :], put)
+        return Draft(TIMER_TOPIC, slot_of(again_ms), body, properties, born_ms, again_ms, origin=index)
 
     # Recalling
 

@@ -41,6 +41,8 @@ def make(spec: dict[str, Any]) -> Message:
         message.message_group = spec["message_group"]
     if "lite_topic" in spec:
         message.lite_topic = spec["lite_topic"]
+    if "deliver_s" in spec:
+        message.delivery_timestamp = spec["deliver_s"]
     for key, value in spec.get("properties", {}).items():
         message.add_property(key, value)
     return message
@@ -60,6 +62,8 @@ def shown(message: Any) -> dict[str, Any]:
         "born_host": message.born_host,
         "born_ms": message.born_timestamp,
         "lite_topic": message.lite_topic,
+        "deliver_at": message.delivery_timestamp,
+        "priority": message.priority,
     }
 
 
@@ -174,6 +178,9 @@ class Driver:
 
     def send(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         return self.receipt(self.clients[name].send(make(message)))
+
+    def recall(self, name: str, topic: str, handle: str) -> str:
+        return str(self.clients[name].recall_message(topic, handle))
 
     def send_many(self, name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         futures = [self.clients[name].send_async(make(message)) for message in messages]
