@@ -28,6 +28,8 @@ from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.peer_book import PeerBook, Refused
 from ledgermq.node.peer_stream import Outbox, frame, packet_parts
 from ledgermq.node.peers import Peers
+from ledgermq.node.security import minting
+from ledgermq.node.security.certificates import CertificateFiles, PeerWire
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.raft.messages import LeftBehind, VoteReply
@@ -130,12 +132,14 @@ def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
 
 
 @asynccontextmanager
-async def pair(directory: Path, one: Greeter | None = None, two: Greeter | None = None) -> Any:
+async def pair(
+    directory: Path, one: Greeter | None = None, two: Greeter | None = None, wires: Sequence[PeerWire | None] = (None, None)
+) -> Any:
     """n2 listens; n1 dials it. Both nodes' handlers are recorders."""
     there, here = Recorder(), Recorder()
-    accepting = Peers({}, two or greeter(directory, "n2"), there, 1 << 20)
+    accepting = Peers({}, two or greeter(directory, "n2"), there, 1 << 20, wires[1])
     port = await accepting.listen("127.0.0.1:0")
-    dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, one or greeter(directory, "n1"), here, 1 << 20)
+    dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, one or greeter(directory, "n1"), here, 1 << 20, wires[0])
     dialling.dial()
     try:
         yield dialling.links["n2"], here, there, accepting, port
@@ -200,6 +204,48 @@ def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(tmp_path: Path
             link.send_packet("g1", PeerPacket(b"h"))
             assert not there.packets_seen and not there.calls
             assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, "a refused peer is not remembered"
+
+    asyncio.run(main())
+
+
+def wire_of(directory: Path, node: str, authority: str = "tls") -> PeerWire:
+    at = directory / authority
+    minting.ensure(at, {node: ("127.0.0.1",)})
+    return PeerWire(CertificateFiles(at / f"{node}.pem", at / f"{node}.key", at / "ca.pem"))
+
+
+def test_mutual_tls_between_peers(tmp_path: Path) -> None:
+    """With certificates for their names two nodes talk; a node with another's certificate is refused by name, whatever it knows."""
+
+    async def main() -> None:
+        async with pair(tmp_path, wires=(wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2"))) as (link, here, _, _, _):
+            await here.until(lambda: link.up)
+            assert list((await link.call(peer_pb2.ForwardCall(method="M", request=b"r"))).responses) == [b"M", b"r"]
+        async with pair(tmp_path, wires=(wire_of(tmp_path, "n3"), wire_of(tmp_path, "n2"))) as (link, _, there, _, _):
+            async with asyncio.timeout(20):
+                while link.refusal is None:
+                    await asyncio.sleep(0.01)
+            assert "names 127.0.0.1, n3" in link.refusal and not link.up and not there.links
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("who", ["plaintext", "another authority", "plaintext server"])
+def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> None:
+    """Plaintext at either side and a stranger's authority end before anything of ours is said."""
+    mine, theirs = wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")
+    wires = {
+        "plaintext": (None, theirs),
+        "another authority": (wire_of(tmp_path, "n1", "elsewhere"), theirs),
+        "plaintext server": (mine, None),
+    }
+
+    async def main() -> None:
+        async with pair(tmp_path, wires=wires[who]) as (link, here, there, _, _):
+            async with asyncio.timeout(20):
+                while link._failures < 3:
+                    await asyncio.sleep(0.01)
+            assert not link.up and link.refusal is None and not here.links and not there.links
 
     asyncio.run(main())
 

@@ -25,6 +25,7 @@ from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security import certificates, front, minting
 from ledgermq.node.security.certificates import CertificateFiles, PeerWire
 from ledgermq.node.security.front import PREFACE, Front, Pace
+from ledgermq.node.service.gate import common_name_of
 from tests.contract.backend import run
 
 LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
@@ -35,7 +36,8 @@ class _Echo(grpc.GenericRpcHandler):
 
     def service(self, details: Any) -> Any:
         async def unary(request: bytes, context: Any) -> bytes:
-            return f"{context.peer()}\n".encode() + request
+            first = common_name_of(context) if details.method == "/echo/name" else context.peer()
+            return f"{first}\n".encode() + request
 
         async def stream(requests: Any, context: Any) -> AsyncIterator[bytes]:
             async for request in requests:
@@ -350,7 +352,9 @@ async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path
         ca, key, own = ((directory / name).read_bytes() for name in ("ca.pem", "n1.key", "n1.pem"))
         credentials = grpc.ssl_channel_credentials(ca, key, own)
         async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options=LIFTED) as known:
-            assert (await echoed(known))[1] == b"x"
+            assert await known.unary_unary("/echo/name")(b"x", timeout=10) == b"n1\nx"
+        async with channel(port) as plain:
+            assert await plain.unary_unary("/echo/name")(b"x", timeout=10) == b"\nx", "who shows none has no name"
 
 
 @scenario

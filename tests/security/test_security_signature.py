@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq.proto.signature import Claim, Credentials, claim_of, operator_of, proves, sign, signature_of
 
@@ -47,6 +49,16 @@ def test_malformed_headers(text: str) -> None:
     """What is not understood is refused with words, and nothing else happens."""
     with pytest.raises(ValueError, match="the"):
         claim_of(text)
+
+
+@given(st.text() | st.builds("MQv2-HMAC-SHA1 {}".format, st.text("Credntial=,Sgnu/ 0aF")))
+def test_any_header_is_a_claim_or_a_refusal(text: str) -> None:
+    """Nothing but ValueError comes out of a header, and a claim has a name and twenty bytes."""
+    try:
+        claim = claim_of(text)
+    except ValueError:
+        return
+    assert claim is None or (claim.access_key and "/" not in claim.access_key and len(claim.signature) == 20)
 
 
 def test_operator_follows_from_the_cluster_secret() -> None:
