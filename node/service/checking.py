@@ -33,6 +33,8 @@ class Checker:
         self._engine = engine
         self._commander = commander
         self._ids = ids
+        self._turns: dict[str, int] = {}
+        """Topic → how often a producer of it was looked for."""
         self._every_s = min(EVERY_S, delivery.transaction_check_ms / 2000)
 
     async def run(self) -> None:
@@ -64,7 +66,9 @@ class Checker:
                 return
 
     async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> None:
-        node = await self._commander.find_producer(topic)
+        # Not every producer that lists a topic can answer checks: those that can may be connected elsewhere.
+        self._turns[topic] = turn = self._turns.get(topic, 0) + 1
+        node = await self._commander.find_producer(topic, here_last=turn % 2 == 0)
         if node is None:
             metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
             return

@@ -39,15 +39,16 @@ class Commander:
                 return True
         return False
 
-    async def find_producer(self, topic: str) -> str | None:
-        """A node where a producer of this stored topic has its stream: this one if it can be."""
-        if self._streams.publishes(topic):
+    async def find_producer(self, topic: str, *, here_last: bool = False) -> str | None:
+        """A node where a producer of this stored topic has its stream: this one if it can be, or only if it must be."""
+        here = self._streams.publishes(topic)
+        if here and not here_last:
             return self._node
         question = peer_pb2.ClientCommand(topic=topic)
         for node in self._forwarder.peers():
             if await self._ask(node, question):
                 return node
-        return None
+        return self._node if here else None
 
     async def to_producer(self, node: str, topic: str, command: pb.TelemetryCommand) -> bool:
         """Hand a command to one producer of this stored topic at a node."""

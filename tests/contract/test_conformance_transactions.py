@@ -235,6 +235,17 @@ async def test_producers_of_a_node_take_turns(server: Backend) -> None:
     assert len(got["a"] | got["b"]) == 4
 
 
+@contract(TOPICS)
+async def test_c088_c089_producers_of_all_nodes_are_asked_in_turn(server: Backend) -> None:
+    """One that lists the topic and never answers does not keep the checks from the others, wherever they are."""
+    streams = [await listens(server.raw, "X", metadata=(("x-mq-client-id", "deaf"),)), await listens(server.raw2, "X")]
+    await sent(server.raw, half())
+    server.pass_time(6)
+    for number in range(4):
+        assert (await check(server, streams[number % 2])).message.body == b"order"
+        server.pass_time(30)
+
+
 @contract()
 async def test_settings_come_again_when_the_group_changes(server: Backend) -> None:
     """Unasked, with what is configured now; other groups' consumers hear nothing."""

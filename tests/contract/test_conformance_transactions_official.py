@@ -6,14 +6,18 @@ Checks are configured to come early and often; that they are not too early is to
 from __future__ import annotations
 
 import itertools
+import queue
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.properties import parse
 from tests import cluster as real
 from tests.contract.official import (
@@ -160,3 +164,29 @@ def test_c088_c089_another_producer_answers_when_the_sender_is_dead_and_the_lead
         assert receive(other) == []
     cluster.start(first)
     cluster.wait_ready()
+
+
+def test_clients_are_listed_and_told_of_other_settings_at_any_node(cluster: LocalCluster, client: Official, topic: str) -> None:
+    """`ListClients` at any node knows the clients of all; an open stream brings Settings again when its group changes elsewhere."""
+    client.do("checked_producer", name="p", topics=[topic], answers=["unknown"])
+    for node in cluster.nodes:
+        found = real.admin(cluster, node, "ListClients", admin_pb2.ListClientsRequest())
+        (producer,) = [c for c in found.clients if c.connected and topic in c.topics]
+        assert (producer.type, producer.language, list(found.unreachable)) == ("producer", "python", [])
+    group = admin_pb2.Name(name=f"G-{topic}")
+    real.admin(cluster, "n1", "CreateGroup", admin_pb2.CreateGroupRequest(group=group, max_attempts=5))
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
+    settings.subscription.group.name = group.name
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with grpc.insecure_channel(real.target(cluster, "n2"), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = channel.stream_stream(
+            "/apache.rocketmq.v2.MessagingService/Telemetry", pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString
+        )
+        requests.put(pb.TelemetryCommand(settings=settings))
+        answers = stub(iter(requests.get, None), metadata=(("x-mq-client-id", "raw"),), timeout=30)
+        assert next(answers).settings.backoff_policy.max_attempts == 5
+        real.admin(cluster, "n3", "UpdateGroup", admin_pb2.UpdateGroupRequest(group=group, max_attempts=9))
+        assert (
+            next(answer for answer in answers if answer.settings.backoff_policy.max_attempts != 5).settings.backoff_policy.max_attempts == 9
+        )
+        requests.put(None)
