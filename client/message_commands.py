@@ -22,7 +22,7 @@ from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, 
 from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
-from ledgermq.client.sending import Outgoing, Sender
+from ledgermq.client.sending import WINDOW, Outgoing, Sender
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 
@@ -78,6 +78,7 @@ def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> 
 @click.option("--delay", "delay_s", type=DURATION, help="For delay topics: visible this long after it was sent.")
 @click.option("--delay-level", type=click.IntRange(1, len(DELAY_LEVELS_MS)), help="1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
 @click.option("--deliver-at", metavar="TIME", help="Visible at this time: ISO 8601, or milliseconds since 1970.")
+@click.option("--one-way", is_flag=True, help="Send each message once, never again, and promise nothing: at most once.")
 @namespace_option
 @cluster_command
 @json_option
@@ -94,6 +95,7 @@ def send(
     delay_s: float | None,
     delay_level: int | None,
     deliver_at: str | None,
+    one_way: bool,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -106,7 +108,9 @@ def send(
       seq 1000 | ledgermq send --topic orders --file - --json
       ledgermq send --topic reminders --body 'call back' --delay 10m
 
-    Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all.
+    With --one-way a message whose answer is lost is not sent again: it is stored once or not at all (docs/delivery.md).
+
+    Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all. With --one-way 0 in any case.
     """
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
@@ -115,7 +119,7 @@ def send(
     bodies = iter([body.encode()]) if path is None else lines_of(opened(path, "rb"))  # type: ignore[union-attr]
     with Meter("acknowledged", None) as meter:
         # Several sends in flight may overtake each other when one is repeated; a message group must not.
-        sender = Sender(connection, window=1) if message_group else Sender(connection)
+        sender = Sender(connection, window=1 if message_group else WINDOW, one_way=one_way)
         outgoing = (Outgoing(topic_name, b, **common, deliver_ms=deliver_ms(), priority=priority) for b in bodies)  # type: ignore[arg-type]
         summary = sender.send_all(outgoing, meter.show)
     fields = {name: getattr(summary, name) for name in ("sent", "acknowledged", "failed", "duration_ms", "durability")}
@@ -123,7 +127,7 @@ def send(
         render.print_json(**fields)
     else:
         print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
-    if summary.failed:
+    if summary.failed and not one_way:
         assert summary.first_error is not None
         what = f"{summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Sending messages with a window of calls in flight, each repeated under its own message id until it is acknowledged or out of time.
 
-A send whose answer was lost is sent again and may be stored twice (at least once); order is kept only with a window of one.
+A send whose answer was lost is sent again and may be stored twice (at least once); order is kept only with a window of one. One way, each
+message is sent once and never repeated, whatever becomes of it: it is stored once or not at all (at most once).
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ class InFlight:
 class Sender:
     """Sends through one connection. Not thread-safe."""
 
-    def __init__(self, connection: Connection, *, window: int = WINDOW) -> None:
+    def __init__(self, connection: Connection, *, window: int = WINDOW, one_way: bool = False) -> None:
         self._connection = connection
+        self._one_way = one_way
         self._window = window
         self._open: deque[InFlight] = deque()
         self._summary = SendSummary()
@@ -131,7 +133,7 @@ class Sender:
         flight = self._open.popleft()
         give_up_at = time.monotonic() + self._connection.timeout_s
         while (problem := self._outcome(flight)) is not None:
-            if not problem.retryable or time.monotonic() >= give_up_at:
+            if self._one_way or not problem.retryable or time.monotonic() >= give_up_at:
                 self._summary.failed += 1
                 self._summary.first_error = self._summary.first_error or problem
                 return

@@ -508,3 +508,11 @@ def test_why_not_delivered_and_a_trace(node: FakeNode, run: Run) -> None:
     found = json.loads(run("query", "--topic", "t", "--id", "m", "--trace", "--json")[1])
     assert (found["event"], found["attempt"], found["duration_ms"]) == ("leased", 2, None)
     assert run("query", "--topic", "t", "--key", "k", "--trace")[0] == 64
+
+
+def test_send_one_way_never_repeats(node: FakeNode, run: Run) -> None:
+    """A failure that a retry could mend is left alone, and nothing was promised: one request for each message, exit 0."""
+    node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "no leader")), sent)
+    code, out, err = run("send", "--topic", "t", "--file", "-", "--one-way", "--json", stdin=b"a\nb\n")
+    assert (code, err, len(node.requests["SendMessage"])) == (0, "", 2)
+    assert (json.loads(out)["acknowledged"], json.loads(out)["failed"]) == (1, 1)
