@@ -44,7 +44,7 @@ def test_there_are_references() -> None:
     assert len(references()) > 50
 
 
-TEST_REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`")
+TEST_REFERENCE = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 
 
 def bad_file_rows() -> list[str]:
