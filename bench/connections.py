@@ -19,7 +19,7 @@ from bench import report
 
 NAME, RUNS, DURABLE = "connections", 3, True
 CONNECTIONS = 10_000
-NEW_PER_S = 300.0
+NEW_PER_S = 100.0
 """The pace at which a node lets connections in; 0: as they come."""
 SENDS_PER_S = 200
 SECONDS = 10.0
