@@ -14,7 +14,7 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retention import TIME, Facts, Pin, Rules, decide, lowest, trim_of
-from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin
+from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
 from ledgermq.node.core.trimming import Trimming
 from ledgermq.proto.control import TrimRecord
 from ledgermq.raft.config import MS
@@ -171,7 +171,8 @@ class Keeper:
         status = self._group.status()
         snapshot_index = self._snapshot_on_disk()
         pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
-        pins += [snapshot_pin(book, node, snapshot_index), *half_pin(machine), *consumer_pins(machine, consumed_queues(machine))]
+        pins += [snapshot_pin(book, node, snapshot_index), *half_pin(machine), *timer_pin(machine)]
+        pins += consumer_pins(machine, consumed_queues(machine))
         files = book.files()
         bases = frozenset(file.base for file in files)
         verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), (), bases))

@@ -47,12 +47,14 @@ from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
 from ledgermq.sim.clock import Clock
 from ledgermq.sim.controller import Controller
 from ledgermq.sim.decisions import Decisions
+from ledgermq.sim.delayers import Delayer, Plans
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.histories import Histories
 from ledgermq.sim.keeping import Duty
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.settings import FILE_BYTES, Settings
+from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.workshop import Workshop
@@ -194,6 +196,8 @@ class World:
         self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
         producers = [random.Random(f"transactor {seed} {k}") for k in range(TRANSACTORS)]
         self.transactors = [Transactor(self, self.decisions, clients + k, chance, Manners()) for k, chance in enumerate(producers)]
+        self.timetable = Timetable(self.histories, self.truth)
+        self.delayer = Delayer(self, self.timetable, clients + TRANSACTORS, random.Random(f"delayer {seed}"), Plans())
         self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
 
     # -- time -----------------------------------------------------------------------------------------------------------------------
@@ -220,6 +224,7 @@ class World:
                 client.start()
             for transactor in self.transactors:
                 transactor.start()
+            self.delayer.start()
             self.after(RECONCILE_NS // 4, self._reconcile)
             self.after(SETTLE_NS, self._settle)
             schedule(self)
@@ -855,18 +860,25 @@ class World:
             client.wind_down(receives=drains)
         for transactor in self.transactors:
             transactor.wind_down()
+        self.delayer.wind_down()
         ends: set[tuple[int, int]] = set()
         while self._heap and self.now < deadline:
             self._one_event()
             lives = self._in_force()
             ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
             same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
+            same = same and not self._delays_left()
             if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
                 return
         if drains and len(ends) == 1:
             raise Violation("delivery", f"messages are left that nobody is given within {HEAL_S} s of virtual time")
         raise Violation("O7", f"the replicas did not come to hold the same within {HEAL_S} s of virtual time: {sorted(ends)}")
+
+    def _delays_left(self) -> bool:
+        """Some delayed message is to come still."""
+        machine = next(life for life in self._in_force() if life is not None).machine
+        return self.timetable.waits(machine.timers, self.now // MS)
 
     def _all_acknowledged(self) -> bool:
         """No message is in flight or was never handed out."""
@@ -908,6 +920,7 @@ class World:
             self.truth.compare_queues(name, life.machine, life.store.queues)
         self.histories.finish()
         self.decisions.finish()
+        self.timetable.finish(self.truth.machine.timers.pending)
 
     def _in_force(self) -> list[Life | None]:
         """The lives of the members, None for one that does not run; nobody without a leader."""
@@ -923,6 +936,7 @@ class World:
         of["redeliveries"] = sum(group.again for group in self.histories.groups.values())
         of["reads"] = self.histories.reads
         of["transactions-committed"], of["transactions-rolled-back"] = self.decisions.confirmed
+        of["delayed-messages"], of["recalls"] = self.timetable.confirmed
         of["transaction-checks"] = sum(decision.checks for decision in self.decisions.halves.values())
         of["acknowledged-messages"] = sum(len(done) for group in self.histories.groups.values() for done in group.done.values())
         of["files-trimmed"] += sum(life.keeper.trimming.files_removed for _, life in self._lives())

@@ -1,0 +1,128 @@
+"""Simulated producers of delayed messages: they send some, for soon or for a moment ago, and take a few of them back.
+
+Here lives what such a producer does, and what it believes; what must hold of it is in `timetable.py`. Delayed messages go to a queue like
+any other's, and consumers get them there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ledgermq.node.core.calls import Call, Produce, Produced, Recall, Recalled, Refused
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft
+from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.network import MS
+from ledgermq.sim.timetable import Appointment, Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """How busy such a producer is."""
+
+    round_ns: tuple[int, int] = (400 * MS, 900 * MS)
+    messages_a_send: tuple[int, int] = (1, 6)
+    delay_ms: tuple[int, int] = (-100, 3_000)
+    recalls: float = 0.2
+    """Share of the messages that are taken back."""
+
+
+class Delayer:
+    """One producer of delayed messages."""
+
+    def __init__(self, cluster: Cluster, timetable: Timetable, number: int, chance: random.Random, plans: Plans) -> None:
+        self._cluster = cluster
+        self._timetable = timetable
+        self._number = number
+        self._chance = chance
+        self._plans = plans
+        self._node = cluster.names[number % len(cluster.names)]
+        self._next_value = number * VALUES_A_PRODUCER
+        self._regretted: list[Appointment] = []
+        """To be taken back in the next round."""
+        self._asked: dict[int, int] = {}
+        """Calls without an answer: token → since when."""
+        self._on = True
+
+    def start(self) -> None:
+        """Begin; the first round comes within a period."""
+        self._cluster.after(self._chance.randrange(self._plans.round_ns[1]), self._round)
+
+    def wind_down(self) -> None:
+        """Nothing more is sent or taken back."""
+        self._on = False
+
+    def _round(self) -> None:
+        for token, since in list(self._asked.items()):
+            if self._cluster.now - since > CLIENT_TIMEOUT_NS:
+                self._cluster.give_up(token)
+                del self._asked[token]
+                self._elsewhere(None)
+        if self._on:
+            self._recall()
+            self._send()
+        self._cluster.after(self._chance.randrange(*self._plans.round_ns), self._round)
+
+    def _ask(self, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> None:
+        def came(outcome: Answer) -> None:
+            self._asked.pop(token, None)
+            answered(outcome)
+
+        token = self._cluster.ask(self._node, make, came)
+        self._asked[token] = self._cluster.now
+
+    def _elsewhere(self, outcome: Answer) -> None:
+        hint = outcome.leader if isinstance(outcome, Refused) else None
+        names = self._cluster.names
+        self._node = hint or names[(names.index(self._node) + 1) % len(names)]
+
+    def _send(self) -> None:
+        chance, now = self._chance, self._cluster.now
+        key = (NORMAL, chance.randrange(QUEUES[NORMAL]))
+        count = chance.randrange(*self._plans.messages_a_send)
+        values = range(self._next_value, self._next_value + count)
+        self._next_value += count
+        times = [max(0, now // MS + chance.randrange(*self._plans.delay_ms)) for _ in values]
+        made = [self._timetable.made(self._number, key, value, at_ms, now) for value, at_ms in zip(values, times, strict=True)]
+        drafts = [_draft(appointment, now) for appointment in made]
+
+        def answered(outcome: Answer) -> None:
+            if not isinstance(outcome, Produced):
+                self._elsewhere(outcome)
+                return
+            if outcome.durability != "durable":
+                return
+            for place, appointment in enumerate(made):
+                appointment.acknowledged = True
+                if outcome.fire_ms and outcome.fire_ms[place]:
+                    appointment.place = outcome.fire_ms[place], outcome.queue_offsets[place]
+                    if self._chance.random() < self._plans.recalls:
+                        self._regretted.append(appointment)
+
+        self._ask(lambda token: Produce(token, drafts), answered)
+
+    def _recall(self) -> None:
+        regretted, self._regretted = self._regretted, []
+        for appointment in regretted:
+            self._take_back(appointment)
+
+    def _take_back(self, appointment: Appointment) -> None:
+        assert appointment.place is not None, "only what waits is taken back"
+        fire_ms, offset = appointment.place
+        appointment.asked = True
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, Recalled):
+                appointment.recalled |= outcome.ok
+            else:
+                self._elsewhere(outcome)
+
+        self._ask(lambda token: Recall(token, appointment.deliver_ms, fire_ms, offset), answered)
+
+
+def _draft(appointment: Appointment, now: int) -> Draft:
+    topic, queue = appointment.key
+    properties = encode(Fields(message_id="x", deliver_ms=appointment.deliver_ms))
+    return Draft(topic, queue, appointment.value.to_bytes(8, "big"), properties, now // MS, priority=0, deliver_ms=appointment.deliver_ms)

@@ -1,0 +1,90 @@
+"""What producers of delayed messages asked for and were told, held against the one log of the run.
+
+Here lives the knowledge of outsiders about delayed messages. Laws: none is in its topic before its time, by the clock of the leader that
+put it there; each that was acknowledged comes to be there, unless somebody asked for its recall; one whose recall was confirmed never is.
+That nothing is there twice, or without having been sent, is told by `histories.py`: to it a delayed message is a send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ledgermq.node.core.timers import Timers
+from ledgermq.proto.layout_columns import BODY_AT, prefixes, record_columns
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.sim.checkers import Violation
+from ledgermq.sim.histories import Histories, QueueKey
+from ledgermq.sim.truth import VALUE_BYTES, Truth
+
+
+@dataclass(slots=True)
+class Appointment:
+    """One delayed message."""
+
+    key: QueueKey
+    value: int
+    deliver_ms: int
+    place: tuple[int, int] | None = None
+    """Fire time and offset, once it was acknowledged as waiting."""
+    acknowledged: bool = False
+    asked: bool = False
+    """Somebody asked for its recall."""
+    recalled: bool = False
+    """That was confirmed."""
+
+
+@dataclass
+class Timetable:
+    """Memory of one run."""
+
+    histories: Histories
+    truth: Truth
+    appointments: dict[int, Appointment] = field(default_factory=dict)
+    """By value."""
+
+    def made(self, producer: int, key: QueueKey, value: int, deliver_ms: int, now: int) -> Appointment:
+        """A delayed message is about to be sent."""
+        self.histories.sent(producer, key, value, 1, now)
+        made = self.appointments[value] = Appointment(key, value, deliver_ms)
+        return made
+
+    def waits(self, timers: Timers, now_ms: int) -> bool:
+        """Is something to come still? Not if only a clock that ran ahead holds it back."""
+        last_ms = max((appointment.deliver_ms for appointment in self.appointments.values()), default=0)
+        return timers.pending > 0 and timers.watermark.fire_ms <= max(now_ms, last_ms)
+
+    def finish(self, pending: int) -> None:
+        """At the end of a run. `pending`: how many the log still holds back."""
+        queues = self.histories.log.queues()
+        missing = 0
+        for appointment in self.appointments.values():
+            there = bool((queues.get(appointment.key, _NOTHING) == appointment.value).any())
+            if appointment.recalled and there:
+                raise Violation("timer", f"message {appointment.value} was recalled and stands in {appointment.key}")
+            missing += appointment.acknowledged and not appointment.asked and not there
+        if missing > pending:
+            raise Violation("timer", f"{missing} delayed messages are in no topic, and only {pending} wait for their time")
+        self._none_early()
+
+    def _none_early(self) -> None:
+        for entries in self.truth.pieces(0, len(self.truth) - 1):
+            columns = record_columns(entries)
+            heads = prefixes(entries.data, entries.starts)
+            waiting = [number for number, topic in enumerate(columns.topics) if topic == TIMER_TOPIC]
+            rows = np.flatnonzero((columns.origins > 0) & ~np.isin(columns.topic_of, waiting))
+            for row in rows.tolist():
+                at = int(entries.starts[row]) + BODY_AT
+                value = int.from_bytes(entries.data[at : at + VALUE_BYTES], "big")
+                if value in self.appointments and int(heads["store_ms"][row]) < self.appointments[value].deliver_ms:
+                    raise Violation("timer", f"message {value} came before its time")
+
+    @property
+    def confirmed(self) -> tuple[int, int]:
+        """Delayed messages that were acknowledged, and recalls that were confirmed."""
+        all_of_them = self.appointments.values()
+        return sum(one.acknowledged for one in all_of_them), sum(one.recalled for one in all_of_them)
+
+
+_NOTHING = np.zeros(0, np.int64)
