@@ -31,6 +31,8 @@ MODULES = (
     "flush_modes",
     "official",
     "receive",
+    "delivery",
+    "polls",
     "failover",
     "transfer",
     "catch_up",

@@ -1,7 +1,7 @@
 """The load generator: a lean `grpc.aio` client in its own process that speaks the official protocol with our stubs.
 
-`python -m bench.load send|fill|receive|lease --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made before the
-clock starts; answers are parsed and checked, so nothing counts that was not acknowledged.
+`python -m bench.load send|fill|receive|lease|deliver|poll --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made
+before the clock starts; answers are parsed and checked, so nothing counts that was not acknowledged.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
 TIMEOUT_S = 10.0
 LEASE_S = 11 * 3600
+POLLING_GROUPS = 1000
 REPEATABLE = frozenset({pb.TOO_MANY_REQUESTS, pb.HA_NOT_AVAILABLE, pb.PROXY_TIMEOUT})
 """A fill sends again what a leader change left open: it wants messages, not each of them once."""
 
@@ -167,6 +168,86 @@ async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     return {**meter.result(), **{f"receive_{key}": value for key, value in polls.result().items() if key.endswith("_ms")}}
 
 
+async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`rate` sends a second, and `window` receivers that wait for them, one message a lease; the time from each send to its arrival."""
+    sending: Any = channel.unary_unary(SERVICE + "SendMessage")
+    receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
+    acking: Any = channel.unary_unary(SERVICE + "AckMessage")
+    meter = Meter(options.warm_up_s, options.seconds)
+    request, sent, tasks = receive_request(options), dict[str, float](), set[asyncio.Task[None]]()
+    data = request.SerializeToString()
+
+    async def acknowledge(message_id: str, handle: str) -> None:
+        entry = pb.AckMessageEntry(message_id=message_id, receipt_handle=handle)
+        call = pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic, entries=[entry])
+        check(pb.AckMessageResponse.FromString(await acking(call.SerializeToString(), metadata=METADATA, timeout=TIMEOUT_S)).status)
+
+    async def receiver() -> None:
+        while time.monotonic() < meter.end:
+            async for part in receiving(data, metadata=METADATA, timeout=30):
+                response = pb.ReceiveMessageResponse.FromString(part)
+                if response.HasField("message"):
+                    system = response.message.system_properties
+                    if system.message_id in sent:
+                        # What comes again is acknowledged again, and not counted.
+                        meter.count(sent.pop(system.message_id))
+                    task = asyncio.create_task(acknowledge(system.message_id, system.receipt_handle))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+
+    async def send_one(message_id: str, data: bytes) -> None:
+        sent[message_id] = time.monotonic()
+        check(pb.SendMessageResponse.FromString(await sending(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+
+    async def producer() -> None:
+        began = time.monotonic()
+        for number in itertools.count():
+            await asyncio.sleep(began + number / options.rate - time.monotonic())
+            if time.monotonic() >= meter.end:
+                return
+            one = message(options.topic, number, b"x" * options.body_bytes)
+            call = pb.SendMessageRequest(messages=[one]).SerializeToString()
+            task = asyncio.create_task(send_one(one.system_properties.message_id, call))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    receivers = [asyncio.create_task(receiver()) for _ in range(options.window)]
+    await producer()
+    await asyncio.sleep(1)
+    for task in receivers:
+        task.cancel()
+    await asyncio.gather(*receivers, *tasks, return_exceptions=True)
+    return meter.result()
+
+
+async def poll(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`window` long polls of consumer groups of their own on a topic without messages, until stdin says so: what idle consumers cost."""
+    receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
+    opened = answered = 0
+
+    async def poller(number: int) -> None:
+        nonlocal opened, answered
+        request = receive_request(options)
+        request.group.name = f"{options.group}-{number % POLLING_GROUPS}"
+        request.long_polling_timeout.FromSeconds(20)
+        data = request.SerializeToString()
+        await asyncio.sleep(number / options.rate)
+        while True:
+            opened += 1
+            async for _ in receiving(data, metadata=(("x-mq-client-id", f"c{number}"), *METADATA[1:]), timeout=40):
+                answered += 1
+
+    tasks = [asyncio.create_task(poller(number)) for number in range(options.window)]
+    while opened < options.window:
+        await asyncio.sleep(0.1)
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return {"opened": opened, "answered": answered, "client_cpu_s": round(cpu_s(), 2)}
+
+
 async def lease(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
     """`limit` messages leased for hours by `window` receivers, 32 at a time, and never acknowledged."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
@@ -208,6 +289,8 @@ WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[
     "fill": fill,
     "receive": receive,
     "lease": lease,
+    "deliver": deliver,
+    "poll": poll,
 }
 
 

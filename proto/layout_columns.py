@@ -308,7 +308,11 @@ def _tags_codes(data: memoryview, found: Tails) -> I64:
         else:
             codes[where[plain]] = hashes.view(np.int32)[plain]
             usual[where[~plain]] = False
-    for i in np.flatnonzero(~usual & (found.properties_length > 0)).tolist():
+    others = np.flatnonzero(~usual & (found.properties_length > 0)).tolist()
+    if others and _TAG_FIELD not in bytes(data):
+        # Messages without a tag are no reason to look at each of them.
+        return codes
+    for i in others:
         at = int(found.properties_at[i])
         codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))
     return codes

@@ -15,7 +15,7 @@ from typing import Any
 from ledgermq.node.core.calls import Call, CancelReceive, ChangeMembers, Done, GroupView, HandOver, MembersChanged, Returned
 from ledgermq.node.core.flush import FlushPolicy, policy_of
 from ledgermq.node.core.handovers import Handovers
-from ledgermq.node.core.leader import Leader, LeaderSettings
+from ledgermq.node.core.leader import DECIDED, Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.memberships import Memberships
 from ledgermq.node.core.plan import Plan
@@ -157,8 +157,11 @@ class Group:
         return self._finish(turn)
 
     def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
+        others: list[Call] = []
         for call in calls:
-            if isinstance(call, Read):
+            if type(call) in DECIDED:
+                others.append(call)
+            elif isinstance(call, Read):
                 turn.done += self._reads.take(call, serving=self.leader.serving)
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
@@ -166,9 +169,10 @@ class Group:
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
             elif isinstance(call, Returned):
                 self.memberships.told(call)
-            elif isinstance(call, CancelReceive):
-                turn.done += self._reads.pulls.cancel(call.receive)
-        others = [call for call in calls if not isinstance(call, Read | HandOver | ChangeMembers | Returned)]
+            else:
+                if isinstance(call, CancelReceive):
+                    turn.done += self._reads.pulls.cancel(call.receive)
+                others.append(call)
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _take_output(self, turn: _Turn) -> None:

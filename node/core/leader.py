@@ -16,12 +16,15 @@ from heapq import heappop, heappush
 from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
+    Ack,
     Call,
     CancelReceive,
+    Change,
     ClientGone,
     ClientsAlive,
     Done,
     Lease,
+    Produce,
     Produced,
     Receive,
     Received,
@@ -48,6 +51,8 @@ from ledgermq.node.core.resolver import Resolver
 from ledgermq.node.core.wheel import Wheel, fire_times
 from ledgermq.proto.types import Range
 
+DECIDED = frozenset({Produce, Ack, Change})
+"""Nearly all calls: nothing but the next plan is concerned with them."""
 _REMEMBERED_RECEIVES = 1024
 
 
@@ -175,7 +180,9 @@ class Leader:
         """Accept calls. The answers are those that need no decision."""
         done: list[Done] = []
         for call in calls:
-            if isinstance(call, CancelReceive):
+            if self.serving and type(call) in DECIDED:
+                self._inbox.append(call)
+            elif isinstance(call, CancelReceive):
                 done += self._cancel(call.receive)
             elif self.term is None:
                 if not isinstance(call, _SIGNS):

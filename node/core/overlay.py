@@ -61,6 +61,11 @@ class Overlay:
         found = self._cursors.get(key)
         return None if found is None else found[0]
 
+    @property
+    def names_pending(self) -> bool:
+        """Is any configuration entry not applied yet?"""
+        return bool(self._names)
+
     def configuring(self, name: str) -> int | None:
         """Index of the configuration entry about this name (see `topic_name`, `group_name`) that is not applied yet."""
         return self._names.get(name)

@@ -11,6 +11,9 @@ from heapq import heapify, heappop, heappush
 
 from ledgermq.node.core.calls import Receive, Token, client_of
 
+END_GRID_NS = 20_000_000
+"""A fifth of what a long poll ends before its caller's own deadline (`service/ports.py`)."""
+
 Pair = tuple[str, str]
 """(consumer group, stored topic), or as `lite_pair` says"""
 
@@ -158,5 +161,5 @@ class Polls:
         return poll.call.deadline_ns + (self._lease_grace_ns if poll.leasing else 0)
 
     def wake_at_ns(self) -> int | None:
-        """When the next deadline may come."""
-        return self._deadlines[0][0] if self._deadlines else None
+        """When the next deadline may come, on a grid: the ends of many polls share a turn, late by less than their callers allow."""
+        return -(-self._deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self._deadlines else None

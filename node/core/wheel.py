@@ -332,5 +332,7 @@ def recall_name(place: Place) -> str:
 
 def fire_times(drafts: Sequence[Draft | None]) -> tuple[int, ...]:
     """Fire time of those that wait, 0 of the others; nothing if none waits."""
+    if not any([draft is not None and draft.stored_topic == TIMER_TOPIC for draft in drafts]):
+        return ()
     times = [0 if draft is None or draft.stored_topic != TIMER_TOPIC else draft.tags_code for draft in drafts]
     return tuple(times) if any(times) else ()
