@@ -22,10 +22,14 @@ Memory is bounded (I11): an undecided half costs one row, and their number is li
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ledgermq.node.core.origins import origin_text
+from ledgermq.node.core.packed import pack, unpack
 from ledgermq.proto.control import TransactionRecord
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import HALF_TOPIC
@@ -38,6 +42,9 @@ ENDED_MAX = 32_768
 """Part of the format: every replica forgets the same ones."""
 COMMIT, ROLLBACK, CHECKS, AGE, TOPIC = "commit", "rollback", "checks", "age", "topic"
 """How a transaction ends. The last three are drops: nobody decided."""
+_ENDS = (COMMIT, ROLLBACK, CHECKS, AGE, TOPIC)
+"""In the order of the format: a snapshot names an end by its place."""
+_NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +122,37 @@ class Transactions:
         return True
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON values (format §11)."""
-        halves = [[offset, h.index, h.topic, h.stored_ms, h.recovery_ms, h.checks] for offset, h in self.halves.items()]
-        return {"halves": halves, "ended": [[offset, how] for offset, how in self.ended.items()]}
+        """The state as JSON values (format §11): columns."""
+        topics = {topic: place for place, topic in enumerate(dict.fromkeys(half.topic for half in self.halves.values()))}
+        halves = self.halves.values()
+        columns = {
+            "o": _pack(self.halves),
+            "i": _pack([half.index for half in halves]),
+            "s": _pack([half.stored_ms for half in halves]),
+            "r": _pack([_NEVER if half.recovery_ms is None else half.recovery_ms for half in halves]),
+            "c": _pack([half.checks for half in halves]),
+            "t": _pack([topics[half.topic] for half in halves]),
+            "topics": list(topics),
+        }
+        ended = {"o": _pack(self.ended), "h": _pack([_ENDS.index(how) for how in self.ended.values()])}
+        return {"halves": columns if self.halves else {}, "ended": ended if self.ended else {}}
 
     def restore(self, exported: dict[str, Any]) -> None:
         """Replace the state by what `export` returned; by nothing, from a snapshot older than transactions."""
         self.halves, self.ended, self._topics = {}, OrderedDict(), {}
-        for offset, *fields in exported.get("halves", ()):
-            self.apply_half(offset, Half(*fields))
-        self.ended.update((offset, how) for offset, how in exported.get("ended", ()))
+        columns, ended = exported.get("halves") or {}, exported.get("ended") or {}
+        if columns:
+            rows = zip(*(unpack(columns[name], "q").tolist() for name in "oistrc"), strict=True)
+            for offset, index, stored_ms, topic, recovery_ms, checks in rows:
+                name = columns["topics"][topic]
+                self.apply_half(offset, Half(index, name, stored_ms, None if recovery_ms == _NEVER else recovery_ms, checks))
+        if ended:
+            pairs = zip(unpack(ended["o"], "q").tolist(), unpack(ended["h"], "q").tolist(), strict=True)
+            self.ended.update((offset, _ENDS[how]) for offset, how in pairs)
+
+
+def _pack(values: Iterable[int]) -> str:
+    return pack(np.fromiter(values, np.int64), "q")
 
 
 def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
