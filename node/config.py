@@ -231,6 +231,15 @@ class Retention(Section):
         )
 
 
+class Tracing(Section):
+    """Where OpenTelemetry spans of clients' calls go (`node/tracing.py`). Nothing is exported without an endpoint."""
+
+    otlp_endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
+    """Of a collector that speaks OTLP over gRPC, as `http://host:4317`."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the calls whose caller has not decided already."""
+
+
 class NodeConfig(Section):
     """The whole configuration of one node."""
 
@@ -254,6 +263,7 @@ class NodeConfig(Section):
     tls: Tls = Tls()
     peer_tls: PeerTls = PeerTls()
     quotas: Quotas = Quotas()
+    tracing: Tracing = Tracing()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -545,6 +555,9 @@ quotas:                        # on each node; 0 = no limit; what is too much is
   connections: 0
   connections_per_address: 0
   new_connections_per_s: 0     # more than these wait for their turn
+tracing:                       # OpenTelemetry spans of sends, receives and acknowledgements; needs: pip install 'ledgermq[tracing]'
+  otlp_endpoint: ""            # such as http://127.0.0.1:4317; empty: nothing is exported
+  sample_ratio: 1.0            # of the calls whose caller has not decided already
 flush:
   policy: durable              # durable, memory or hybrid: what a send's acknowledgement waits for
   groups: {}                   # one broker group otherwise, e.g. {g1: memory}

@@ -66,6 +66,7 @@ from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.stop_watch import watch_stop
+from ledgermq.node.tracing import spans_of
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.node.vouching import Vouching
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
@@ -304,6 +305,7 @@ class Node:
         address, namespaces = config.address, not config.access.ignore_namespaces
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
         gate = Gate(self.authority, Quotas(config.quotas))
+        self._spans = spans_of(config.tracing, config.node)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
         self.admin = AdminService(
@@ -356,6 +358,8 @@ class Node:
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
         self._client_port.stop()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
         self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
         await self.peers.stop()
@@ -425,7 +429,7 @@ class Node:
 
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers(self.service.handlers())
+        server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         self._client_port.bind(server, address)

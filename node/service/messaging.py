@@ -186,8 +186,8 @@ class MessagingService:
         """The unary methods that are served."""
         return frozenset(self._unary_methods())
 
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """To be added to a `grpc.aio` server."""
+    def handlers(self, around: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> tuple[grpc.GenericRpcHandler, ...]:
+        """To be added to a `grpc.aio` server. `around` may put something around each method."""
         methods: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure))
             for name, (work, failure) in self._unary_methods().items()
@@ -195,7 +195,7 @@ class MessagingService:
         methods[pulling.METHOD] = grpc.unary_stream_rpc_method_handler(self._pull)
         methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
         methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
-        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+        return (grpc.method_handlers_generic_handler(SERVICE, around(methods)),)
 
     def _unary_methods(self) -> dict[str, tuple[Unary, Failure]]:
         return {
