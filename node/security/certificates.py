@@ -61,11 +61,6 @@ class CertificateFiles:
                 self._look()
             return self._pems
 
-    def look_now(self) -> None:
-        """Do not wait for the next look."""
-        with self._lock:
-            self._look_at = 0.0
-
     def _look(self) -> None:
         try:
             seen = self._stamp()

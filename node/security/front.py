@@ -118,7 +118,7 @@ class Front:
         name = f"ledgermq-{os.getpid()}-{id(self):x}-{self._serial}"
         self._open[name] = outer
         self._addresses[host] = self._addresses.get(host, 0) + 1
-        metrics.FRONT_CONNECTIONS.set(len(self._open))
+        metrics.FRONT_CONNECTIONS.set(self.open_connections)
         return name
 
     def turn(self, address: str, now: float) -> float | None:
@@ -133,7 +133,7 @@ class Front:
         self._addresses[host] -= 1
         if not self._addresses[host]:
             del self._addresses[host]
-        metrics.FRONT_CONNECTIONS.set(len(self._open))
+        metrics.FRONT_CONNECTIONS.set(self.open_connections)
 
     def refused(self, reason: str, address: str, words: str) -> None:
         """Counted always, said at most every few seconds for each reason."""

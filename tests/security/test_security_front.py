@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 import structlog.testing
 import uvloop
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node import metrics
@@ -277,6 +277,7 @@ async def test_connections_are_limited(directory: Path) -> None:
         assert found.open_connections == 1
 
 
+@settings(deadline=None)
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
 def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
     """In any time no more than its worth, a tenth of a second's worth more, and one; in the order of arrival; nobody waits too long."""
@@ -322,20 +323,22 @@ async def test_a_direction_may_end_alone(directory: Path) -> None:
         assert await left(found)
 
 
-@scenario
-async def test_certificates_are_replaced_without_a_restart(directory: Path) -> None:
+def test_certificates_are_replaced_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New files count from the next connection on; files that do not fit together leave the old ones in force, and it is said."""
+    monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
+    run(lambda: replaced(tmp_path))
+
+
+async def replaced(directory: Path) -> None:
     await asyncio.to_thread(minting.ensure, directory / "new", {"n1": ("localhost",)})
     own = files(directory / "old")
     async with serving(own) as (_, port), channel(port, directory / "old" / "ca.pem") as old:
         await echoed(old)
         (directory / "new" / "n1.pem").replace(directory / "old" / "n1.pem")
-        own.look_now()
         with structlog.testing.capture_logs() as logs:
             assert own.current().certificate != (directory / "old" / "n1.pem").read_bytes()
         assert any("does not belong" in str(entry.get("reason")) for entry in logs)
         (directory / "new" / "n1.key").replace(directory / "old" / "n1.key")
-        own.look_now()
         async with channel(port, directory / "new" / "ca.pem") as new:
             assert (await echoed(new))[1] == b"x"
         assert (await echoed(old))[1] == b"x", "connections that stand are not touched"

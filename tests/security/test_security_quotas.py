@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.security import quotas as module
@@ -31,6 +31,7 @@ class Scene:
             return error.retry_after_ms
 
 
+@settings(deadline=None)
 @given(
     rate=st.floats(0.5, 1000),
     calls=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), min_size=1, max_size=60),
