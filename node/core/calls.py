@@ -297,7 +297,7 @@ class UndecidedHalf:
 
 @dataclass(frozen=True, slots=True)
 class ChecksCounted:
-    """Those that are undecided still; the others are not to be asked about."""
+    """Those that are undecided still, and whose messages fit into one answer; the others are not to be asked about now."""
 
     halves: tuple[UndecidedHalf, ...]
 

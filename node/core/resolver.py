@@ -23,6 +23,8 @@ from ledgermq.proto.types import Draft
 
 Transactional = Prepare | Resolve | Overdue | CountChecks
 _ROW_BYTES = 64
+_CHECK_BYTES = 8 << 20
+"""So much of half messages is read for the checks of one call, and at least one; the others come again."""
 _DROPS = (CHECKS, AGE)
 
 
@@ -188,18 +190,21 @@ class Resolver:
         """A check counts before it is sent: however often leaders change, a producer is not asked more often than that."""
         halves: list[UndecidedHalf] = []
         index = -1
+        size = 0
         for offset in call.offsets:
             half = self._machine.transactions.halves.get(offset)
             if half is None or half.checks >= self._rules.checks_max or self._pending(offset) is not None:
                 continue
             if self._overlay.configuring(checked_name(offset)) is not None:
                 continue
+            if size >= _CHECK_BYTES:
+                break
             index = plan.transaction_index()
             plan.checked.append((offset, half.checks + 1))
             plan.rows += 1
             self._overlay.mark_name(index, checked_name(offset))
             record = self._machine.half_record(offset)
-            plan.size += len(record)
+            size += len(record)
             halves.append(UndecidedHalf(offset, half.topic, half.checks + 1, record))
         plan.count("transaction_checks", len(halves))
         if index < 0:

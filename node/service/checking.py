@@ -22,6 +22,10 @@ from ledgermq.proto.layout import decode_record
 
 EVERY_S = 1.0
 BATCH = 256
+BATCHES = 16
+"""In one round: halves without a producer take turns, whatever their number."""
+TRIES, PAUSE_S = 40, 0.05
+"""How long a check waits for the stream of its producer to take it."""
 
 log = get_logger()
 
@@ -49,8 +53,9 @@ class Checker:
                         log.exception("transactions were not checked", group=broker_group)
 
     async def look(self, broker_group: str) -> None:
-        """Ask about every half that is due."""
-        while True:
+        """Ask about the halves that are due."""
+        absent: set[str] = set()
+        for _ in range(BATCHES):
             found = await self._engine.call(broker_group, Overdue(self._engine.new_token(), BATCH))
             if not isinstance(found, OverdueHalves):
                 return
@@ -61,22 +66,33 @@ class Checker:
             for offset, topic in found.halves:
                 by_topic.setdefault(topic, []).append(offset)
             for topic, offsets in by_topic.items():
-                await self._ask_about(broker_group, topic, offsets)
+                if topic in absent or not await self._ask_about(broker_group, topic, offsets):
+                    absent.add(topic)
+                    metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
             if len(found.halves) + len(found.dropped) < BATCH:
                 return
 
-    async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> None:
+    async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> bool:
+        """False: nobody is there to be asked."""
         # Not every producer that lists a topic can answer checks: those that can may be connected elsewhere.
         self._turns[topic] = turn = self._turns.get(topic, 0) + 1
         node = await self._commander.find_producer(topic, here_last=turn % 2 == 0)
         if node is None:
-            metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
-            return
+            return False
         counted = await self._engine.call(broker_group, CountChecks(self._engine.new_token(), offsets))
         if isinstance(counted, ChecksCounted):
             for half in counted.halves:
-                taken = await self._commander.to_producer(node, topic, self._command(broker_group, half))
+                taken = await self._send(node, topic, self._command(broker_group, half))
                 metrics.TRANSACTION_CHECKS.labels(broker_group, "sent" if taken else "lost").inc()
+        return True
+
+    async def _send(self, node: str, topic: str, command: pb.TelemetryCommand) -> bool:
+        """It is counted: a producer that has much to read already is waited for."""
+        for _ in range(TRIES):
+            if await self._commander.to_producer(node, topic, command):
+                return True
+            await asyncio.sleep(PAUSE_S)
+        return False
 
     def _command(self, broker_group: str, half: UndecidedHalf) -> pb.TelemetryCommand:
         message = delivering.undecided(half.topic, decode_record(half.record))

@@ -29,8 +29,8 @@ from ledgermq.proto.status import Forbidden, LedgerError
 
 METHOD = "Telemetry"
 REPEAT_S = 1.5
-POSTED_MAX = 64
-"""Commands that wait for one client to read."""
+POSTED_BYTES = 8 << 20
+"""What may wait for one client to read; one command is always taken."""
 BEAT_S = 5.0
 """How often an open stream counts as a sign of life."""
 
@@ -101,15 +101,21 @@ class _Stream:
         self._timer: asyncio.TimerHandle | None = None
         self._repeat: asyncio.Task[None] | None = None
         self._posted: set[asyncio.Task[None]] = set()
+        self._posted_bytes = 0
 
     def post(self, command: bytes) -> bool:
         """Write this when the stream can take it; False: too much waits for that already."""
-        if len(self._posted) >= POSTED_MAX:
+        if self._posted and self._posted_bytes + len(command) > POSTED_BYTES:
             return False
+        self._posted_bytes += len(command)
         task = asyncio.create_task(self._write(command))
         self._posted.add(task)
-        task.add_done_callback(self._posted.discard)
+        task.add_done_callback(lambda _: self._written(task, len(command)))
         return True
+
+    def _written(self, task: asyncio.Task[None], size: int) -> None:
+        self._posted.discard(task)
+        self._posted_bytes -= size
 
     def renew(self, settings: bytes) -> None:
         """Other settings than those of the last answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -233,6 +234,23 @@ async def test_producers_of_a_node_take_turns(server: Backend) -> None:
     await server.service.checker.look("g1")
     got = {name: {(await next_check(stream)).transaction_id for _ in range(2)} for name, stream in streams.items()}
     assert len(got["a"] | got["b"]) == 4
+
+
+@contract(TOPICS)
+async def test_c088_checks_of_large_messages_come_as_fast_as_they_are_read(server: Backend) -> None:
+    """No more is read and queued at once than fits; nothing that was counted is lost because its producer was busy."""
+    stream = await listens(server.raw, "X")
+    for i in range(12):
+        await sent(server.raw, half(bytes([i]) * (2 << 20)))
+    server.pass_time(6)
+    got = []
+    for number in (4, 8, 12):
+        looking = asyncio.create_task(server.service.checker.look("g1"))
+        got += [(await next_check(stream)).message.body[0] for _ in range(4)]
+        await looking
+        assert checks_sent(server) == number
+        server.pass_time(5)
+    assert sorted(got) == list(range(12))
 
 
 @contract(TOPICS)
