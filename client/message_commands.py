@@ -317,7 +317,7 @@ def query(
 
 def show_found(admin: Admin, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
     """One message of a query's answer."""
-    if wants_detail:
+    if wants_detail and not message.HasField("delayed_until_ms"):
         detail = admin.message_detail(message)
         if as_json:
             render.print_json(**render.detail_json(message, detail))

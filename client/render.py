@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.message import Message
@@ -257,6 +258,7 @@ def peeked_json(message: admin_pb2.PeekedMessage) -> dict[str, Any]:
         "attempt": known(message, "attempt"),
         "born_ms": known(message, "born_ms"),
         "store_ms": known(message, "store_ms"),
+        **({"delayed_until_ms": message.delayed_until_ms} if message.HasField("delayed_until_ms") else {}),
     }
 
 
@@ -300,7 +302,10 @@ def detail_json(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetai
 
 def message_text(message: admin_pb2.PeekedMessage) -> None:
     """One line of `peek` and `query`."""
-    print(f"{message.queue}:{message.offset} {known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
+    place = f"{message.queue}:{message.offset}"
+    if message.HasField("delayed_until_ms"):
+        place = f"delayed until {datetime.fromtimestamp(message.delayed_until_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+    print(f"{place} {known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
 
 
 def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -29,9 +29,9 @@ from ledgermq.node.explaining import Explainer
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.layout import decode_record
-from ledgermq.proto.names import parse_member
-from ledgermq.proto.properties import Fields
+from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.names import TIMER_TOPIC, parse_member
+from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.errors import Damaged
@@ -121,9 +121,11 @@ class GroupQueries:
         while True:
             setbacks = index.setbacks
             lagging = await self._until_indexed(group)
-            begins, lookup = await self._engine.run(group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup))
+            begins, lookup, timers = await self._engine.run(
+                group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup, hosted.machine.timers)
+            )
             try:
-                rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins)
+                rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins, timers)
             except (OSError, Damaged) as error:
                 what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
                 raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
@@ -133,7 +135,13 @@ class GroupQueries:
             reply.lagging.CopyFrom(lagging)
         reply.more = not complete
         for found, record in rows:
-            reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+            if record.topic != TIMER_TOPIC:
+                reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+                continue
+            stored = parse(record.properties)
+            delayed = message_of(found.record, "", query.topic, 0, group, int(stored[REAL_QUEUE]), 0)
+            delayed.delayed_until_ms = int(stored[DELIVER_MS])
+            reply.messages.append(delayed)
         return reply
 
     async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
@@ -331,19 +339,24 @@ def message_of(record: bytes, namespace: str, topic: str, number: int, group: st
     )
 
 
-def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int]) -> tuple[list[tuple[Any, Any]], bool]:
+def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any) -> tuple[list[tuple[Any, Any]], bool]:
     """On a thread: (found, decoded record) of what matches exactly, newest first, as far as one answer goes; and whether that is all.
 
-    One index serves keys and ids, and messages of an older incarnation of the topic are still in it.
+    One index serves keys and ids, and messages of an older incarnation of the topic are still in it. What waits on the timer topic belongs
+    to the answer as long as it waits.
     """
     begin = query.begin_ms if query.HasField("begin_ms") else 0
     end = query.end_ms if query.HasField("end_ms") else TIME_MAX
     wanted = query.key if query.HasField("key") else query.message_id
     rows: list[tuple[Any, Any]] = []
     skipped = size = 0
-    for found in lookup.each_by_key(query.topic, wanted, begin, end):
+    places = [lookup.each_by_key(topic, wanted, begin, end) for topic in (query.topic, TIMER_TOPIC)]
+    for found in merge(*places, key=lambda found: -found.index):
         record = decode_record(found.record)
-        known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
+        if record.topic == TIMER_TOPIC:
+            known = _waits(record, query.topic, timers)
+        else:
+            known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
         if not known or not begin <= record.store_ms < end or not _is_wanted(query, decode_properties(record.properties)):
             continue
         if not rows and skipped < query.skip and record.store_ms == end - 1:
@@ -354,6 +367,11 @@ def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int]) -> 
         rows.append((found, record))
         size += len(found.record)
     return rows, True
+
+
+def _waits(record: Record, topic: str, timers: Any) -> bool:
+    """Is it still to be delivered to this topic? What of the timers is read here is replaced, not changed, by the engine's thread."""
+    return parse(record.properties).get(REAL_TOPIC) == topic and timers.state_of(record.queue_offset, record.properties)[0] == "delayed"
 
 
 def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:

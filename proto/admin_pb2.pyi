@@ -444,7 +444,7 @@ class PeekResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[PeekedMessage, _Mapping]]] = ...) -> None: ...
 
 class PeekedMessage(_message.Message):
-    __slots__ = ("message_id", "topic", "queue", "offset", "tag", "keys", "message_group", "properties", "body", "attempt", "born_ms", "store_ms", "broker_group", "group_queue", "body_encoding")
+    __slots__ = ("message_id", "topic", "queue", "offset", "tag", "keys", "message_group", "properties", "body", "attempt", "born_ms", "store_ms", "broker_group", "group_queue", "body_encoding", "delayed_until_ms")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -467,6 +467,7 @@ class PeekedMessage(_message.Message):
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
     BODY_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     topic: Name
     queue: int
@@ -482,7 +483,8 @@ class PeekedMessage(_message.Message):
     broker_group: str
     group_queue: int
     body_encoding: str
-    def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., message_group: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., attempt: _Optional[int] = ..., born_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., body_encoding: _Optional[str] = ...) -> None: ...
+    delayed_until_ms: int
+    def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., message_group: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., attempt: _Optional[int] = ..., born_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., body_encoding: _Optional[str] = ..., delayed_until_ms: _Optional[int] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
     __slots__ = ("topic", "key", "message_id", "begin_ms", "end_ms", "max", "after")

@@ -174,9 +174,11 @@ class QueryBench:
     def pass_ms(self, milliseconds: int) -> None:
         self.clock.now_ns += milliseconds * MS
 
-    async def send(self, group: str, queue: int, body: str, *, key: str | None = None, message_id: str | None = None) -> None:
-        properties = encode(Fields(message_id=message_id or f"id-{body}", keys=(key,) if key else ()))
-        draft = Draft("t", queue, body.encode(), properties, EPOCH_MS)
+    async def send(
+        self, group: str, queue: int, body: str, *, key: str | None = None, message_id: str | None = None, deliver_ms: int = 0
+    ) -> None:
+        fields = Fields(message_id=message_id or f"id-{body}", keys=(key,) if key else (), deliver_ms=deliver_ms or None)
+        draft = Draft("t", queue, body.encode(), encode(fields), EPOCH_MS, deliver_ms=deliver_ms)
         await self.engines[0].call(group, Produce(self.engines[0].new_token(), [draft]))
 
     async def receive(self, group: str = "c", broker: str = "g1", count: int = 32, invisible_ms: int = 10_000) -> Received:

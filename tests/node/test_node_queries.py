@@ -650,3 +650,29 @@ def test_peek_at_the_latest_reads_to_the_end_of_long_messages(monkeypatch: pytes
             assert [message.offset for message in last.messages] == [7, 8]
 
     with_bench(work)
+
+
+def test_a_delayed_message_is_found_before_it_is_visible() -> None:
+    """By key and id, with the time until which it is delayed, in its place among the others; afterwards it is one of them, found once."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "before", key="k")
+        bench.pass_ms(1)
+        due_ms = bench.now_ms + 5_000
+        await bench.send("g1", 1, "later", key="k", deliver_ms=due_ms)
+        bench.pass_ms(1)
+        await bench.send("g2", 0, "after", key="k")
+        assert await pages(bench, 0, 1, key="k") == [["after"], ["later"], ["before"]]
+        for what in ({"key": "k"}, {"message_id": "id-later"}):
+            answer = await bench.queries[1].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, **what))
+            (found,) = [message for message in answer.messages if message.body == b"later"]
+            assert (found.delayed_until_ms, found.group_queue, found.offset, found.topic.name) == (due_ms, 1, 0, "t")
+            assert not any(message.HasField("delayed_until_ms") for message in answer.messages if message.body != b"later")
+        bench.pass_ms(5_000)
+        for _ in range(2):
+            bench.pass_ms(0)
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, message_id="id-later"))
+        (found,) = answer.messages
+        assert not found.HasField("delayed_until_ms") and found.group_queue == 1
+
+    with_bench(work)
