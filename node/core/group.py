@@ -406,6 +406,8 @@ class Group:
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
             "transactions_undecided": len(self.machine.transactions.halves),
+            "timers_pending": self.machine.timers.pending,
+            **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
             "log_full": self._log_full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self.writes_refused),

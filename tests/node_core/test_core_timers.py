@@ -9,6 +9,7 @@ import pytest
 
 from ledgermq.node.core import wheel, window
 from ledgermq.node.core.calls import Configure, Produce, Produced, Recall, Recalled, Refused
+from ledgermq.node.core.retention_facts import timer_pin
 from ledgermq.node.core.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
 from ledgermq.proto.layout import decode_record
 from ledgermq.proto.names import TIMER_TOPIC
@@ -348,3 +349,26 @@ def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.Monkey
     b.turn(at_ns=b.now_ns + HOUR)
     settle(b)
     assert bodies(b) == ["a", "b", "c", "far"]
+
+
+def test_what_waits_pins_the_log() -> None:
+    """From the first message of the earliest slot that something waits in; what was recalled or has fired pins nothing."""
+    b = bench()
+    assert list(timer_pin(b.machine)) == []
+    due = b.now_ms + 5_000
+    b.send("before")
+    first = delay(b, "x", 5_000)
+    delay(b, "y", 200_000)
+    (pin,) = timer_pin(b.machine)
+    positions = [b.queues.rows[TIMER_TOPIC, slot_of(due)][0][0], b.queues.rows[TIMER_TOPIC, slot_of(b.now_ms + 200_000)][0][0]]
+    assert (pin.kind, pin.pos) == ("timer", positions[0]) and "2 delayed messages wait" in pin.detail
+    assert recall(b, first, due)
+    pass_ms(b, 60_000)
+    delay(b, "z", 1)
+    pass_ms(b, 100_000)
+    (pin,) = timer_pin(b.machine)
+    assert pin.pos == positions[1] and "1 delayed message waits" in pin.detail
+    pass_ms(b, 60_000)
+    assert list(timer_pin(b.machine)) == []
+    statistics = b.group.statistics()
+    assert [statistics[f"timers_{name}"] for name in ("pending", "stored", "fired", "recalled")] == [0, 3, 2, 1]
