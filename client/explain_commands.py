@@ -66,7 +66,8 @@ def show_trace(admin: Admin, topic: admin_pb2.Name, message_id: str, as_json: bo
             if as_json:
                 render.print_json(**fields)
             else:
-                print("  ".join(str(value) for value in (_time(event.store_ms), *list(fields.values())[2:]) if value not in (None, "")))
+                told = [fields[name] for name in ("event", "group", "attempt", "client", "detail", "broker_group")]
+                print("  ".join(str(value) for value in (_time(event.store_ms), *told) if value not in (None, "")))
 
 
 def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:

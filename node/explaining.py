@@ -119,9 +119,9 @@ def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], in
 
 
 def _begins_ms(reader: Any) -> int | None:
-    """When the first entry of the log was stored."""
+    """When the first entry that retention left was stored; None if it removed nothing."""
     limits = reader.limits
-    piece = reader.read(limits.begin_index, 1) if limits.begin_index < limits.end_index else None
+    piece = reader.read(limits.begin_index, 1) if 0 < limits.begin_index < limits.end_index else None
     return None if piece is None else decode_record(piece.data[48 : int(piece.sizes[0])]).store_ms
 
 

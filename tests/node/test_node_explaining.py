@@ -225,6 +225,8 @@ def test_what_nobody_has() -> None:
         assert (await s.why("x")).reason == "not-found"
         old = "01" + "AABBCCDDEEFF" + "0001" + f"{(EPOCH_MS // 1000 - 1_609_459_200 - 60):08X}" + "00000001"
         assert born_of(old) == EPOCH_MS // 1000 * 1000 - 60_000
+        assert (await s.why(old)).reason == "not-found", "nothing was trimmed yet"
+        s.engine.hosted["g1"].reader.begin_index = 1
         assert (await s.why(old)).reason == "expired"
         with pytest.raises(LedgerError):
             await bench.queries[1].trace(bench.topic, admin_pb2.TraceMessageRequest(message_id="x"))
