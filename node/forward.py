@@ -2,8 +2,9 @@
 
 Rules, all of them about doing a thing at most once. A call is tried again only while nothing can have been done: its executor said
 `not-leader`, the leader's node said so, or the call never left this node. Once a call left and its stream ended, the answer is
-`unknown-outcome`. A call that came from a peer is executed here or refused; it is never sent on. While there is no leader, calls wait,
-inside their deadline. Signs of life of clients go to the leaders' nodes every second.
+`unknown-outcome`; but a call that does no more when it is done twice is tried until its deadline. A call that came from a peer is
+executed here or refused; it is never sent on. While there is no leader, calls wait, inside their deadline. Signs of life of clients go
+to the leaders' nodes every second.
 
 What a call means is the business of the executor (`ledgermq.node.service`); bytes in, bytes out.
 """
@@ -28,6 +29,10 @@ RETRY_S = 0.05
 SIGNS_EVERY_S = 1.0
 # A leader must not spend its whole deadline on a call whose result then arrives too late.
 DEADLINE_MARGIN_S = 0.05
+
+NOTHING_DONE = frozenset({"not-leader"})
+AGAIN = NOTHING_DONE | {"unknown-outcome"}
+"""Why a call that does no more when it is done twice is tried again."""
 
 log = get_logger()
 
@@ -109,25 +114,32 @@ class Forwarder:
         view = self._engine.views.get(group)
         return view.leader if view is not None else self._hints.get(group)
 
-    async def submit(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
-        """Execute a call at the group's leader, here or elsewhere; its response messages. Raises CallRefused."""
+    async def submit(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
+    ) -> Sequence[bytes]:
+        """Execute a call at the group's leader, here or elsewhere; its response messages. Raises CallRefused. `repeatable`: doing it twice
+        is doing it once, so it is also tried again when nobody knows whether it was done."""
         loop = asyncio.get_running_loop()
+        passing = AGAIN if repeatable else NOTHING_DONE
+        late = Refused("not-leader", detail=f"broker group {group} had no leader within the deadline")
         while True:
             changed = self._changed
             target = self._target(group)
-            if target == self._node:
-                try:
+            try:
+                if target == self._node:
                     return await self._execute(group, method, metadata, request, deadline)
-                except CallRefused as refusal:
-                    if refusal.refused.reason != "not-leader":
-                        raise
-            elif target is not None:
-                responses = await self._forward(target, group, method, metadata, request, deadline)
-                if responses is not None:
-                    return responses
+                if target is not None:
+                    responses = await self._forward(target, group, method, metadata, request, deadline)
+                    if responses is not None:
+                        return responses
+            except CallRefused as refusal:
+                if refusal.refused.reason not in passing:
+                    raise
+                if refusal.refused.reason not in NOTHING_DONE:
+                    late = refusal.refused
             left = deadline - loop.time()
             if left <= 0:
-                raise CallRefused(Refused("not-leader", detail=f"broker group {group} had no leader within the deadline"))
+                raise CallRefused(late)
             await _wait(changed, min(left, RETRY_S))
 
     def peers(self) -> list[str]:

@@ -54,7 +54,7 @@ class Peeks:
         one.queue, one.max = number, count
         deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
         try:
-            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline)
+            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline, repeatable=True)
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer = admin_pb2.PeekResponse.FromString(responses[0])

@@ -8,7 +8,7 @@ expired; only when another one replaced it is the handle refused.
 from __future__ import annotations
 
 from ledgermq.node.core.calls import Forward, Forwarded, Handle
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
@@ -35,9 +35,11 @@ class DeadLetterForwarder:
             try:
                 return await self._here(broker_group, handle, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
-        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
         return responses[0]
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import LiteAction, LiteStart, SyncLite
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
@@ -87,14 +87,16 @@ class LiteSubscriptions:
                 await self._groups.call(broker_group, own, call.topic, deadline)
                 return
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
         part = pb.SyncLiteSubscriptionRequest()
         part.CopyFrom(request)
         del part.lite_topic_set[:]
         part.lite_topic_set.extend(names)
         until = deadline - DEADLINE_MARGIN_S
-        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), part.SerializeToString(), until)
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), part.SerializeToString(), until, repeatable=True
+        )
         status = pb.SyncLiteSubscriptionResponse.FromString(responses[0]).status
         if status.code != pb.OK:
             raise fail(status.code, status.message)

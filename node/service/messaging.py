@@ -20,7 +20,7 @@ import grpc.aio
 
 from ledgermq.node.controller.metadata import State
 from ledgermq.node.core.calls import session_of
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,
@@ -254,7 +254,7 @@ class MessagingService:
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         """A call for a broker group led here, from a peer or from the forwarder: its response messages.
 
-        Raises CallRefused with `not-leader` only: then nothing was done and the call may be tried elsewhere.
+        Raises CallRefused with `not-leader` or `unknown-outcome` only: whoever asked decides whether the call may be tried elsewhere.
         """
         if method == commanding.METHOD:
             return self.commander.answer(request)
@@ -263,7 +263,7 @@ class MessagingService:
             caller = caller_of(metadata, lambda client_id: session_of(client_id, boot), namespaces=self._config.namespaces)
             return await self._executors[method](group, request, caller, deadline)
         except CallRefused as refusal:
-            if refusal.refused.reason == "not-leader":
+            if refusal.refused.reason in AGAIN:
                 raise
             return self._failed(method, request, refusal)
         except Exception as error:  # the client gets a status, never an exception

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.node.core.calls import CommitOffset, FindOffset, OffsetRead, ReadOffset
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder
@@ -43,9 +43,11 @@ class OffsetKeeper:
             try:
                 return await self._here(method, broker_group, stored, call, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
-        responses = await self._forwarder.submit(broker_group, method, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        responses = await self._forwarder.submit(
+            broker_group, method, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
         return responses[0]
 
     async def execute(self, method: str, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:

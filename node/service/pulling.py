@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ledgermq.node.core.calls import Pull, Pulled
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
@@ -70,9 +70,11 @@ class Puller:
             try:
                 return await self._pull(broker_group, stored, request, polling, last)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
-        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last)
+        return await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, last, repeatable=True
+        )
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
         """The leader's half of a call that another node took."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import Receive, Received
@@ -77,13 +78,27 @@ class Receiver:
         # Ample, so that the leader does not cut the poll short; but an answer must come before the caller gives up.
         last = now + job.polling_s + AFTER_POLL_S
         last = last if deadline is None else min(last, deadline - DEADLINE_MARGIN_S)
+        until = now + job.polling_s
+        while True:
+            try:
+                return await self._at_leader(broker_group, job, data, last)
+            except CallRefused as refusal:
+                job.polling_s = until - asyncio.get_running_loop().time()
+                if refusal.refused.reason != "unknown-outcome" or job.polling_s <= 0:
+                    raise
+            # The leader is gone, and with it perhaps an answer with messages. They are renewed no more: the client goes on in a new
+            # session, and waits for others at the next leader.
+            self._clients.doubt(caller.client_id)
+            job.caller = replace(job.caller, session=self._clients.heard(caller.client_id))
+
+    async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:
         if self._groups.leads(broker_group):
             try:
                 return await self._lease(broker_group, job, last)
             except CallRefused as refusal:
                 if refusal.refused.reason != "not-leader":
                     raise
-        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last)
+        return await self._forwarder.submit(broker_group, METHOD, job.caller.metadata(), data, last)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
         """The leader's half of a call that another node took."""

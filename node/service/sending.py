@@ -2,7 +2,7 @@
 
 `route` works on the node that was called: it checks, chooses a broker group and lets its leader store the messages, here or over one hop.
 `execute` is what the leader does with a call that came from another node. A message group has one queue among all queues of the topic;
-other messages take turns. A send is never repeated once its outcome is unknown.
+other messages take turns. A send whose outcome is unknown is not repeated, unless its topic recognises what it has already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import Prepare, Produce, Produced
 from ledgermq.node.core.flush import Durability
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
@@ -156,13 +156,17 @@ class Sender:
         caller: Caller,
         deadline: float,
     ) -> Stored:
+        known = self._topics.known(stored)
+        # What was stored in spite of everything is recognised by its id: then, and only then, a send may be repeated.
+        repeatable = known is not None and known.dedup_ms > 0 and request.messages[0].system_properties.message_type != pb.TRANSACTION
         if self._groups.leads(broker_group):
             try:
                 return await self._produce(broker_group, request.messages, stored, queues, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
                     raise
-        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        until = deadline - DEADLINE_MARGIN_S
+        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable)
         response = responses[0]
         if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
             return response, None

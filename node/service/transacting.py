@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.core.calls import Confirm, Resolve, Resolved
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.opaque import Opaque
@@ -71,9 +71,11 @@ class Transactor:
             try:
                 return await self._resolve(transaction, commit, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
-        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
         return responses[0]
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:

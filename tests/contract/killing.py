@@ -1,42 +1,46 @@
-"""Somebody who kills the leader again and again, and starts it again at once."""
+"""Work that goes on while the leader is killed again and again, and started again at once."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 
 from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
 from tests import cluster as real
 
 EVERY_S = 5.0
 
 
-@contextmanager
-def killed_leaders(cluster: LocalCluster, every_s: float = EVERY_S) -> Iterator[list[str]]:
-    """Inside, the leader of g1 is killed every `every_s` seconds; yields the names of those killed so far."""
+def hand_over(cluster: LocalCluster, to: str) -> None:
+    """Let another node lead."""
+    answer = real.admin(cluster, to, "TransferLeadership", admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to))
+    assert answer.status.code == 20000, answer.status.message
+
+
+def under_kills(cluster: LocalCluster, work: Callable[[], None], spared: str, every_s: float = EVERY_S) -> list[str]:
+    """Do `work`; until it is done, kill the leader of g1 every `every_s` seconds. Returns who was killed; raises what `work` raised.
+
+    `spared` is the node that clients are connected to: what its death does to a call is the client's business. When it leads, it hands
+    over first. The work has a thread of its own, not the killing: a node ends with the thread that started it.
+    """
     killed: list[str] = []
-    failed: list[BaseException] = []
-    over = threading.Event()
-
-    def go_on() -> None:
-        try:
-            while not over.wait(every_s):
-                victim = real.leader(cluster)
-                cluster.kill(victim)
-                killed.append(victim)
-                cluster.start(victim)
-                # One at a time: with two nodes away nobody could be served.
-                cluster.wait_ready()
-        except BaseException as error:  # told to the test, in its own thread
-            failed.append(error)
-
-    thread = threading.Thread(target=go_on, name="killer")
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1) as threads:
+        doing = threads.submit(work)
+        while True:
+            try:
+                doing.result(every_s)
+                return killed
+            except NotYet:
+                if doing.done():
+                    raise
+            victim = real.leader(cluster)
+            if victim == spared:
+                hand_over(cluster, next(node for node in cluster.nodes if node != spared))
+                continue
+            cluster.kill(victim)
+            killed.append(victim)
+            cluster.start(victim)
+            # One at a time: with two nodes away nobody could be served.
+            cluster.wait_ready()

@@ -82,8 +82,9 @@ class Bench:
         self.engine.views["g1"] = view(leader, serving)
         self.forwarder.changed()
 
-    async def submit(self, seconds: float = 20) -> Sequence[bytes]:
-        return await self.forwarder.submit("g1", "SendMessage", {"k": "v"}, b"request", asyncio.get_running_loop().time() + seconds)
+    async def submit(self, seconds: float = 20, **options: bool) -> Sequence[bytes]:
+        deadline = asyncio.get_running_loop().time() + seconds
+        return await self.forwarder.submit("g1", "SendMessage", {"k": "v"}, b"request", deadline, **options)
 
     async def refusal(self, seconds: float = 20) -> Refused:
         with pytest.raises(CallRefused) as caught:
@@ -142,6 +143,28 @@ def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception |
         refused = await bench.refusal(20 if failure is not None else 0.2)
         assert refused.reason == "unknown-outcome"
         assert not bench.links["n3"].calls and not bench.executor.executed
+
+    run(main)
+
+
+def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
+    """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the deadline, which says what is not known."""
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].before = lambda: bench.lead("n3")
+        bench.links["n2"].answers.append(Lost("gone"))
+        bench.links["n3"].answers.append(Result(responses=[b"done"]))
+        assert list(await bench.submit(repeatable=True)) == [b"done"]
+        bench.lead("n1")
+        bench.executor.refusals.append(Refused("unknown-outcome"))
+        assert await bench.submit(repeatable=True) == [b"executed here"]
+        bench.executor.refusals.append(Refused("disk-full"))
+        with pytest.raises(CallRefused, match="disk-full"):
+            await bench.submit(repeatable=True)
+        bench.executor.refusals.append(Refused("unknown-outcome"))
+        with pytest.raises(CallRefused, match="unknown-outcome"):
+            await bench.submit(0, repeatable=True)
 
     run(main)
 
