@@ -41,6 +41,7 @@ class Duration(click.ParamType[float]):
 
 
 DURATION = Duration()
+_FILE = click.Path(path_type=Path)
 
 
 def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,10 +51,22 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="How long to try, retries included.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
     @click.option("--tls", is_flag=True, help="Encrypted; the node shows a certificate.")
-    @click.option("--ca", type=click.Path(path_type=Path), help="PEM file of the authority of that certificate; the system's by default.")
+    @click.option("--ca", type=_FILE, help="PEM file of the authority of that certificate; the system's by default.")
+    @click.option("--certificate", type=_FILE, help="PEM file of an own certificate, where nodes ask for one.")
+    @click.option("--certificate-key", type=_FILE, help="PEM file of its key.")
     @wraps(command)
-    def with_connection(endpoints: str, timeout_s: float, quiet: bool, tls: bool, ca: Path | None, **options: Any) -> Any:
-        with Connection(endpoints, timeout_s=timeout_s, credentials=_credentials(), tls=tls, ca=_authority(tls, ca)) as connection:
+    def with_connection(
+        endpoints: str,
+        timeout_s: float,
+        quiet: bool,
+        tls: bool,
+        ca: Path | None,
+        certificate: Path | None,
+        certificate_key: Path | None,
+        **options: Any,
+    ) -> Any:
+        wire = _wire(tls, ca, certificate, certificate_key)
+        with Connection(endpoints, timeout_s=timeout_s, credentials=_credentials(), **wire) as connection:
             click.get_current_context().ensure_object(dict)["quiet"] = quiet
             return command(connection, **options)
 
@@ -68,12 +81,15 @@ def _credentials() -> Credentials | None:
     return Credentials(access_key, secret_key) if access_key else None
 
 
-def _authority(tls: bool, ca: Path | None) -> bytes | None:
-    if ca is None:
-        return None
-    if not tls:
-        raise BadArgument("--ca has no meaning without --tls", "add --tls")
-    return file_bytes(ca)
+def _wire(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
+    """How to connect, as `Connection` takes it."""
+    for name, path in (("--ca", ca), ("--certificate", certificate), ("--certificate-key", key)):
+        if path is not None and not tls:
+            raise BadArgument(f"{name} has no meaning without --tls", "add --tls")
+    if (certificate is None) != (key is None):
+        raise BadArgument("only one of --certificate and --certificate-key is given", "give both, or neither")
+    own = None if certificate is None or key is None else (file_bytes(key), file_bytes(certificate))
+    return {"tls": tls, "ca": None if ca is None else file_bytes(ca), "certificate": own}
 
 
 def file_bytes(path: Path) -> bytes:

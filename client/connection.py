@@ -72,13 +72,16 @@ class Connection:
         credentials: Credentials | None = None,
         tls: bool = False,
         ca: bytes | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`credentials` sign every call; `ca`: the PEM of the authority that servers must have a certificate of, else the system's."""
+        """`credentials` sign every call; `ca`: the PEM of the authority that servers must have a certificate of, else the system's;
+        `certificate`: the PEMs of the client's own key and certificate, for servers that ask for one."""
         self.addresses = parse_endpoints(endpoints)
         self.timeout_s = timeout_s
         self.credentials = credentials
         self.tls = tls
         self._ca = ca
+        self._own: tuple[bytes | None, bytes | None] = certificate or (None, None)
         self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_serial)}"
         self._channels: dict[Address, grpc.Channel] = {}
         self._lock = threading.Lock()
@@ -120,7 +123,7 @@ class Connection:
 
     def _opened(self, address: str) -> grpc.Channel:
         if self.tls:
-            return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._ca), OPTIONS)
+            return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._ca, *self._own), OPTIONS)
         return grpc.insecure_channel(address, OPTIONS)
 
     def elsewhere(self, failed: Address) -> None:

@@ -29,6 +29,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
         (["user", "delete", "a"], "cannot be undone; confirm with --yes"),
         (["status", "--ca", "x"], "--ca has no meaning without --tls"),
         (["status", "--tls", "--ca", "/nowhere/ca.pem"], "/nowhere/ca.pem cannot be read"),
+        (["status", "--certificate", "x", "--certificate-key", "y"], "--certificate has no meaning without --tls"),
+        (["status", "--tls", "--certificate", "x"], "only one of --certificate and --certificate-key"),
         (["certificates", "tls", "n1"], "is not NODE=HOST"),
         (["certificates", "tls", "n1=a,,b"], "is not NODE=HOST"),
         (["certificates", "tls", "../n1=a"], "is not NODE=HOST"),

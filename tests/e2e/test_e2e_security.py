@@ -228,6 +228,30 @@ def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
                     pass
 
 
+def test_clients_with_certificates(tmp_path: Path) -> None:
+    """A node that speaks TLS only and asks for certificates: whose certificate stands for a user needs no signature, others get nowhere."""
+    found = real.prepare(tmp_path, nodes=1, extra={"access": {"authentication": "required"}}, tls=True)
+    assert found.ca_file is not None
+    tls = found.ca_file.parent
+    minting.ensure(tls, {"ops": (), "nobody": ()})
+    users = "{ops: root}"
+    found.settings = ("tls.mode=required", f"tls.client_ca_file={found.ca_file}", f"tls.users={users}")
+    found.start_all()
+    try:
+        found.wait_ready()
+        wire = ("--tls", "--ca", found.ca_file)
+        ops, nobody = (("--certificate", tls / f"{name}.pem", "--certificate-key", tls / f"{name}.key") for name in ("ops", "nobody"))
+        first = CommandLine(found.endpoints, *wire, *nobody)
+        first.ok("user", "create", "root", "--admin", "--cluster-secret", found.directory / "secret")
+        CommandLine(found.endpoints, *wire, *ops).ok("topic", "list")
+        refused = first.run("topic", "list")
+        assert refused.status == 4 and "certificate of nobody stands for no user" in refused.error
+        for without in (CommandLine(found.endpoints, *wire, "--timeout", "2s"), CommandLine(found.endpoints, "--timeout", "2s")):
+            assert without.run("topic", "list").status == 3
+    finally:
+        assert set(found.stop().values()) == {0}
+
+
 def test_an_open_address_needs_words(tmp_path: Path) -> None:
     """A node that others could reach without being asked who they are does not start: exit 77 and the sentence."""
     found = real.prepare(tmp_path, nodes=1)
