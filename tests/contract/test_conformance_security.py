@@ -156,6 +156,25 @@ async def test_open_receives_are_counted(server: Backend) -> None:
     assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
 
 
+@contract(quotas=Quotas(client=Quota(receives=1)))
+async def test_statement_075_a_client_that_asks_again_at_once(server: Backend) -> None:
+    """A refused Receive asked again without a pause, as Java clients do, hundreds of times by ten clients at once, keeps nobody waiting."""
+    clients = [(("x-mq-client-id", f"java-{i}"),) for i in range(10)]
+    open_ones = [server.raw.stream(receive_request(polling=20, batch=1), metadata=one, timeout=60) for one in clients]
+    await server.until_polls(10)
+
+    async def storm(metadata: tuple[tuple[str, str]]) -> set[int]:
+        return {(await server.raw.receive(metadata=metadata)).status.code for _ in range(50)}
+
+    storming = [asyncio.ensure_future(storm(one)) for one in clients]
+    for _ in range(10):
+        assert (await server.raw.unary("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="T")))).status.code == pb.OK
+    assert await asyncio.gather(*storming) == [{pb.TOO_MANY_REQUESTS}] * 10
+    await server.raw.send(*(message(b"%d" % number) for number in range(10)))
+    got = [response.message.body for one in open_ones async for response in one if response.HasField("message")]
+    assert sorted(got) == [b"%d" % number for number in range(10)]
+
+
 @contract(quotas=Quotas(client=Quota(calls=1, messages_per_s=1)))
 async def test_over_quota_keeps_the_handle(server: Backend) -> None:
     """ChangeInvisibleDuration that is refused echoes the handle it came with."""
