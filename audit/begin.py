@@ -12,6 +12,16 @@ from typing import Any
 
 KEYS = ("index", "pos", "term", "chain")
 
+LITE = "$"
+"""In the stored name of a lite topic (docs/format.md §4.2)."""
+LITE_STEP = 300_000
+"""A lite topic that vanished with a trim and comes again begins at a multiple of this."""
+
+
+def may_begin(topic: str, offset: int, expected: int) -> bool:
+    """Is this a queue offset that need not follow the one before? A lite topic may have vanished in between."""
+    return LITE in topic and offset > expected and offset % LITE_STEP == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ledgermq.audit.begin import may_begin
 from ledgermq.audit.columns import Columns
 from ledgermq.audit.decode import (
     HEADER,
@@ -135,6 +136,8 @@ class QueueCheck:
         before = run.last if run else int(offsets[0]) - 1
         for at in np.flatnonzero(np.diff(offsets, prepend=before) != 1).tolist():
             expected = (int(offsets[at - 1]) if at else before) + 1
+            if may_begin(name, int(offsets[at]), expected):
+                continue
             self._density(entries, int(rows[at]), int(offsets[at]), expected, f"{name}/{queue}")
         if run is None:
             first = int(offsets[0])

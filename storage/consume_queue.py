@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,8 @@ class ConsumeQueues:
         """Everything below this offset is known to be as the minimum wants it. After a start nothing is: a former life may have died over
         it."""
         self._files: dict[QueueKey, set[int]] = {}
+        self._forgotten: dict[QueueKey, None] = {}
+        """Queues without an end that may have files: these go with the next trim."""
         self._open: OrderedDict[str, DiskFile] = OrderedDict()
         self._dirty: dict[str, None] = {}
         self._dirty_directories: dict[str, None] = {}
@@ -122,6 +124,7 @@ class ConsumeQueues:
         for key in self._files:
             # A former life may have made these names and died before it synced them.
             self._name_changed(key)
+        self._forgotten = dict.fromkeys(key for key in self._files if key not in self._next)
         for key in {*self._files, *self._next}:
             self._require_files(key, self._next.get(key, 0))
             if units_above_max:
@@ -167,6 +170,20 @@ class ConsumeQueues:
             raised.append(key)
         return raised
 
+    def forget(self, topic: str, queue: int) -> None:
+        """A queue of which nothing is kept is there no more; no file changes yet, `trim` follows."""
+        key = topic, queue
+        for state in (self._next, self._min, self._lasts, self._blank_to):
+            state.pop(key, None)
+        self._forgotten[key] = None
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        """A queue that is not there begins with its first message at `offset`, above all that a forgotten one of this name had."""
+        key = topic, queue
+        assert key not in self._next, f"queue {key} is there"
+        self._forgotten.pop(key, None)
+        self._next[key] = self._min[key] = offset
+
     def trim(self, begin_pos: int) -> list[str]:
         """Remove what only messages before `begin_pos` need: at once, see `trimming`. Returns the paths of removed files."""
         removed: list[str] = []
@@ -182,7 +199,9 @@ class ConsumeQueues:
         ConsumeQueues.raise_minimums(self, begin_pos)
         # Now and not with the first step: by then another trim record may be applied, which no snapshot need cover yet.
         floors = {key: self._floor(key) for key in self._min}
-        return (length for key, floor in floors.items() for length in self._trim_queue(key, floor, removed))
+        forgotten = list(self._forgotten)
+        trimmed = (length for key, floor in floors.items() if key in self._min for length in self._trim_queue(key, floor, removed))
+        return chain(trimmed, (length for key in forgotten for length in self._remove_forgotten(key, removed)))
 
     def begin_again(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
         """Discard every file and begin each queue at its minimum: what the log still has is dispatched again. Raises OSError."""
@@ -261,7 +280,7 @@ class ConsumeQueues:
     def discard(self) -> None:
         """Remove every file: the queues are dispatched again from the log's beginning."""
         self._close_files()
-        for state in (self._next, self._min, self._lasts, self._blank_to):
+        for state in (self._next, self._min, self._lasts, self._blank_to, self._forgotten):
             state.clear()
         self._find_files(remove_strays=True)
         for key, bases in self._files.items():
@@ -368,15 +387,8 @@ class ConsumeQueues:
         first = stop - stop % self._file_bytes
         bases = self._files.get(key, set())
         for base in sorted(base for base in bases if base < first):
-            path = f"{self._path(key)}/{file_name(base)}"
             bases.discard(base)
-            self._dirty.pop(path, None)
-            opened = self._open.pop(path, None)
-            if opened is not None:
-                opened.close()
-            self._disk.unlink(path)
-            self._dirty_directories[self._path(key)] = None
-            removed.append(path)
+            self._remove_file(key, base, removed)
             yield 0
         offset = max(first, self._blank_to.get(key, 0) * UNIT_BYTES)
         while offset < stop:
@@ -389,6 +401,30 @@ class ConsumeQueues:
             offset += length
             yield length
         self._blank_to[key] = floor
+
+    def _remove_forgotten(self, key: QueueKey, removed: list[str]) -> Iterator[int]:
+        if key in self._next:
+            # It began again meanwhile: what its files had before lies below its minimum.
+            self._forgotten.pop(key, None)
+        if key not in self._forgotten:
+            return
+        bases = self._files.get(key, set())
+        for base in sorted(bases):
+            self._remove_file(key, base, removed)
+            bases.discard(base)
+            yield 0
+        self._files.pop(key, None)
+        del self._forgotten[key]
+
+    def _remove_file(self, key: QueueKey, base: int, removed: list[str]) -> None:
+        path = f"{self._path(key)}/{file_name(base)}"
+        self._dirty.pop(path, None)
+        opened = self._open.pop(path, None)
+        if opened is not None:
+            opened.close()
+        self._disk.unlink(path)
+        self._dirty_directories[self._path(key)] = None
+        removed.append(path)
 
     # Starting
 

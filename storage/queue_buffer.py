@@ -42,6 +42,7 @@ class BufferedQueues(ConsumeQueues):
         self._keys: list[QueueKey] = []
         self._numbers: dict[QueueKey, int] = {}
         """Queues by number: their place in `_keys` and `_ends`."""
+        self._numbers_free: list[int] = []
         self._numbers_of: dict[str, I64] = {}
         """Stored topic → number by queue id."""
         self._ends: I64 = np.zeros(64, np.int64)
@@ -184,8 +185,12 @@ class BufferedQueues(ConsumeQueues):
     def _number(self, key: QueueKey) -> int:
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self._keys)
-            self._keys.append(key)
+            if self._numbers_free:
+                number = self._numbers[key] = self._numbers_free.pop()
+                self._keys[number] = key
+            else:
+                number = self._numbers[key] = len(self._keys)
+                self._keys.append(key)
             if number == len(self._ends):
                 self._ends = np.concatenate((self._ends, np.zeros_like(self._ends)))
             self._ends[number] = self._next.get(key, 0)
@@ -215,6 +220,7 @@ class BufferedQueues(ConsumeQueues):
     def _forget(self) -> None:
         self._count = 0
         self._keys.clear()
+        self._numbers_free.clear()
         self._numbers.clear()
         self._numbers_of.clear()
 
@@ -239,6 +245,18 @@ class BufferedQueues(ConsumeQueues):
         record, so that carrying the trim out, which frees a full disk, needs nothing written."""
         self.write_waiting()
         return super().raise_minimums(begin_pos)
+
+    def forget(self, topic: str, queue: int) -> None:
+        number = self._numbers.pop((topic, queue), None)
+        if number is not None:
+            assert not len(self._rows(number)), f"units of {topic}/{queue} wait, so something is kept"
+            self._numbers_of.pop(topic, None)
+            self._numbers_free.append(number)
+        super().forget(topic, queue)
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        super().begin_at(topic, queue, offset)
+        self._ends[self._number((topic, queue))] = offset
 
     def discard(self) -> None:
         self._forget()

@@ -284,6 +284,10 @@ class Delivery:
         if queue is not None and not len(queue.rows):
             del self.queues[key]
 
+    def drop(self, key: QueueKey, touched: Touched) -> None:
+        """Forget how far a group is in a queue that is gone, and what it holds of it."""
+        touched += self._forget([key])
+
     def raise_cursors(self) -> Touched:
         """Queues begin at higher offsets: what lies below is done for every group."""
         touched: Touched = []

@@ -335,6 +335,7 @@ class Group:
             applied = turn.changed = True
             turn.applied_bytes += len(effects.entries.data)
             self._reads.pulls.wake(effects.topics)
+            self._sequencer.forget(effects.vanished)
             if self.leader.serving:
                 self.leader.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:

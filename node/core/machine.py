@@ -8,7 +8,7 @@ range is applied. A range that met a full disk is simply applied again: dispatch
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ from ledgermq.proto.types import I32, I64, GroupConfig, Permission, Range, Repli
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.snapshot import export_minimums
 
+LITE_FLOOR_STEP = 300_000
+"""Lite topics begin at multiples of this: where a file of a consume queue begins, as long as these have their default length."""
 SNAPSHOT_VERSION = 3
 SNAPSHOTS_READ = frozenset({2, SNAPSHOT_VERSION})
 """Versions that `restore` understands."""
@@ -74,6 +76,14 @@ class Queues(Protocol):
         """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
         ...
 
+    def forget(self, topic: str, queue: int) -> None:
+        """A queue of which nothing is kept is there no more."""
+        ...
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        """A queue that is not there begins at this offset."""
+        ...
+
     def append(self, columns: Columns) -> None:
         """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
         ...
@@ -97,6 +107,8 @@ class Effects:
     """Half messages that came, were asked about, or ended."""
     lite: list[tuple[LiteKey, list[str]]]
     """Sets of lite topics that changed, and the names that are new in them."""
+    vanished: list[str]
+    """Stored lite topics that are there no more."""
 
 
 @dataclass(slots=True)
@@ -142,6 +154,9 @@ class Machine:
         """Which lite topics the clients read from."""
         self._lite_topics: dict[str, dict[str, None]] = {}
         """Topic of kind lite → stored names of its lite topics that have a queue."""
+        self._lite_floors: dict[str, int] = {}
+        """Topic of kind lite → where its lite topics begin that come (or come again) after others have vanished."""
+        self._vanished: list[str] = []
         self._lite_begins: dict[str, int] = {}
         """Stored lite topic → its first message of the incarnation in force, where that had to be looked for."""
         self.retained = Retained()
@@ -198,8 +213,11 @@ class Machine:
 
     def _lite_begin(self, topic: str) -> int:
         """As `begin`, of a lite topic: it has no number for each incarnation, but the topic it belongs to has a place in the log."""
+        parent = parent_of(topic)
+        if topic not in self._lite_topics.get(parent, ()):
+            return self._lite_floors.get(parent, 0)
         low = self._queues.min_offset(topic, 0)
-        known = self._topics.get(parent_of(topic))
+        known = self._topics.get(parent)
         if known is None or not known.begin_pos:
             return low
         begin = self._lite_begins.get(topic)
@@ -215,6 +233,8 @@ class Machine:
 
     def end(self, topic: str, queue: int) -> int:
         """One past the last applied queue offset."""
+        if LITE_SEPARATOR in topic and topic not in self._lite_topics.get(parent_of(topic), ()):
+            return self._lite_floors.get(parent_of(topic), 0)
         return self._queues.next_offset(topic, queue)
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
@@ -364,7 +384,7 @@ class Machine:
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
-        effects = Effects(entries, topics, self._touched, self._halves, self._lite_changed)
+        effects = Effects(entries, topics, self._touched, self._halves, self._lite_changed, self._vanished)
         if records and records[0][0] == 0:
             first = records[0][1]
             if isinstance(first, control.TopicRecord):
@@ -376,6 +396,7 @@ class Machine:
             elif isinstance(first, control.LiteRecord):
                 self._apply_lite(first, effects)
                 del records[0]
+        self._begin_lite_topics(columns.topics)
         self._queues.append(columns)
         self.timers.apply_stored(columns)
         for found in new_ids(entries, columns, self.topics):
@@ -405,6 +426,7 @@ class Machine:
         self._touched = []
         self._halves = []
         self._lite_changed = []
+        self._vanished = []
 
     def _apply_control(self, index: int, record: control.ControlRecord, effects: Effects) -> None:
         delivery = self.delivery
@@ -476,8 +498,35 @@ class Machine:
         """What lies before the new begin is consumed for everybody. Applied twice (a full disk interrupted it), it is as if once."""
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, store_ms, record)
+        self._forget_lite_topics(effects)
         effects.touched.extend(self.delivery.raise_cursors())
         effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
+
+    def _begin_lite_topics(self, topics: Iterable[str]) -> None:
+        """Lite topics of which these are the first messages begin above all that vanished ones ever had: no queue offset comes twice."""
+        for topic in topics if self._lite_floors else ():
+            floor = self._lite_floors.get(parent_of(topic), 0) if LITE_SEPARATOR in topic else 0
+            if floor and not self._queues.next_offset(topic, 0):
+                self._queues.begin_at(topic, 0, floor)
+
+    def _forget_lite_topics(self, effects: Effects) -> None:
+        """Lite topics without a message vanish, and with them the places of groups of which nobody reads from them. Applied twice, it is as
+        if once."""
+        gone: dict[str, None] = {}
+        for parent, topics in self._lite_topics.items():
+            for topic in topics:
+                end = self._queues.next_offset(topic, 0)
+                if end == self._queues.min_offset(topic, 0):
+                    gone[topic] = None
+                    floor = -(-end // LITE_FLOOR_STEP) * LITE_FLOOR_STEP
+                    self._lite_floors[parent] = max(self._lite_floors.get(parent, 0), floor)
+        for topic in gone:
+            del self._lite_topics[parent_of(topic)][topic]
+            self._lite_begins.pop(topic, None)
+            self._queues.forget(topic, 0)
+        effects.vanished.extend(gone)
+        for key in [key for key in self.delivery.queues if key[1] in gone and not self.lite.read_by(key[0], key[1])] if gone else ():
+            self.delivery.drop(key, effects.touched)
 
     def _apply_lite(self, record: control.LiteRecord, effects: Effects) -> None:
         """A group that has not met a lite topic begins at its end. A place in one without messages is nothing to remember once nobody of
@@ -488,6 +537,8 @@ class Machine:
             topic = lite_stored(record.topic, name)
             if name in positions:
                 effects.touched.extend(self.delivery.apply_reset(record.group, topic, ((0, positions[name]),)))
+                # The other clients of the group may find messages again.
+                effects.topics[topic] = None
             else:
                 self.delivery.meet((record.group, topic, 0), self.end(topic, 0))
         for name in gone:
@@ -566,6 +617,7 @@ class Machine:
             "ids": self.ids.export(),
             "offsets": self.offsets.export(),
             "lite": self.lite.export(),
+            "lite_floors": {topic: self._lite_floors[topic] for topic in sorted(self._lite_floors)},
             "retained": self.retained.export(),
         }
 
@@ -583,6 +635,7 @@ class Machine:
         self.offsets.restore(exported.get("offsets", {}))
         self.lite.restore(exported.get("lite", {}))
         self._lite_begins = {}
+        self._lite_floors = dict(exported.get("lite_floors", {}))
         self._lite_topics = {}
         for topic in exported["queues"]:
             if LITE_SEPARATOR in topic:

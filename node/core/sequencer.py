@@ -7,7 +7,7 @@ Rebuilt from the uncommitted tail when a node becomes leader; afterwards it only
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,11 @@ class Sequencer:
         """Forget the tail: the log's end is what is applied, stored last at `store_ms`."""
         self._next.clear()
         self._store_ms = store_ms
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """These topics, of one queue each, begin anew: what is applied says where."""
+        for topic in topics:
+            self._next.pop((topic, 0), None)
 
     def seen(self, topic: str, queue: int, queue_offset: int, store_ms: int) -> None:
         """An entry of the uncommitted tail, in log order."""

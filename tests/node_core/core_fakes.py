@@ -264,6 +264,15 @@ class MemoryQueues:
             if low:
                 self.low[key] = low
 
+    def forget(self, topic: str, queue: int) -> None:
+        self.rows.pop((topic, queue), None)
+        self.low.pop((topic, queue), None)
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        assert (topic, queue) not in self.rows
+        self.rows[topic, queue] = [(-1, 0, 0)] * offset
+        self.low[topic, queue] = offset
+
     def append(self, columns: Columns) -> None:
         for i, topic in enumerate(columns.topic_of.tolist()):
             rows = self.rows.setdefault((columns.topics[topic], int(columns.queues[i])), [])

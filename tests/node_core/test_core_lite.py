@@ -17,16 +17,19 @@ from ledgermq.node.core.calls import (
     Lease,
     LiteSynced,
     Produce,
+    Produced,
     Receive,
     Received,
     Refused,
     SyncLite,
+    Trim,
 )
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.machine import LITE_FLOOR_STEP, Machine
 from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.proto import control
 from ledgermq.proto.layout import decode_record
 from ledgermq.proto.names import lite_stored
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
@@ -293,3 +296,69 @@ def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ..
             model.held[key] = held | {lease.queue_offset: lease for lease in got[name]}
             model.until_ns[key] = now_ns + 10 * SECOND
     assert len(leases) == min(most, free)
+
+
+def test_another_clients_start_position_wakes_all_of_the_group() -> None:
+    """The place is the group's: whoever reads from the lite topic gets what is behind it."""
+    b = make()
+    send(b, "a", "0")
+    sync(b, "add", "a")
+    assert receive(b) == ()
+    sync(b, "add", "a", client="d", start="min")
+    assert bodies(receive(b)) == [("a", "0")]
+
+
+def trim(b: Bench, index: int) -> None:
+    """Let the log begin with this entry."""
+    before = cut(tail_of(b.log.read(index - 1), index - 1), index - 1)
+    entries = tail_of(b.log.read(index), index)
+    record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, b.machine.begin_index, ((0, None),), "operator")
+    assert not isinstance(b.ask(Trim(next(b.tokens), record)), Refused)
+
+
+def test_a_lite_topic_without_messages_vanishes_with_a_trim() -> None:
+    """Its queue, its name and the places of groups that nobody reads for; what comes again begins above every offset there was."""
+    b = make(lite_topics_max=2)
+    sync(b, "set", "a", "b")
+    sync(b, "set", "a", group="h")
+    send(b, "a", "0", "1")
+    assert ack(b, *receive(b)) == (True, True)
+    held = receive(b, "h")
+    sync(b, "set", group="h")
+    send(b, "b", "x")
+    last = b.log.end_index
+    assert isinstance(send(b, "c", "y"), Refused)
+    trim(b, last)
+    assert set(b.machine.lite_topics("L")) == {"L$b"} and "L$a" not in b.queues.next_offsets()
+    assert ack(b, *held, group="h") == (False, False)
+    assert {key[:2] for key in b.machine.delivery.queues} == {("g", "L$a"), ("g", "L$b")}
+    restored = Machine(b.queues, b.log.record)
+    restored.restore(json.loads(json.dumps(b.machine.export(LOG_ID))))
+    assert restored.export(LOG_ID) == b.machine.export(LOG_ID)
+    send(b, "a", "2")
+    got = sorted(receive(b), key=lambda lease: lease.queue_offset)
+    assert bodies(tuple(got)) == [("b", "x"), ("a", "2")]
+    assert got[1].queue_offset == LITE_FLOOR_STEP and b.machine.begin("L$a", 0) == LITE_FLOOR_STEP
+    assert ack(b, *got) == (True, True)
+    send(b, "a", "3")
+    assert receive(b)[0].queue_offset == LITE_FLOOR_STEP + 1
+    assert isinstance(send(b, "c", "y"), Refused)
+
+
+def test_a_send_behind_a_trim_that_is_not_applied_waits() -> None:
+    """It must not get an offset of a lite topic that is about to vanish."""
+    b = make()
+    send(b, "a", "0")
+    b.send("plain", topic="L$other")
+    b.replicator.commit_at_once = False
+    index = b.log.end_index
+    entries, before = tail_of(b.log.read(index), index), tail_of(b.log.read(index - 1), index - 1)
+    record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, 0, ((0, None),), "operator")
+    late = Produce(next(b.tokens), [draft("1", "L$a")])
+    b.turn(Trim(next(b.tokens), record), late)
+    assert late.token not in b.done
+    b.replicator.commit_at_once = True
+    b.turn()
+    b.turn()
+    produced = b.done[late.token]
+    assert isinstance(produced, Produced) and produced.queue_offsets == (LITE_FLOOR_STEP,)
