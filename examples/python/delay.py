@@ -17,7 +17,7 @@ for body in (b"tea is ready", b"never mind"):
     # Seconds since 1970, not milliseconds.
     message.delivery_timestamp = due
     receipt = producer.send(message)
-print("recalled", producer.recall_message(TOPIC, receipt.recall_handle).message_id)
+print("recalled", producer.recall_message(TOPIC, receipt.recall_handle))
 producer.shutdown()
 
 consumer = SimpleConsumer(cluster, "kitchen", {TOPIC: FilterExpression()}, await_duration=5)

@@ -131,8 +131,10 @@ class Timers:
         return int(self._firsts[slot]) if int(self._epochs[slot]) == epoch else None
 
     def oldest_position(self) -> int | None:
-        """Nothing of the log that a pending message needs lies before this; None: nothing is pending."""
-        if not self.pending:
+        """Nothing of the log that a waiting message needs lies before this, recalled ones included, which are read once more; None: nothing
+        waits."""
+        recalled = ((place, deliver_ms) for known in self._recalled.values() for place, deliver_ms in known.items())
+        if not self.pending and all(place.passed(deliver_ms, self.watermark) for place, deliver_ms in recalled):
             return None
         waiting = self._positions[self._epochs >= self.watermark.epoch]
         return int(waiting.min()) if len(waiting) else None

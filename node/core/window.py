@@ -78,6 +78,8 @@ class Window:
 
     def step(self) -> None:
         """Look at more of the slot; when nothing is left, put the rows in order."""
+        # Where nothing waited any more the log may have been trimmed.
+        self._next = max(self._next, self._units.begin(TIMER_TOPIC, self._slot))
         count = min(SCAN_UNITS, self._units.end(TIMER_TOPIC, self._slot) - self._next)
         if count > 0:
             positions, sizes, fire_times = self._units.units(TIMER_TOPIC, self._slot, self._next, count)

@@ -372,3 +372,31 @@ def test_what_waits_pins_the_log() -> None:
     assert list(timer_pin(b.machine)) == []
     statistics = b.group.statistics()
     assert [statistics[f"timers_{name}"] for name in ("pending", "stored", "fired", "recalled")] == [0, 3, 2, 1]
+
+
+def test_what_was_recalled_pins_the_log_until_its_time() -> None:
+    """Its record is read once more, to tell that it was; then nothing is pinned, although no later message moves the watermark."""
+    b = bench()
+    due = b.now_ms + 5_000
+    assert recall(b, delay(b, "x", 5_000), due)
+    assert b.machine.timers.pending == 0
+    (pin,) = timer_pin(b.machine)
+    assert pin.pos == b.queues.rows[TIMER_TOPIC, slot_of(due)][0][0]
+    pass_ms(b, 5_000)
+    assert list(timer_pin(b.machine)) == [] and bodies(b) == []
+
+
+def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
+    """What comes into the same minute afterwards fires."""
+    b = bench()
+    base = (b.now_ms // SLOT_MS + 1) * SLOT_MS - b.now_ms
+    delay(b, "x", base + 1)
+    pass_ms(b, base + 1)
+    # This one came after the leader had read the slot, and is taken back.
+    slot, due = (TIMER_TOPIC, slot_of(b.now_ms)), b.now_ms + 30_000
+    produced = b.group.turn(b.now_ns, b.now_ms, [Produce(99, [delayed("gone", due)]), Recall(98, due, due, 1)]).done
+    assert {done.token for done in produced} == {98, 99}
+    b.queues.low[slot] = b.machine.end(*slot)
+    delay(b, "y", 5)
+    pass_ms(b, 5)
+    assert bodies(b) == ["x", "y"]
