@@ -203,6 +203,17 @@ def test_delayed_messages_are_stored_once(bench: DedupBench) -> None:
     assert bench.restarted().machine.ids.export() == bench.machine.ids.export()
 
 
+def test_the_window_of_a_delayed_message_begins_when_it_is_sent(bench: DedupBench) -> None:
+    """What a waiting message becomes is no new message with its id: a window that was over before stays over."""
+    at_ms = bench.now_ms + 3 * WINDOW_MS
+    late = replace(*drafts("m"), properties=encode(Fields(message_id="m", deliver_ms=at_ms)), deliver_ms=at_ms)
+    bench.ask(Produce(next(bench.tokens), [late]))
+    for _ in range(3 * WINDOW_MS // 1000 + 2):
+        bench.pass_time(SECOND)
+    assert bench.machine.end("t", 0) == 1
+    assert bench.store("m") == (1,)
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a topic, and of all together, only so many ids are kept: the oldest go, of the topic with the most; the export restores it all."""
     monkeypatch.setattr(ids_module, "TOPIC_MAX", 5)

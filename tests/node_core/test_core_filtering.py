@@ -60,17 +60,18 @@ def test_a_match_behind_a_flood_comes_though_each_turn_looks_at_few() -> None:
 
 
 def test_a_flood_does_not_starve_other_pairs_that_look_too() -> None:
-    """Two pairs that both look at records take turns: the one behind little is served while the other still works through its flood."""
+    """Pairs that look at records take turns, also when a turn does not reach all of them: the one behind little is served while more than
+    a turn can look at still work through their floods."""
     bench = CountedBench()
-    bench.configure("flooded")
-    bench.configure("quiet")
-    bench.flood("flooded", 20 * LOOKS_PER_TURN)
-    bench.flood("quiet", 2 * LOOKS_PER_CALL, match_at=2 * LOOKS_PER_CALL - 1)
-    slow, quick = bench.sql("wanted = 1", topic="flooded"), bench.sql("wanted = 1", topic="quiet")
-    bench.turn(slow, quick)
-    for _ in range(4):
+    floods = [f"flooded-{n}" for n in range(LOOKS_PER_TURN // LOOKS_PER_CALL + 2)]
+    for topic in (*floods, "quiet"):
+        bench.configure(topic)
+        bench.flood(topic, LOOKS_PER_CALL if topic == "quiet" else 5 * LOOKS_PER_TURN, match_at=5 if topic == "quiet" else -1)
+    slow, quick = [bench.sql("wanted = 1", topic=topic) for topic in floods], bench.sql("wanted = 1", topic="quiet")
+    bench.turn(*slow, quick)
+    for _ in range(3):
         bench.turn()
-    assert quick.token in bench.done and slow.token not in bench.done
+    assert quick.token in bench.done and not {call.token for call in slow} & set(bench.done)
 
 
 def test_receives_without_a_filter_are_served_beside_a_flood() -> None:

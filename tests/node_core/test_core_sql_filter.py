@@ -310,6 +310,8 @@ def test_tags_that_an_expression_implies() -> None:
         "'x' = TAGS AND a > 1": {"x"},
         "TAGS IN ('x', 'y') AND (a = 1 OR b = 2)": {"x", "y"},
         "(TAGS = 'x' AND a = 1) OR (b = 2 AND TAGS = 'y')": {"x", "y"},
+        "TAGS IN ('x', 'y') AND TAGS = 'y' AND TAGS IN ('x', 'y', 'z')": {"y"},
+        "a = 1 AND b = 2": set(),
         "TAGS = 'x' OR a = 1": set(),
         "NOT TAGS = 'x'": set(),
         "TAGS <> 'x'": set(),
