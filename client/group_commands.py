@@ -1,4 +1,4 @@
-"""The commands that look after consumer groups: create, update, list, describe, delete, lag, reset.
+"""The commands that look after consumer groups: create, update, list, describe, delete, lag, reset, skip.
 
 Only argument parsing and exit statuses live here; what they do is in the client package. stdout carries the result alone.
 """
@@ -255,7 +255,42 @@ def group_reset(
     else:
         request.store_ms = moment_ms(where, time.time_ns() // 1_000_000)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    answer = Admin(connection).reset_group(request)
+    _show_reset(name, topic_name, Admin(connection).reset_group(request), as_json)
+
+
+@group.command("skip")
+@click.argument("name")
+@click.option("--topic", "topic_name", required=True)
+@click.option("--queue", type=click.IntRange(0), required=True, help="As group lag numbers them.")
+@click.option("--count", type=click.IntRange(0), default=0, show_default=True, help="Messages to skip behind those in flight.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namespace_option
+@cluster_command
+@json_option
+def group_skip(
+    connection: Connection, name: str, topic_name: str, queue: int, count: int, yes: bool, namespace: str, as_json: bool
+) -> None:
+    """Let a consumer group go on behind what it has in flight in a queue, or some messages further: for messages that nobody can process.
+
+    What is skipped is not delivered again: an acknowledgement of it is refused, and it does not go to the dead-letter topic. It stays in
+    the log; `group reset` brings it back.
+
+    \b
+    Examples:
+      ledgermq group skip billing --topic orders --queue 3
+      ledgermq group skip billing --topic orders --queue 3 --count 10 --yes
+    """
+    lag = Admin(connection).group_lag(name, topic_name, namespace)
+    found = [q for t in lag.topics for q in t.queues if q.queue == queue]
+    if not found or not found[0].HasField("cursor"):
+        raise BadArgument(f"nothing is known of queue {queue} of topic {topic_name}", "see: ledgermq group lag " + name)
+    offset = found[0].cursor + count
+    confirmed(f"letting the consumer group {name} go on at offset {offset} of queue {queue} of topic {topic_name}", yes)
+    request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue, offset=offset)
+    _show_reset(name, topic_name, Admin(connection).reset_group(request), as_json)
+
+
+def _show_reset(name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool) -> None:
     rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in answer.queues]
     if as_json:
         names = ("queue", "broker_group", "group_queue", "cursor")

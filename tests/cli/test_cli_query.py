@@ -239,3 +239,32 @@ def test_reset_insists_off_a_terminal(node: FakeNode, run: Run) -> None:
     """Without --yes nothing is asked of the cluster."""
     code, _, err = run("group", "reset", "g", "--topic", "t", "--to", "latest")
     assert code == 64 and "--yes" in err and not node.requests
+
+
+# -- group skip
+
+
+@pytest.mark.parametrize(("count", "offset"), [((), 7), (("--count", "3"), 10)])
+def test_skip_goes_on_behind_what_is_in_flight(node: FakeNode, run: Run, count: tuple[str, ...], offset: int) -> None:
+    """From the cursor of the queue, or so many messages behind it."""
+    lag = admin_pb2.GroupLagResponse(status=admin_status())
+    topic = lag.topics.add(topic=admin_pb2.Name(name="t"))
+    topic.queues.add(queue=2, broker_group="g1", group_queue=0, cursor=1, end=9)
+    topic.queues.add(queue=3, broker_group="g1", group_queue=1, cursor=7, end=20)
+    node.answers("GroupLag", lag)
+    answer = admin_pb2.ResetGroupResponse(status=admin_status())
+    answer.queues.add(queue=3, broker_group="g1", group_queue=1, cursor=offset)
+    node.answers("ResetGroup", answer)
+    code, out, _ = run("group", "skip", "g", "--topic", "t", "--queue", "3", *count, "--yes", "--json")
+    assert code == 0 and json.loads(out)["queues"][0]["cursor"] == offset
+    (request,) = node.requests["ResetGroup"]
+    assert (request.queue, request.offset) == (3, offset)
+
+
+def test_skip_needs_to_know_where_the_group_is(node: FakeNode, run: Run) -> None:
+    """Of a queue that nothing is known of nothing is skipped."""
+    lag = admin_pb2.GroupLagResponse(status=admin_status())
+    lag.topics.add(topic=admin_pb2.Name(name="t")).queues.add(queue=3, broker_group="g1", group_queue=1)
+    node.answers("GroupLag", lag)
+    code, _, err = run("group", "skip", "g", "--topic", "t", "--queue", "3", "--yes")
+    assert code == 64 and "queue 3" in err and "ResetGroup" not in node.requests
