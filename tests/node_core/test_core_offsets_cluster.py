@@ -65,17 +65,21 @@ def test_offsets_never_regress_over_failovers(seed: int) -> None:
             cluster.turn(node, [CommitOffset(commit, "g", "t", 0, watcher.asked)])
         node = cluster.nodes[chance.choice(NAMES)]
         what = chance.random()
-        if what < 0.05 and node.alive:
+        if what < 0.2 and node.alive:
             node.save()
-        elif what < 0.12 and node.alive:
+        elif what < 0.3 and node.alive:
             cluster.crash(node.name, power=chance.random() < 0.5)
-        elif what < 0.2:
+        elif what < 0.36:
             cluster.cut = set() if cluster.cut else {node.name}
-        elif what < 0.4 and not node.alive:
+        elif what < 0.7 and not node.alive:
             cluster.boot(node)
     cluster.heal()
     cluster.run(cluster.now_ns + 8000 * MS)
     watcher.look(cluster)
     assert watcher.reads > 10 and watcher.answered > 10
     for node in cluster.nodes.values():
+        node.save()
+        cluster.crash(node.name, power=True)
+        cluster.boot(node)
+        # From the snapshot alone: nothing of the log behind it is applied yet.
         assert watcher.answered <= (node.machine.offsets.get(("g", "t", 0)) or 0) <= watcher.asked
