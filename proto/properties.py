@@ -196,6 +196,16 @@ def value_of(data: bytes, name: str) -> str | None:
     return data[at : end if end >= 0 else len(data)].decode()
 
 
+_ID_FIRST = f"{MESSAGE_ID}\x01".encode()
+
+
+def message_id_of(data: bytes) -> str | None:
+    """The message id in a property string: what `encode` wrote first, else wherever it is."""
+    if data.startswith(_ID_FIRST):
+        return data[len(_ID_FIRST) : data.index(b"\x02")].decode() if b"\x02" in data else parse(data)[MESSAGE_ID]
+    return parse(data).get(MESSAGE_ID)
+
+
 def edited(data: bytes | memoryview, put: Mapping[str, str], drop: Collection[str] = ()) -> bytes:
     """The property string with these stored names set, behind all others, and those gone; everything else stays as it is, in its order."""
     pairs: list[str] = []

@@ -14,7 +14,7 @@ from ledgermq.node.core.ids import Ids, Place
 from ledgermq.node.core.overlay import Overlay
 from ledgermq.node.core.plan import Plan
 from ledgermq.proto.names import parent_of
-from ledgermq.proto.properties import MESSAGE_ID, parse
+from ledgermq.proto.properties import message_id_of
 from ledgermq.proto.types import TopicConfig
 
 
@@ -30,7 +30,7 @@ def without_duplicates(
     for at, draft in enumerate(call.drafts):
         topic = parent_of(draft.stored_topic)
         window_ms = topics[topic].dedup_ms
-        message_id = parse(draft.properties).get(MESSAGE_ID) if window_ms else None
+        message_id = message_id_of(draft.properties) if window_ms else None
         place = None if message_id is None else ids.find(topic, message_id, plan.now_ms - window_ms)
         name = f"id:{topic}:{message_id}" if message_id is not None else ""
         if name and overlay.configuring(name) is not None:

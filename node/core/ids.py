@@ -21,15 +21,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ledgermq.proto.layout import Columns, decode_record
+from ledgermq.proto.layout import Columns
+from ledgermq.proto.layout_columns import split_record
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
-from ledgermq.proto.properties import FIRE_MS, MESSAGE_ID, REAL_TOPIC, parse
+from ledgermq.proto.properties import FIRE_MS, REAL_TOPIC, message_id_of, parse
 from ledgermq.proto.types import Range, TopicConfig
 
 TOPIC_MAX = 131_072
 ALL_MAX = 262_144
 DIGEST_BYTES = 16
 _HEADER = 48
+_STORE_MS = slice(56, 64)
 _QUEUE_BITS = 16
 _MS_BITS = 48
 
@@ -142,11 +144,18 @@ def new_ids(entries: Range, columns: Columns, topics: Mapping[str, TopicConfig])
     if not windows:
         return
     numbers = [number for number, topic in enumerate(columns.topics) if parent_of(topic) in windows or topic in WAITING_TOPICS]
-    for at in np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0)).tolist():
-        begin = int(entries.starts[at])
-        record = decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
-        properties = parse(record.properties)
-        topic = parent_of(properties.get(REAL_TOPIC, "") if record.topic in WAITING_TOPICS else record.topic)
-        if topic in windows and MESSAGE_ID in properties:
-            fire_ms = int(properties.get(FIRE_MS, "0")) if record.topic == TIMER_TOPIC else 0
-            yield NewId(topic, properties[MESSAGE_ID], Place(record.store_ms, record.queue, record.queue_offset, fire_ms))
+    wanted = np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0))
+    for at in wanted.tolist():
+        begin, topic = int(entries.starts[at]), columns.topics[int(columns.topic_of[at])]
+        record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]
+        properties = bytes(record[split_record(record)[3] :])
+        fire_ms = 0
+        if topic in WAITING_TOPICS:
+            stored = parse(properties)
+            fire_ms = int(stored.get(FIRE_MS, "0")) if topic == TIMER_TOPIC else 0
+            topic = stored.get(REAL_TOPIC, "")
+        message_id = message_id_of(properties) if parent_of(topic) in windows else None
+        if message_id is not None:
+            store_ms = int.from_bytes(record[_STORE_MS], "big", signed=True)
+            place = Place(store_ms, int(columns.queues[at]), int(columns.queue_offsets[at]), fire_ms)
+            yield NewId(parent_of(topic), message_id, place)

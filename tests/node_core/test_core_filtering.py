@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ledgermq.node.core.calls import Pull, Pulled, Receive
+from ledgermq.node.core.calls import Configure, Pull, Pulled, Receive
 from ledgermq.node.core.filters import LOOKS_PER_CALL, LOOKS_PER_TURN, sql_filter
 from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.types import Draft
+from ledgermq.proto.types import Draft, GroupConfig
 from tests.node_core.core_fakes import EPOCH_MS, Bench
 
 
@@ -128,3 +128,21 @@ def test_a_pull_goes_through_a_flood_in_bounded_turns() -> None:
         assert bench.looked - before <= LOOKS_PER_TURN + 1
     outcome = bench.done[call.token]
     assert isinstance(outcome, Pulled) and outcome.offsets == (3 * LOOKS_PER_TURN - 1,)
+
+
+def test_a_fifo_group_goes_through_a_flood_as_well() -> None:
+    """In a FIFO group what does not match is passed over too, in bounded turns, and locks nobody."""
+    bench = CountedBench()
+    bench.configure("t")
+    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", fifo=True),)))
+    bench.flood("t", 3 * LOOKS_PER_TURN, match_at=3 * LOOKS_PER_TURN - 1)
+    call = bench.sql("wanted = 1")
+    bench.turn(call)
+    for _ in range(20):
+        if call.token in bench.done:
+            break
+        before = bench.looked
+        bench.turn()
+        assert bench.looked - before <= LOOKS_PER_TURN + 1
+    assert [lease.queue_offset for lease in bench.done[call.token].leases] == [3 * LOOKS_PER_TURN - 1]  # type: ignore[union-attr]
+    assert bench.machine.delivery.in_flight == 1
