@@ -242,7 +242,12 @@ class Group:
 
     def _propose(self, turn: _Turn) -> bool:
         """Plan everything that waits and append it; True if something was appended."""
-        if turn.full or not self.replicator.accepting or not self.leader.has_work():
+        if not self.leader.has_work():
+            return False
+        if turn.full or turn.stalled or not self.replicator.accepting:
+            # Delayed messages that are due must not make one turn follow the other meanwhile.
+            self.leader.wheel.hold(turn.now_ns)
+        if turn.full or not self.replicator.accepting:
             # In the last moments of a handover calls wait: for the next leader, or for this one if it stays.
             return False
         if turn.stalled:

@@ -155,6 +155,11 @@ class Wheel:
         assert first is not None, f"epoch {epoch} has a first message"
         return Window(self._machine, epoch, first, key_of(self._end.fire_ms, self._end.offset) if self._end.epoch == epoch else -1)
 
+    def hold(self, now_ns: int) -> None:
+        """Nothing can be appended now: look again in a while."""
+        self._held_until_ns = now_ns + RETRY_NS
+        self._fired = True
+
     def ready(self) -> bool:
         """Is there something to fire now?"""
         return not self._fired and self._may_fire()
@@ -236,7 +241,7 @@ class Wheel:
             return
         self._fired = True
         if plan.full:
-            self._held_until_ns = plan.now_ns + RETRY_NS
+            self.hold(plan.now_ns)
             return
         size, skipped, dropped = 0, False, 0
         before = (self._end.fire_ms, self._end.offset)

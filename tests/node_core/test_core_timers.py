@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -268,7 +269,7 @@ def test_firing_waits_for_a_full_disk_without_spinning() -> None:
     b.pass_time(100 * MS)
     b.turn()
     turns = 0
-    while b.now_ns < 11 * SECOND:
+    while b.now_ns < 11 * SECOND and turns < 100:
         assert b.output is not None
         b.turn(at_ns=max(b.now_ns + 1, b.output.wake_at_ns))
         turns += 1
@@ -400,3 +401,26 @@ def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
     delay(b, "y", 5)
     pass_ms(b, 5)
     assert bodies(b) == ["x", "y"]
+
+
+@pytest.mark.parametrize("obstacle", ["consume queues", "handover"])
+def test_what_is_due_does_not_spin_while_nothing_can_be_appended(obstacle: str) -> None:
+    """The consume queues find no room, or leadership is being handed over: the group looks again now and then, and fires afterwards."""
+    b = bench()
+    delay(b, "x", 100)
+    if obstacle == "handover":
+        b.replicator.handover = SimpleNamespace(closed=True)  # type: ignore[assignment]
+    else:
+        b.queues.full = True
+        b.send("y")
+    b.pass_time(100 * MS)
+    turns = 0
+    while b.now_ns < 11 * SECOND and turns < 100:
+        assert b.output is not None
+        b.turn(at_ns=max(b.now_ns + 1, b.output.wake_at_ns))
+        turns += 1
+    assert bodies(b) == [] and turns < 60
+    b.replicator.handover, b.queues.full = None, False
+    b.pass_time(SECOND)
+    settle(b)
+    assert "x" in bodies(b)
