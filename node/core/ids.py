@@ -97,8 +97,9 @@ class Ids:
         """The state as JSON values (format §11). The engine waits for it: nothing is unpacked."""
         out = {}
         for topic, known in sorted(self._of_topic.items()):
-            places = b"".join([packed.to_bytes(_PACKED_BYTES, "little") for packed in known.values()])
-            out[topic] = [b64encode(b"".join(known)).decode(), b64encode(places).decode()]
+            # Nothing is ever moved to the end, so the plain dictionary below has the same order; looking through it takes a third of the time.
+            places = b"".join([packed.to_bytes(_PACKED_BYTES, "little") for packed in dict.values(known)])
+            out[topic] = [b64encode(b"".join(dict.keys(known))).decode(), b64encode(places).decode()]
         return out
 
     def restore(self, exported: Mapping[str, Any]) -> None:
