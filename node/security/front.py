@@ -2,8 +2,8 @@
 
 gRPC binds a port for one of the two. So this front accepts, looks at the first bytes, and joins the connection to one of gRPC's own
 sockets: a TLS record goes to the one that speaks TLS, the preface of HTTP/2 to the other, and what is neither is counted and closed. It
-decrypts nothing and understands nothing after that; it carries bytes both ways, no faster than the other side takes them, and ends what
-has ended, one direction at a time.
+decrypts nothing and understands nothing after that; it carries bytes both ways, no faster than the other side takes them. A client may end
+its direction alone; when gRPC ends, all of it ends.
 
 The inner sockets lie in a directory that only this process's user can enter, under names made for this process: nothing from outside
 reaches them but through here. A connection comes to gRPC under a name of its own, by which logs find the address again. Who says nothing
@@ -31,6 +31,7 @@ from ledgermq.node.logs import get_logger
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS_RECORD = b"\x16\x03"
 FIRST_BYTES_S = 5.0
+LAST_WORDS_S = 10.0
 TURN_WITHIN_S = 15.0
 """Clients give up a connection that says nothing for twenty seconds."""
 SAY_EVERY_S = 10.0
@@ -163,8 +164,6 @@ class _Half(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
-        self.ended = False
-        """Nothing more comes from here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -188,24 +187,19 @@ class _Half(asyncio.Protocol):
             else:
                 transport.pause_reading()
 
-    def eof_received(self) -> bool:
-        self.ended = True
-        other = self.other
-        if other is None or other.transport is None or other.ended:
-            return False
-        # A client that only stopped sending still reads: its direction alone ends.
-        if other.transport.can_write_eof() and not other.transport.is_closing():
-            other.transport.write_eof()
-        return True
-
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
         other, self.other = self.other, None
-        if other is not None and other.transport is not None:
+        if other is not None:
+            other.end(error)
+
+    def end(self, error: Exception | None) -> None:
+        """The other end is gone: what it said last is still said here, unless it broke off."""
+        if self.transport is not None:
             if error is None:
-                other.transport.close()
+                self.transport.close()
             else:
-                other.transport.abort()
+                self.transport.abort()
 
 
 class _Outer(_Half):
@@ -292,8 +286,19 @@ class _Outer(_Half):
         self.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        # Whoever ends before it said what it is has nothing to be told.
-        return super().eof_received() if self.other is not None else False
+        """A client that has sent everything still reads: its direction alone ends, and gRPC ends the other. Whoever ends before it said
+        what it is has nothing to be told."""
+        inner = None if self.other is None else self.other.transport
+        if inner is None or inner.is_closing():
+            return False
+        inner.write_eof()
+        return True
+
+    def end(self, error: Exception | None) -> None:
+        super().end(error)
+        if self.transport is not None and error is None:
+            # Who does not take even the last words keeps nothing here by that.
+            self._timer = asyncio.get_running_loop().call_later(LAST_WORDS_S, self.abort)
 
     def _too_slow(self) -> None:
         self._front.refused("slow", self.address, f"it did not say what it speaks within {FIRST_BYTES_S:g} s")

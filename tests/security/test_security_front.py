@@ -141,6 +141,77 @@ def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
         runner.run(work())
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_slow_reader_is_not_read_for(loop: str) -> None:
+    """What a client does not take stays where it is: the front stops reading inside, holds little, and loses nothing."""
+    size = 32 << 20
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(size >> 20):
+            writer.write(bytes(1 << 20))
+            await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        found = Front(plain=True, tls=False)
+        assert found.plain is not None
+        inside = await asyncio.start_unix_server(flood, found.plain)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await found.listen("127.0.0.1", 0), limit=1 << 16)
+        writer.write(PREFACE)
+        async with asyncio.timeout(20):
+            while not (halves := [outer.other for outer in found._open.values() if outer.other is not None]) or _reads(halves[0]):
+                await asyncio.sleep(0)
+        (outer,) = found._open.values()
+        assert outer.transport is not None and outer.transport.get_write_buffer_size() < 4 << 20
+        got = 0
+        while data := await reader.read(1 << 20):
+            got += len(data)
+        assert got == size and await left(found), "gone, although the client never ended its direction"
+        writer.close()
+        inside.close()
+        found.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        runner.run(work())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_who_never_reads_is_let_go_when_grpc_ends(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC gives a client up; the front does, too, a little later, although what it has for the client was never taken."""
+    monkeypatch.setattr(front, "LAST_WORDS_S", 0.05)
+
+    async def burst(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(16 << 20))
+        writer.close()
+
+    async def work() -> None:
+        found = Front(plain=True, tls=False)
+        assert found.plain is not None
+        inside = await asyncio.start_unix_server(burst, found.plain)
+        with socket.create_connection(("127.0.0.1", await found.listen("127.0.0.1", 0))) as silent:
+            silent.sendall(PREFACE)
+            async with asyncio.timeout(20):
+                while not found.open_connections:
+                    await asyncio.sleep(0)
+            # Nothing is read here, so inside nothing more is taken: as gRPC would, it gives up.
+            for outer in found._open.values():
+                async with asyncio.timeout(20):
+                    while outer.other is None or _reads(outer.other):
+                        await asyncio.sleep(0)
+                assert outer.other.transport is not None
+                outer.other.transport.close()
+            assert await left(found)
+        inside.close()
+        found.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        runner.run(work())
+
+
+def _reads(half: Any) -> bool:
+    return half.transport is None or half.transport.is_reading()
+
+
 async def _settings_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """What gRPC does: speak at once; then send back what comes, until it ends."""
     writer.write(b"settings.")
