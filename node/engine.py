@@ -35,10 +35,9 @@ Outcome = Result | Refused
 
 # A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
 INPUTS_PER_TURN = 2048
-# Calls are handed over once the loop brought none for so many passes, and after so many passes or calls at the latest.
+# The engine is woken for calls once the loop brought none for so many passes, and after so many passes at the latest.
 QUIET_PASSES = 2
 DRAIN_PASSES = 32
-DRAIN_CALLS = 1024
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
@@ -155,10 +154,11 @@ class Engine:
         self._stopped: asyncio.Future[None] | None = None
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
-        self._collected: list[tuple[str, Call]] = []
+        self._told = 0
+        """How many calls the loop has put."""
         self._draining = False
         self._seen, self._quiet, self._passes = 0, 0, 0
-        """While draining: calls at the last pass, passes that brought none, passes."""
+        """While draining: calls put up to the last pass, passes that brought none, passes."""
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
@@ -186,7 +186,7 @@ class Engine:
         limit = asyncio.get_running_loop().time() + drain_s
         while self._waiting and asyncio.get_running_loop().time() < limit:
             await asyncio.sleep(0.01)
-        self._flush_calls()
+        self._drained()
         self._inbox.put(_Stop())
         await self._stopped
         untaken = {call.token for calls in self._held.values() for call in calls if not isinstance(call, _SILENT)}
@@ -224,10 +224,12 @@ class Engine:
         return future
 
     def tell(self, group: str, call: Call) -> None:
-        """Put a call that has no answer. Calls put during one pass of the loop reach the engine as one batch."""
-        assert self._loop is not None
-        self._collected.append((group, call))
-        self._drain()
+        """Put a call that has no answer. While the group's gate is shut the engine looks for calls by itself: nothing is done for them."""
+        self._told += 1
+        # Only after the call is there: whoever opens the gate in this moment sees either the call or the wake-up.
+        self._held[group].append(call)
+        if not self._syncers[group].gate.shut:
+            self._drain()
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
@@ -283,30 +285,24 @@ class Engine:
         self._hidden_listeners.append(listener)
 
     def _drain(self) -> None:
-        """Hand calls over once the loop brings no more: what its queues hold is one batch."""
+        """Wake the engine once the loop brings no more calls: what its queues hold is one batch."""
         assert self._loop is not None
         if not self._draining:
             self._draining = True
-            self._seen, self._quiet, self._passes = 0, 0, 0
+            self._seen, self._quiet, self._passes = self._told, 0, 0
             self._loop.call_soon(self._drain_pass)
 
     def _drain_pass(self) -> None:
         assert self._loop is not None
-        count = len(self._collected)
-        self._quiet = self._quiet + 1 if count == self._seen else 0
-        self._seen, self._passes = count, self._passes + 1
-        if self._quiet >= QUIET_PASSES or self._passes >= DRAIN_PASSES or count >= DRAIN_CALLS:
-            self._flush_calls()
+        self._quiet = self._quiet + 1 if self._told == self._seen else 0
+        self._seen, self._passes = self._told, self._passes + 1
+        if self._quiet >= QUIET_PASSES or self._passes >= DRAIN_PASSES:
+            self._drained()
         else:
             self._loop.call_soon(self._drain_pass)
 
-    def _flush_calls(self) -> None:
-        """Hand calls over. While a gate is shut the engine looks for them afterwards by itself: nothing wakes it for them."""
+    def _drained(self) -> None:
         self._draining = False
-        collected, self._collected = self._collected, []
-        for group, call in collected:
-            self._held[group].append(call)
-        # Only after the calls are there: whoever opens a gate in this moment sees either the calls or the wake-up.
         for syncer in self._syncers.values():
             syncer.gate.rested()
         if any(held and not self._syncers[group].gate.shut for group, held in self._held.items()):
