@@ -61,10 +61,13 @@ def _place(machine: Any, key: tuple[str, str, int], now_ms: int) -> admin_pb2.Qu
     _, topic, queue = key
     # Below where the queue begins now nothing waits any more, whatever the group had read.
     cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
-    rows = machine.delivery.queues[key].rows if key in machine.delivery.queues else ()
-    one = admin_pb2.QueueLag(cursor=cursor, end=end, lag=end - cursor, leased=len(rows))
-    if cursor < end:
-        one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, cursor))
+    rows = len(machine.delivery.queues[key].rows) if key in machine.delivery.queues else 0
+    known = machine.groups.get(key[0])
+    # Only of a FIFO group: there they are few.
+    waiting = machine.delivery.waiting(key) if rows and known is not None and known.fifo else []
+    one = admin_pb2.QueueLag(cursor=cursor, end=end, lag=end - cursor + len(waiting), leased=rows - len(waiting))
+    if one.lag:
+        one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, waiting[0] if waiting else cursor))
     return one
 
 

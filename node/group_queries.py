@@ -426,7 +426,7 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
         base, member = parse_member(name)
         state = admin_pb2.ConsumptionState(group=name_of(base), client=member or None)
         if row is not None:
-            state.state = "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
+            state.state = "waiting" if not row.lease else "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
             state.attempt, state.client = row.attempt, client_of(row.client)
         else:
             state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"

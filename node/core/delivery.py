@@ -158,6 +158,15 @@ class Delivery:
         found = None if queue is None else queue.rows.find(offset)
         return None if found is None else found[0][LEASE][found[1]]
 
+    def waiting(self, key: QueueKey) -> list[int]:
+        """Offsets that wait for an earlier message of their group, ascending."""
+        queue = self.queues.get(key)
+        if queue is None:
+            return []
+        columns = queue.rows.columns()
+        found: list[int] = columns[0][columns[LEASE] == 0].tolist()
+        return found
+
     def _queue(self, key: QueueKey) -> QueueRows:
         queue = self.queues.get(key)
         if queue is None:

@@ -101,8 +101,7 @@ class FifoJob(Job):
                 name = self._messages.message_group(position, size)
                 order.note(offset, name)
             group = (queue, name)
-            if name in scan.locked or group in self._waiting or (name in order.groups and group not in self._opened):
-                scan.locked.add(name)
+            if group in self._waiting or (name in order.groups and group not in self._opened):
                 scan.wait()
             elif self._take(queue, offset, 1, position, size, fresh=True):
                 scan.take()
@@ -134,8 +133,6 @@ class _Scan:
         """How many messages in a row, up to here, are locked."""
         self.waiting: list[int] = []
         self.passed: list[tuple[int, int]] = []
-        self.locked: set[str] = set()
-        """Message groups with a message that waits: those behind it wait too."""
 
     def take(self) -> None:
         self._step()

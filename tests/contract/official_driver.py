@@ -68,7 +68,8 @@ def shown(message: Any) -> dict[str, Any]:
 
 
 class Listener(MessageListener):
-    """Behaves as told: `fail` or `raise` on the first attempt, `seconds` of work, otherwise success."""
+    """Behaves as told: `fail` or `raise` on the first `bad_attempts`, of all messages or of the body `bad_body`; `seconds` of work;
+    otherwise success."""
 
     def __init__(self, behaviour: dict[str, Any]) -> None:
         self.behaviour = behaviour
@@ -79,7 +80,8 @@ class Listener(MessageListener):
         with self.lock:
             self.events.append({**shown(message), "at": time.time()})
         time.sleep(self.behaviour.get("seconds", 0))
-        if message.delivery_attempt <= self.behaviour.get("bad_attempts", 0):
+        meant = self.behaviour.get("bad_body", message.body.hex()) == message.body.hex()
+        if meant and message.delivery_attempt <= self.behaviour.get("bad_attempts", 0):
             if self.behaviour["mode"] == "raise":
                 raise RuntimeError("the listener breaks")
             return ConsumeResult.FAILURE
