@@ -174,7 +174,9 @@ class Reference:
         for queue, offsets in record.waiting:
             for offset in offsets:
                 assert self.rules[group].fifo and (queue, offset) not in rows and (queue, offset) not in done
-                assert self._earlier(group, (queue, offset)), "nobody to wait for"
+                # The one it waits for may have ended in this very batch.
+                name = self.messages[queue, offset].message_group
+                assert any(self.messages[queue, other].message_group == name for other in range(offset)), "nobody to wait for"
                 rows[queue, offset] = State(0, 0, since_ns=now_ns)
         for queue in {queue for queue, _ in [*leased, *rows]}:
             last = max([offset for at, offset in [*rows, *done] if at == queue], default=-1)
