@@ -38,6 +38,8 @@ class State:
     attempt_id: str = ""
     since_ns: int = 0
     ended: bool = False
+    gone_ns: int | None = None
+    """When it ends because its client said goodbye: the knowledge of one leader."""
 
 
 @dataclass
@@ -71,7 +73,14 @@ class Reference:
     def ends_ns(self, row: State) -> int:
         if row.duration_ms is not None:
             return row.since_ns + row.duration_ms * MS
-        return max(row.since_ns, self.seen_ns.get(row.client, 0)) + self.liveness_ns
+        return row.gone_ns or max(row.since_ns, self.seen_ns.get(row.client, 0)) + self.liveness_ns
+
+    def gone(self, client: str, now_ns: int) -> None:
+        """What renewed itself while the client lived ends a second later at the latest."""
+        for rows in self.rows.values():
+            for row in rows.values():
+                if row.client == client and row.duration_ms is None and not row.ended:
+                    row.gone_ns = min(self.ends_ns(row), now_ns + 1000 * MS)
 
     def advance(self, now_ns: int) -> None:
         """What ended stays ended."""
@@ -84,7 +93,7 @@ class Reference:
         self.seen_ns.clear()
         for rows in self.rows.values():
             for row in rows.values():
-                row.since_ns, row.ended = now_ns, False
+                row.since_ns, row.ended, row.gone_ns = now_ns, False, None
         self.advance(now_ns)
 
     # The log
