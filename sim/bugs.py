@@ -34,6 +34,8 @@ from ledgermq.sim.keeping import Keeper
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.entry_log import EntryLog, SyncJob
 from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.log_recovery import Recovery
+from ledgermq.storage.log_scan import Point
 
 
 class Bug(str, Enum):
@@ -129,12 +131,17 @@ class KeepsMark(EntryLog):
         """The mark stays where it was."""
 
 
-class BelievesCache(EntryLog):
-    """Takes what it finds after a crash for durable, without writing it again."""
+class RecoversWithoutSync(Recovery):
+    """Reads what is there, and neither writes it again nor syncs it."""
 
-    @classmethod
-    def open(cls, *arguments: Any, **options: Any) -> EntryLog:
-        return super().open(*arguments, **{**options, "clean": True})
+    def _rewrite(self, end: Point) -> None: ...
+    def _sync(self) -> None: ...
+
+
+class BelievesCache(EntryLog):
+    """Takes what it finds after a crash for durable: a process that was killed left it in the cache only."""
+
+    recovery_type = RecoversWithoutSync
 
 
 class RetriesSyncs(EntryLog):

@@ -90,6 +90,8 @@ class SyncJob:
 class EntryLog:
     """One log. Open it with `EntryLog.open`; `report` tells what recovery did."""
 
+    recovery_type: type[Recovery] = Recovery
+
     def __init__(
         self,
         disk: Disk,
@@ -168,7 +170,7 @@ class EntryLog:
             index.files.origin = index.files.base_of(begin.index * UNIT_BYTES)
             data.load()
             suspect = index.files.repair()
-        recovery = Recovery(disk, data, index, mark.value, begin, clean=clean and not suspect, thorough=suspect, phases=phases)
+        recovery = cls.recovery_type(disk, data, index, mark.value, begin, clean=clean and not suspect, thorough=suspect, phases=phases)
         recovered = recovery.run()
         log = cls(disk, data, index, mark, recovered.report, recovered.runs, writer, begin, (directory, identity.log_id))
         if recovered.fenced is not None:

@@ -69,5 +69,5 @@ def test_files_are_sealed_and_go_when_nobody_needs_them(tmp_path: Path) -> None:
         assert cli.ok("status", "--wait", "60s", "--strict").out.count("log") > 0
         assert sorted(cli.consume_all("t", "g")) == bodies(160, 40)
         assert {message["body"] for message in cli.ok("peek", "--topic", "t", "--max", "1000", "--json").lines} <= set(bodies(0, 200))
-    outcome = cli.run("audit", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
+    outcome = cli.run("audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
     assert outcome.status == 0 and "audit: PASS" in outcome.out, outcome.out + outcome.err
