@@ -15,7 +15,7 @@ from ledgermq.node.core.calls import Call
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.machine import Effects, Machine
-from ledgermq.node.core.ports import PeerPacket, SyncTicket
+from ledgermq.node.core.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
@@ -199,7 +199,7 @@ class Medium:
                 raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
             store.abandon()
             raise store.log.fenced
-        machine = WatchedMachine(store.queues, lambda offset, size: bytes(store.log.record_at(offset, size)), store.log.index_at)
+        machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
         machine.node, machine.applied = self.name, applied
         restore(store, machine)
         checkpoint = store.read_checkpoint()
@@ -323,6 +323,16 @@ class Medium:
     def free(self) -> None:
         """Space came back."""
         self.disk.capacity_bytes = None
+
+
+def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
+    """As a node reads a message: whole and verified, and what cannot be read ends the run of the group, not the process."""
+
+    def record(offset: int, size: int) -> bytes:
+        with reading():
+            return bytes(store.log.whole_record_at(offset, size))
+
+    return record
 
 
 def _known_members(machine: Machine) -> tuple[int, Members] | None:
