@@ -97,6 +97,8 @@ class Raft(Section):
     election_max_ms: Annotated[Milliseconds, Field(ge=20)] = 800
     push_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 1 << 20
     window_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 8 << 20
+    open_batches: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many batches of calls may wait for their commit at once; more than one where the majority is tens of milliseconds away."""
 
     @model_validator(mode="after")
     def _check(self) -> Raft:

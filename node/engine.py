@@ -26,6 +26,7 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Returned, Token
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
+from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.syncer import Synced, Syncer
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
@@ -58,7 +59,7 @@ class TurnOutput(Protocol):
     @property
     def hold_calls(self) -> bool: ...
     @property
-    def awaits_commit(self) -> bool: ...
+    def open_batches(self) -> int: ...
     @property
     def hides_view(self) -> bool: ...
 
@@ -134,6 +135,7 @@ class Engine:
         send_packets: Callable[[str, Sequence[tuple[str, PeerPacket]]], None],
         on_fatal: Callable[[FatalError], None],
         max_calls: int = 20_000,
+        open_batches: int = OPEN_BATCHES,
         now_ns: Callable[[], int] = time.monotonic_ns,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -144,7 +146,7 @@ class Engine:
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._syncers = {name: Syncer(name, self._inbox) for name in self._groups}
+        self._syncers = {name: Syncer(name, self._inbox, open_batches) for name in self._groups}
         self._wake_at_ns = dict.fromkeys(self._groups, 0)
         # Filled by the loop, emptied by the engine: appending and cutting a list are one step each for other threads.
         self._held: dict[str, list[Call]] = {name: [] for name in self._groups}
@@ -349,7 +351,6 @@ class Engine:
         outputs: list[tuple[str, TurnOutput]] = []
         for name in self._groups:
             given, gate = inputs.get(name), self._syncers[name].gate
-            gate.look(self._now_ns())
             if self._held[name] and not gate.shut:
                 given = given or _Inputs()
                 given.calls = self._held[name][:]
@@ -363,7 +364,7 @@ class Engine:
         began = time.perf_counter()
         output = self._groups[name].turn(self._now_ns(), self._now_ms(), given.calls, given.packets, given.synced)
         self._wake_at_ns[name] = output.wake_at_ns
-        self._syncers[name].gate.turned(output, self._now_ns(), answers=bool(output.done))
+        self._syncers[name].gate.turned(output, answers=bool(output.done))
         if output.sync is not None:
             self._syncers[name].submit(output.sync)
         self._turn_seconds[name].observe(time.perf_counter() - began)
@@ -376,8 +377,7 @@ class Engine:
 
     def _collect(self, inputs: dict[str, _Inputs]) -> bool:
         """Everything in the inbox, sorted by group; blocks until there is something or a timer is due. False when a stop was found."""
-        wishes = [syncer.gate.wake_at_ns for syncer in self._syncers.values()]
-        wake_at_ns = min([*self._wake_at_ns.values(), *(at for at in wishes if at is not None)], default=0)
+        wake_at_ns = min(self._wake_at_ns.values(), default=0)
         # A gate may have opened in the last turn, and nothing else wakes the engine for what waits behind it.
         ready = any(held and not self._syncers[name].gate.shut for name, held in self._held.items())
         wait_ns = 0 if ready else wake_at_ns - self._now_ns()
@@ -399,7 +399,7 @@ class Engine:
                 if group in self._groups:
                     inputs.setdefault(group, _Inputs()).packets.append((sender, packet))
         elif isinstance(item, Synced):
-            self._syncers[item.group].gate.sync_ended(self._now_ns(), item.took_ns)
+            self._syncers[item.group].gate.sync_ended()
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
         elif isinstance(item, _Admit):
             self._groups[item.group].admit()

@@ -278,6 +278,7 @@ class Node:
             send_packets=self.peers.send_packets,
             on_fatal=end_process,
             max_calls=config.limits.max_calls,
+            open_batches=config.raft.open_batches,
         )
         configured = {group.name: group.replicas for group in config.cluster.groups}
         replicas = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)

@@ -25,19 +25,18 @@ class Synced:
     group: str
     ticket: SyncTicket
     error: OSError | None
-    took_ns: int
 
 
 class Syncer:
     """The sync thread of one group: runs tickets one after the other and reports each outcome to the inbox."""
 
-    def __init__(self, group: str, inbox: queue.SimpleQueue[Any]) -> None:
+    def __init__(self, group: str, inbox: queue.SimpleQueue[Any], open_batches: int) -> None:
         self._group = group
         self._inbox = inbox
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
         self._watch = SyncWatch(group)
-        self.gate = Gate()
+        self.gate = Gate(open_batches)
 
     def start(self) -> None:
         self._thread.start()
@@ -60,6 +59,5 @@ class Syncer:
                 error = failure
             except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
                 error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
-            ended = time.perf_counter()
-            self._watch.ran(ticket, began, ended)
-            self._inbox.put(Synced(self._group, ticket, error, int((ended - began) * 1e9)))
+            self._watch.ran(ticket, began, time.perf_counter())
+            self._inbox.put(Synced(self._group, ticket, error))

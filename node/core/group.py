@@ -8,6 +8,7 @@ in this turn.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,8 +44,8 @@ class TurnOutput:
     """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
 
     `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its
-    end, because none of them could be answered before the next one. `awaits_commit`: this replica leads, and something it appended is not
-    committed.
+    end, because none of them could be answered before the next one. `open_batches`: how many of the batches that this replica appended as
+    the leader are not committed.
     """
 
     done: list[Done]
@@ -53,7 +54,7 @@ class TurnOutput:
     wake_at_ns: int
     view: GroupView | None
     hold_calls: bool = True
-    awaits_commit: bool = False
+    open_batches: int = 0
     hides_view: bool = False
     """Nobody shall count on the last view any more: this replica does not run."""
 
@@ -99,6 +100,8 @@ class Group:
         self._policy = settings.policy
         self._hold_calls: tuple[object, bool] = (None, True)
         """The topics that `hold_calls` was worked out for, and its value."""
+        self._batches: deque[int] = deque()
+        """The last entry of each batch this leader appended, until it is committed."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._seen: tuple[object, ...] = ()
@@ -238,6 +241,7 @@ class Group:
         if not control_only:
             self._reserve_left = _RESERVE_FOR_DELIVERY
         self._sequencer.appended(assignment)
+        self._batches.append(self.replicator.end_index)
         return assignment.queue_offsets.tolist(), assignment.store_ms
 
     def _propose(self, turn: _Turn) -> bool:
@@ -375,8 +379,9 @@ class Group:
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
-        awaits_commit = self.leader.serving and self.replicator.commit_index < self.replicator.end_index
-        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls(), awaits_commit)
+        while self._batches and (self._batches[0] <= self.replicator.commit_index or self.leader.term is None):
+            self._batches.popleft()
+        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls(), len(self._batches))
 
     def _may_hold_calls(self) -> bool:
         """Only where every send waits for a sync does a batch lose nothing by beginning after the last one."""

@@ -28,7 +28,7 @@ class Output:
     wake_at_ns: int = FAR_NS
     view: GroupView | None = None
     hold_calls: bool = True
-    awaits_commit: bool = False
+    open_batches: int = 0
     hides_view: bool = False
 
 
