@@ -37,7 +37,7 @@ async def recall(server: Backend, handle: str, topic: str = "D", *, elsewhere: b
 
 
 @contract(KINDS)
-async def test_c083_delivered_at_its_time(server: Backend) -> None:
+async def test_statement_083_delivered_at_its_time(server: Backend) -> None:
     """Invisible until then; afterwards with type and time as sent, and stored then. Through either node, in a mixed topic too."""
     for raw, topic in ((server.raw, "D"), (server.raw2, "D"), (server.raw, "M")):
         sent = delayed(server, 5_000, topic=topic, tag="a", keys=["k"])
@@ -56,7 +56,7 @@ async def test_c083_delivered_at_its_time(server: Backend) -> None:
 
 
 @contract(KINDS)
-async def test_c083_in_the_past_is_at_once(server: Backend) -> None:
+async def test_statement_083_in_the_past_is_at_once(server: Backend) -> None:
     """An ordinary message with its time kept; there is nothing to recall."""
     for after_ms in (0, -1, -86_400_000 * 400):
         sent = delayed(server, after_ms)
@@ -68,7 +68,7 @@ async def test_c083_in_the_past_is_at_once(server: Backend) -> None:
 
 
 @contract(KINDS)
-async def test_c083_a_waiting_receive_gets_it(server: Backend) -> None:
+async def test_statement_083_a_waiting_receive_gets_it(server: Backend) -> None:
     """A long poll that began before the time ends with the message."""
     await server.raw.send(delayed(server, 2_000))
     call = server.raw.stream(receive_request("D", polling=10))
@@ -78,7 +78,7 @@ async def test_c083_a_waiting_receive_gets_it(server: Backend) -> None:
 
 
 @contract(KINDS)
-async def test_c084_too_far_ahead(server: Backend) -> None:
+async def test_statement_084_too_far_ahead(server: Backend) -> None:
     """A day is the limit; milliseconds given as seconds are beyond it and break nothing."""
     assert (await server.raw.send(delayed(server, 86_400_000))).status.code == pb.OK
     assert (await server.raw.send(delayed(server, 86_401_000))).status.code == pb.ILLEGAL_DELIVERY_TIME
@@ -92,7 +92,7 @@ async def test_c084_too_far_ahead(server: Backend) -> None:
 
 
 @contract(KINDS, limits=Limits(max_delay_ms=60 * 86_400_000))
-async def test_c084_the_limit_is_configured(server: Backend) -> None:
+async def test_statement_084_the_limit_is_configured(server: Backend) -> None:
     """Far beyond what the wheel of slots reaches."""
     (entry,) = (await server.raw.send(delayed(server, 59 * 86_400_000))).entries
     assert entry.status.code == pb.OK and entry.recall_handle
@@ -107,7 +107,7 @@ async def test_c084_the_limit_is_configured(server: Backend) -> None:
 
 
 @contract(KINDS)
-async def test_c085_recall(server: Backend) -> None:
+async def test_statement_085_recall(server: Backend) -> None:
     """The recalled message never comes, the other does; recalled twice, or delivered, it is not found. Any node takes the call."""
     first, second = delayed(server, 3_000, b"1"), delayed(server, 3_000, b"2")
     handles = [(await server.raw.send(sent)).entries[0].recall_handle for sent in (first, second)]
@@ -124,14 +124,14 @@ async def test_c085_recall(server: Backend) -> None:
 
 
 @contract(KINDS)
-async def test_c085_a_normal_message_has_no_recall_handle(server: Backend) -> None:
+async def test_statement_085_a_normal_message_has_no_recall_handle(server: Backend) -> None:
     """Not in a normal topic and not in a mixed one."""
     for topic in ("T", "M"):
         assert (await server.raw.send(message(topic=topic))).entries[0].recall_handle == ""
 
 
 @contract(KINDS)
-async def test_c086_garbage_handles(server: Backend) -> None:
+async def test_statement_086_garbage_handles(server: Backend) -> None:
     """40000 for what is none, what was changed and what is of another topic; 40014 where nothing can be recalled, 40402 without a topic."""
     handle = (await server.raw.send(delayed(server, 9_000))).entries[0].recall_handle
     changed = handle[:-1] + ("A" if handle[-1] != "A" else "B")
@@ -168,7 +168,7 @@ async def test_nobody_reads_or_writes_the_timer_topic(server: Backend) -> None:
 
 
 @contract({})
-async def test_c091_the_highest_priority_first(server: Backend) -> None:
+async def test_statement_091_the_highest_priority_first(server: Backend) -> None:
     """Priorities 0 to 7 on eight queues come as 7 … 0, with the priority and type that were sent; 100 is the highest."""
     await server.topic("P", "priority", queues=8)
     for priority in (3, 0, 7, 5, 1, 6, 2, 4):
@@ -185,7 +185,7 @@ async def test_c091_the_highest_priority_first(server: Backend) -> None:
 
 
 @contract({})
-async def test_c091_messages_visible_again_keep_their_rank(server: Backend) -> None:
+async def test_statement_091_messages_visible_again_keep_their_rank(server: Backend) -> None:
     """A message of higher priority that comes again is before a lower one that never came."""
     await server.topic("P", "priority", queues=4)
     for priority in (0, 3):
@@ -199,7 +199,7 @@ async def test_c091_messages_visible_again_keep_their_rank(server: Backend) -> N
 
 
 @contract(KINDS)
-async def test_c036_only_delay_and_mixed_topics_take_delayed_messages(server: Backend) -> None:
+async def test_statement_036_only_delay_and_mixed_topics_take_delayed_messages(server: Backend) -> None:
     """Elsewhere a delivery time is a conflict with the topic's kind."""
     for topic, code in (("T", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE), ("P", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE), ("M", pb.OK)):
         assert (await server.raw.send(delayed(server, 1_000, topic=topic))).status.code == code

@@ -59,7 +59,7 @@ def stored_ms(cluster: LocalCluster, topic: str, body: str) -> list[int]:
     return [record.store_ms for record in records(cluster, node) if record.topic == topic and record.body == body.encode()]
 
 
-def test_c083_delivered_at_its_time(cluster: LocalCluster, client: Official, topic: str) -> None:
+def test_statement_083_delivered_at_its_time(cluster: LocalCluster, client: Official, topic: str) -> None:
     """Not before, and soon after; in the past at once; the time comes back as it was sent."""
     simple(client, topic, group="at-its-time")
     receipts = {body: send(client, topic, body, after_s) for body, after_s in (("later", 3), ("sooner", 1), ("past", -600))}
@@ -76,7 +76,7 @@ def test_c083_delivered_at_its_time(cluster: LocalCluster, client: Official, top
         assert at_ms >= receipt["deliver_s"] * 1000
 
 
-def test_c085_recall(cluster: LocalCluster, client: Official, topic: str) -> None:
+def test_statement_085_recall(cluster: LocalCluster, client: Official, topic: str) -> None:
     """The id comes back, the message never; a second recall, and one of a delivered message, raise the client's exception."""
     simple(client, topic, group="recalls")
     gone, kept = send(client, topic, "gone", 2), send(client, topic, "kept", 2)

@@ -32,7 +32,7 @@ def attempts(messages: list[pb.Message]) -> list[int]:
 
 
 @contract()
-async def test_c066_after_its_attempts_a_message_is_in_the_dead_letter_topic(server: Backend) -> None:
+async def test_statement_066_after_its_attempts_a_message_is_in_the_dead_letter_topic(server: Backend) -> None:
     """With body, keys, tag and properties as they were, and where it came from; the group gets it no more."""
     await server.group("G", max_attempts=2)
     sent = message(b"poison", tag="T", keys=["k1", "k 2"])
@@ -56,7 +56,7 @@ async def test_c066_after_its_attempts_a_message_is_in_the_dead_letter_topic(ser
 
 
 @contract()
-async def test_c066_17_deliveries_by_default(server: Backend) -> None:
+async def test_statement_066_17_deliveries_by_default(server: Backend) -> None:
     """A group without settings has 17 attempts."""
     await server.raw.send(message())
     for attempt in range(1, 18):
@@ -95,7 +95,7 @@ async def test_dead_letters_stay_in_their_broker_group(server: Backend) -> None:
 
 
 @contract(groups=("g1", "g2"))
-async def test_c067_a_fifo_group_has_one_assignment_for_each_queue(server: Backend) -> None:
+async def test_statement_067_a_fifo_group_has_one_assignment_for_each_queue(server: Backend) -> None:
     """Ids 0…n−1 of every broker, endpoints set; the ordinary group has one assignment for each broker."""
     await server.group("G", fifo=True)
     for name, per_broker in (("G", [0, 1]), ("other", [-1])):
@@ -106,7 +106,7 @@ async def test_c067_a_fifo_group_has_one_assignment_for_each_queue(server: Backe
 
 
 @contract()
-async def test_c077_what_is_leased_locks_its_message_group(server: Backend) -> None:
+async def test_statement_077_what_is_leased_locks_its_message_group(server: Backend) -> None:
     """A second Receive with another attempt id gets nothing of that message group, others flow; after the ack the next come in order."""
     await server.group("G", fifo=True)
     await send(server, "a", "a1", "a2", "a3")
@@ -122,7 +122,7 @@ async def test_c077_what_is_leased_locks_its_message_group(server: Backend) -> N
 
 
 @contract()
-async def test_c078_the_same_attempt_id_gives_the_same_messages(server: Backend) -> None:
+async def test_statement_078_the_same_attempt_id_gives_the_same_messages(server: Backend) -> None:
     """While they are locked, through any node; the handles of the answer that was lost count no longer."""
     await server.group("G", fifo=True)
     await send(server, "a", "a1", "a2")
@@ -135,7 +135,7 @@ async def test_c078_the_same_attempt_id_gives_the_same_messages(server: Backend)
 
 
 @contract()
-async def test_c079_expiry_brings_the_same_messages_in_the_same_order(server: Backend) -> None:
+async def test_statement_079_expiry_brings_the_same_messages_in_the_same_order(server: Backend) -> None:
     """Attempt + 1, later messages never before them; an acknowledged one stays gone."""
     await server.group("G", fifo=True)
     await send(server, "a", "a1", "a2", "a3", "a4")
@@ -147,7 +147,7 @@ async def test_c079_expiry_brings_the_same_messages_in_the_same_order(server: Ba
 
 
 @contract()
-async def test_c080_c081_forwarding_ends_a_message_once(server: Backend) -> None:
+async def test_statement_080_081_forwarding_ends_a_message_once(server: Backend) -> None:
     """One dead letter however often it is forwarded, through any node, acknowledged ones too; the next message follows."""
     await server.group("G", fifo=True, max_attempts=3)
     await send(server, "a", "a1", "a2")

@@ -49,7 +49,7 @@ def letters(cluster: LocalCluster, client: Official, group: str) -> list[dict[st
     return receive_some(client, "letters")
 
 
-def test_c066_a_listener_that_always_fails_ends_in_the_dead_letter_topic(client: Official, cluster: LocalCluster) -> None:
+def test_statement_066_a_listener_that_always_fails_ends_in_the_dead_letter_topic(client: Official, cluster: LocalCluster) -> None:
     """As often as the group allows, each time after its step, then never again; the copy has everything the message had."""
     real.create_topic(cluster, "T66")
     create_group(cluster, "G66", max_attempts=3)
@@ -63,7 +63,7 @@ def test_c066_a_listener_that_always_fails_ends_in_the_dead_letter_topic(client:
     assert len(client.do("events", name="push")) == 3
 
 
-def test_c076_each_message_group_comes_in_order(client: Official, cluster: LocalCluster) -> None:
+def test_statement_076_each_message_group_comes_in_order(client: Official, cluster: LocalCluster) -> None:
     """20 messages in 3 groups, sent in turn: the listener sees every group in its order, each message once."""
     real.create_topic(cluster, "F76", "fifo")
     create_group(cluster, "G76", fifo=True)
@@ -79,7 +79,7 @@ def test_c076_each_message_group_comes_in_order(client: Official, cluster: Local
     assert until_done(cluster, "G76", "F76", 20).once
 
 
-def test_c080_a_message_that_always_fails_is_forwarded_and_the_next_follow(client: Official, cluster: LocalCluster) -> None:
+def test_statement_080_a_message_that_always_fails_is_forwarded_and_the_next_follow(client: Official, cluster: LocalCluster) -> None:
     """As many local calls as Settings say, one dead letter, and the messages behind it in their order."""
     real.create_topic(cluster, "F80", "fifo", queues=1)
     create_group(cluster, "G80", fifo=True, max_attempts=2)

@@ -25,7 +25,7 @@ async def sql(server: Backend, expression: str, **options: Any) -> Received:
 
 
 @contract()
-async def test_c051_tag_filters(server: Backend) -> None:
+async def test_statement_051_tag_filters(server: Backend) -> None:
     """Only matching messages come; the others are consumed for the group and stay for other groups."""
     for tag in ("tagA", "tagB", "tagC", "", "tagA"):
         await server.raw.send(message(tag=tag) if tag else message())
@@ -36,7 +36,7 @@ async def test_c051_tag_filters(server: Backend) -> None:
 
 
 @contract()
-async def test_c051_tags_with_equal_hashes(server: Backend) -> None:
+async def test_statement_051_tags_with_equal_hashes(server: Backend) -> None:
     """The exact tag decides, not its hash: "Aa" and "BB" have one."""
     await server.raw.send(message(tag="Aa"), message(tag="BB"))
     got = await server.raw.receive(expression="BB")
@@ -44,7 +44,7 @@ async def test_c051_tags_with_equal_hashes(server: Backend) -> None:
 
 
 @contract()
-async def test_c051_broken_tag_expressions(server: Backend) -> None:
+async def test_statement_051_broken_tag_expressions(server: Backend) -> None:
     """A tag expression that is none is 40010; a filter without a type is one about tags."""
     for expression in ("||", "a | b", "a\x00", "x" * 70_000):
         assert (await server.raw.receive(expression=expression)).status.code == pb.ILLEGAL_FILTER_EXPRESSION, expression
@@ -54,7 +54,7 @@ async def test_c051_broken_tag_expressions(server: Backend) -> None:
 
 
 @contract()
-async def test_c052_sql_filter(server: Backend) -> None:
+async def test_statement_052_sql_filter(server: Backend) -> None:
     """`a > 1 AND b = 'x'` delivers what matches; a message without a property is not delivered, and consumed for the group."""
     await server.raw.send(with_user(a="2", b="x"))
     for user in ({"a": "1", "b": "x"}, {"a": "2"}, {"b": "x"}, {}, {"a": "many", "b": "x"}):
@@ -67,7 +67,7 @@ async def test_c052_sql_filter(server: Backend) -> None:
 
 
 @contract()
-async def test_c052_sql_sees_tags(server: Backend) -> None:
+async def test_statement_052_sql_sees_tags(server: Backend) -> None:
     """TAGS is the message's tag."""
     await server.raw.send(with_user("red", a="1"))
     await server.raw.send(with_user("blue", a="1"))
@@ -76,7 +76,7 @@ async def test_c052_sql_sees_tags(server: Backend) -> None:
 
 
 @contract()
-async def test_c052_sql_on_a_node_that_forwards(server: Backend) -> None:
+async def test_statement_052_sql_on_a_node_that_forwards(server: Backend) -> None:
     """The expression travels to the leader with the call."""
     await server.raw.send(with_user(a="2"))
     await server.raw.send(with_user(a="1"))
@@ -87,7 +87,7 @@ async def test_c052_sql_on_a_node_that_forwards(server: Backend) -> None:
 
 
 @contract()
-async def test_c052_syntax_errors(server: Backend) -> None:
+async def test_statement_052_syntax_errors(server: Backend) -> None:
     """A wrong expression is 40010, whose text shows the place; nothing is consumed by it."""
     await server.raw.send(with_user(a="2"))
     got = await sql(server, "a > 1 AND\n b == 'x'")
@@ -103,7 +103,7 @@ async def test_c052_syntax_errors(server: Backend) -> None:
 
 
 @contract()
-async def test_c052_settings_with_sql(server: Backend) -> None:
+async def test_statement_052_settings_with_sql(server: Backend) -> None:
     """Settings may subscribe by SQL and come back unchanged; a wrong expression ends the stream with INVALID_ARGUMENT and the place."""
     said = consumer("a > 1 AND b = 'x'", pb.SQL)
     got = (await say(server.raw.telemetry(), said)).settings

@@ -24,7 +24,7 @@ def of_kind(kind: pb.MessageType, topic: str) -> pb.Message:
 
 
 @contract(KINDS)
-async def test_c006_accepted_types_per_kind(server: Backend) -> None:
+async def test_statement_006_accepted_types_per_kind(server: Backend) -> None:
     """Every queue of a route names exactly the message types that the topic's kind takes."""
     for topic, accepted in ACCEPTED.items():
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic))
@@ -33,7 +33,7 @@ async def test_c006_accepted_types_per_kind(server: Backend) -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY, pb.LITE], ids=pb.MessageType.Name)
-def test_c036_a_message_fits_the_kind_of_its_topic(kind: pb.MessageType) -> None:
+def test_statement_036_a_message_fits_the_kind_of_its_topic(kind: pb.MessageType) -> None:
     """A kind that the topic does not take is 40014 and nothing is stored, whoever takes the call."""
 
     @contract(KINDS)
@@ -49,7 +49,7 @@ def test_c036_a_message_fits_the_kind_of_its_topic(kind: pb.MessageType) -> None
 
 
 @contract(KINDS)
-async def test_c082_a_mixed_topic_keeps_a_message_group_in_one_queue(server: Backend) -> None:
+async def test_statement_082_a_mixed_topic_keeps_a_message_group_in_one_queue(server: Backend) -> None:
     """Messages of a group go to one queue, the same through any node; those without a group take turns."""
     grouped = [await raw.send(message(topic="M", message_group="g")) for raw in (server.raw, server.raw2) for _ in range(4)]
     assert sorted(response.entries[0].offset for response in grouped) == list(range(8))
@@ -63,7 +63,7 @@ async def test_c082_a_mixed_topic_keeps_a_message_group_in_one_queue(server: Bac
 
 
 @contract(KINDS)
-async def test_c036_a_mixed_topic_takes_all_four_kinds(server: Backend) -> None:
+async def test_statement_036_a_mixed_topic_takes_all_four_kinds(server: Backend) -> None:
     """Each is stored as what it is, whoever takes the call."""
     for raw in (server.raw, server.raw2):
         for kind in MIXED:

@@ -59,7 +59,7 @@ async def receive(raw: Raw, metadata: Any = CLIENT_ID, **options: Any) -> list[t
 
 
 @lite_contract
-async def test_c015_settings_of_lite_consumers(server: Backend) -> None:
+async def test_statement_015_settings_of_lite_consumers(server: Backend) -> None:
     """They are told how many lite topics they may read from and how long a name may be; other consumers are not."""
     await bound(server)
     for kind in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER, pb.PUSH_CONSUMER):
@@ -75,7 +75,7 @@ async def test_c015_settings_of_lite_consumers(server: Backend) -> None:
 
 
 @lite_contract
-async def test_c092_only_its_own_lite_topics_in_order(server: Backend) -> None:
+async def test_statement_092_only_its_own_lite_topics_in_order(server: Backend) -> None:
     """A client gets messages of its set and no others, in the order of each lite topic, with the name; after unsubscribing no more."""
     await bound(server)
     for raw in (server.raw, server.raw2):
@@ -110,7 +110,7 @@ async def test_c092_only_its_own_lite_topics_in_order(server: Backend) -> None:
 
 
 @lite_contract
-async def test_c093_sets_change_and_are_checked(server: Backend) -> None:
+async def test_statement_093_sets_change_and_are_checked(server: Backend) -> None:
     """COMPLETE_ADD replaces, PARTIAL_ADD and PARTIAL_REMOVE change; bad names, too many and other groups or topics are refused."""
     await bound(server)
     await server.group("ordinary")
@@ -142,7 +142,7 @@ async def test_c093_sets_change_and_are_checked(server: Backend) -> None:
 
 
 @lite_contract
-async def test_c094_a_goodbye_ends_the_set(server: Backend) -> None:
+async def test_statement_094_a_goodbye_ends_the_set(server: Backend) -> None:
     """NotifyClientTermination empties the client's set, and no one else's."""
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a", "b")
@@ -156,7 +156,7 @@ async def test_c094_a_goodbye_ends_the_set(server: Backend) -> None:
 
 
 @contract(TOPICS, delivery=Delivery(liveness_ms=10_000))
-async def test_c094_a_client_that_is_silent_loses_its_set(server: Backend) -> None:
+async def test_statement_094_a_client_that_is_silent_loses_its_set(server: Backend) -> None:
     """Past the liveness limit, on whichever node it was; a sign of life keeps it."""
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a")
@@ -170,7 +170,7 @@ async def test_c094_a_client_that_is_silent_loses_its_set(server: Backend) -> No
 
 
 @lite_contract
-async def test_c095_kinds_of_messages_and_topics(server: Backend) -> None:
+async def test_statement_095_kinds_of_messages_and_topics(server: Backend) -> None:
     """A lite message does not fit another topic, another message not a topic of kind lite; names are checked."""
     for raw in (server.raw, server.raw2):
         lite = message(b"m", "T", lite_topic="a", message_type=pb.LITE)

@@ -27,7 +27,7 @@ def with_header(metadata: Metadata, old: str, new: str) -> Metadata:
 
 
 @contract(authentication=True)
-async def test_c096_signature(server: Backend) -> None:
+async def test_statement_096_signature(server: Backend) -> None:
     """The vector in upper and lower case, every form of credential; a wrong secret, an unknown key and no header are 40100."""
     server.user("ak1", "sk1", EVERYTHING)
     good = signed("ak1", "sk1")
@@ -42,7 +42,7 @@ async def test_c096_signature(server: Backend) -> None:
 
 
 @contract(authentication=True)
-async def test_c096_every_method_refuses_strangers(server: Backend) -> None:
+async def test_statement_096_every_method_refuses_strangers(server: Backend) -> None:
     """40100 in the body of every unary method and of Receive; on Telemetry a command that is only a status, then the end."""
     stranger = signed("nobody", "nothing")
     for method in server.service.unary_methods:
@@ -57,14 +57,14 @@ async def test_c096_every_method_refuses_strangers(server: Backend) -> None:
 
 
 @contract()
-async def test_c097_header_is_ignored_without_authentication(server: Backend) -> None:
+async def test_statement_097_header_is_ignored_without_authentication(server: Backend) -> None:
     """An empty credential, a wrong one and nonsense change nothing while authentication is off."""
     for header in (signed("", ""), signed("who", "what"), (("x-mq-client-id", "t1"), ("authorization", "nonsense"))):
         assert await route_code(server, header) == pb.OK
 
 
 @contract(topics={})
-async def test_c098_namespace_by_header_or_field(server: Backend) -> None:
+async def test_statement_098_namespace_by_header_or_field(server: Backend) -> None:
     """The header with empty fields (Node) and fields without a header (Rust) address the same topic, and the field counts first."""
     await server.topic("T", namespace="ns")
     header = (("x-mq-client-id", "t1"), ("x-mq-namespace", "ns"))
@@ -76,7 +76,7 @@ async def test_c098_namespace_by_header_or_field(server: Backend) -> None:
 
 
 @contract(namespaces=False)
-async def test_c098_switched_off_namespaces_do_not_count(server: Backend) -> None:
+async def test_statement_098_switched_off_namespaces_do_not_count(server: Backend) -> None:
     """With `ignore_namespaces` header and field lead to the plain name, at the leader as well."""
     header = (("x-mq-client-id", "t1"), ("x-mq-namespace", "ns"))
     assert (await server.raw.send(message(b"1"), metadata=header)).status.code == pb.OK
@@ -186,7 +186,7 @@ async def test_over_quota_keeps_the_handle(server: Backend) -> None:
 
 
 @contract()
-async def test_c100_pings_without_calls_do_no_harm(server: Backend) -> None:
+async def test_statement_100_pings_without_calls_do_no_harm(server: Backend) -> None:
     """However often a client pings on a connection without calls, every ping is answered and the connection is not asked to go away."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS)
@@ -205,7 +205,7 @@ async def test_c100_pings_without_calls_do_no_harm(server: Backend) -> None:
 
 
 @contract(authentication=True, quotas=Quotas(client=Quota(messages_per_s=1000)))
-async def test_c100_a_route_among_five_hundred_polls(server: Backend) -> None:
+async def test_statement_100_a_route_among_five_hundred_polls(server: Backend) -> None:
     """With the gate closed as well, five hundred open Receives do not keep a QueryRoute waiting."""
     server.user("sub", "secret of sub", "subscribe:topic:T", "subscribe:group:*")
     keys = signed("sub", "secret of sub")

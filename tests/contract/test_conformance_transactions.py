@@ -68,7 +68,7 @@ def checks_sent(server: Backend) -> int:
 
 
 @contract(TOPICS)
-async def test_c087_visible_after_the_commit_with_the_id_of_the_receipt(server: Backend) -> None:
+async def test_statement_087_visible_after_the_commit_with_the_id_of_the_receipt(server: Backend) -> None:
     """Whichever node takes the send and the decision: nothing before, the whole message after, of the type it was sent as."""
     for first, second in ((server.raw, server.raw2), (server.raw2, server.raw)):
         entry = await sent(first, half(tag="blue", keys=["k"], message_group=""))
@@ -83,7 +83,7 @@ async def test_c087_visible_after_the_commit_with_the_id_of_the_receipt(server: 
 
 
 @contract(TOPICS)
-async def test_c087_never_after_a_rollback(server: Backend) -> None:
+async def test_statement_087_never_after_a_rollback(server: Backend) -> None:
     """Nothing becomes visible; the commit that comes too late is refused, the same decision again is not."""
     entry = await sent(server.raw, half())
     assert await end(server.raw, entry, pb.ROLLBACK) == pb.OK
@@ -93,7 +93,7 @@ async def test_c087_never_after_a_rollback(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_c090_ids_that_name_nothing_and_a_repeated_commit(server: Backend) -> None:
+async def test_statement_090_ids_that_name_nothing_and_a_repeated_commit(server: Backend) -> None:
     """Blank, unknown, changed, of another message or topic: 40008. A commit twice is OK, and one message."""
     entry = await sent(server.raw, half())
     for raw in (server.raw, server.raw2):
@@ -134,7 +134,7 @@ async def test_several_halves_in_one_request_each_have_a_transaction(server: Bac
 
 
 @contract(TOPICS)
-async def test_c088_a_check_after_the_configured_time_and_what_it_carries(server: Backend) -> None:
+async def test_statement_088_a_check_after_the_configured_time_and_what_it_carries(server: Backend) -> None:
     """Not before its time; the whole message with digest and encoding, and an id by which the asked one decides."""
     stream = await listens(server.raw, "X", metadata=(("x-mq-client-id", "t1"),))
     entry = await sent(server.raw, half(tag="blue"))
@@ -155,7 +155,7 @@ async def test_c088_a_check_after_the_configured_time_and_what_it_carries(server
 
 
 @contract(TOPICS)
-async def test_c088_a_message_says_when_it_wants_to_be_asked_about(server: Backend) -> None:
+async def test_statement_088_a_message_says_when_it_wants_to_be_asked_about(server: Backend) -> None:
     """orphaned_transaction_recovery_duration overrides what is configured; ROLLBACK in answer to the check drops it."""
     stream = await listens(server.raw, "X")
     made = half()
@@ -171,7 +171,7 @@ async def test_c088_a_message_says_when_it_wants_to_be_asked_about(server: Backe
 
 
 @contract(TOPICS, delivery=Delivery(transaction_checks=15))
-async def test_c088_at_most_fifteen_checks(server: Backend) -> None:
+async def test_statement_088_at_most_fifteen_checks(server: Backend) -> None:
     """Every interval while the answer is unspecified; then it is dropped, and nobody can commit it any more."""
     stream = await listens(server.raw, "X")
     entry = await sent(server.raw, half())
@@ -189,7 +189,7 @@ async def test_c088_at_most_fifteen_checks(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_c089_another_producer_of_the_topic_is_asked_wherever_it_is_connected(server: Backend) -> None:
+async def test_statement_089_another_producer_of_the_topic_is_asked_wherever_it_is_connected(server: Backend) -> None:
     """The sender has no stream. A producer of another topic and a consumer are not asked; one of this topic at the other node is."""
     entry = await sent(server.raw, half())
     await say(server.raw.telemetry((("x-mq-client-id", "c"),)), consumer(topic="X"))
@@ -206,7 +206,7 @@ async def test_c089_another_producer_of_the_topic_is_asked_wherever_it_is_connec
 
 
 @contract(TOPICS)
-async def test_c089_a_check_without_a_producer_is_kept_and_not_counted(server: Backend) -> None:
+async def test_statement_089_a_check_without_a_producer_is_kept_and_not_counted(server: Backend) -> None:
     """However long nobody is there; also when the only other node does not answer."""
     await sent(server.raw, half())
     server.links["n2"].up = False
@@ -237,7 +237,7 @@ async def test_producers_of_a_node_take_turns(server: Backend) -> None:
 
 
 @contract(TOPICS)
-async def test_c088_checks_of_large_messages_come_as_fast_as_they_are_read(server: Backend) -> None:
+async def test_statement_088_checks_of_large_messages_come_as_fast_as_they_are_read(server: Backend) -> None:
     """No more is read and queued at once than fits; nothing that was counted is lost because its producer was busy."""
     stream = await listens(server.raw, "X")
     for i in range(12):
@@ -254,7 +254,7 @@ async def test_c088_checks_of_large_messages_come_as_fast_as_they_are_read(serve
 
 
 @contract(TOPICS)
-async def test_c088_c089_producers_of_all_nodes_are_asked_in_turn(server: Backend) -> None:
+async def test_statement_088_089_producers_of_all_nodes_are_asked_in_turn(server: Backend) -> None:
     """One that lists the topic and never answers does not keep the checks from the others, wherever they are."""
     streams = [await listens(server.raw, "X", metadata=(("x-mq-client-id", "deaf"),)), await listens(server.raw2, "X")]
     await sent(server.raw, half())

@@ -92,7 +92,7 @@ def rows(cluster: LocalCluster, field: str, half: int) -> list[tuple[int, Any]]:
     return [(at, said) for at, said_of in found for offset, said in said_of if offset == half]
 
 
-def test_c087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(client: Official, topic: str) -> None:
+def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(client: Official, topic: str) -> None:
     """After commit() it is delivered with the id of the receipt and all its fields, once; after rollback() never."""
     client.do("checked_producer", name="p", topics=[topic], answers=["unknown"])
     simple(client, topic)
@@ -111,7 +111,7 @@ def test_c087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback(clien
     assert client.do("checks", name="p") == []
 
 
-def test_c088_checks_until_there_is_an_answer_and_never_more_than_configured(cluster: LocalCluster, client: Official, topic: str) -> None:
+def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(cluster: LocalCluster, client: Official, topic: str) -> None:
     """Not before the configured time; asked again while the answer is open; COMMIT delivers, ROLLBACK drops, and after the last one it is
     dropped, with a record that says so."""
     other = f"{topic}b"
@@ -138,7 +138,7 @@ def test_c088_checks_until_there_is_an_answer_and_never_more_than_configured(clu
         client.do("decide", id=open_["id"], how="commit")
 
 
-def test_c088_c089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too(
+def test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too(
     cluster: LocalCluster, tmp_path: Path, topic: str
 ) -> None:
     """The sender's process is killed, then the leader. A producer that lists the topic, connected to one follower, gets the checks of the

@@ -76,7 +76,7 @@ async def test_statement_013_producer_settings(server: Backend) -> None:
 
 
 @contract()
-async def test_c014_consumer_settings(server: Backend) -> None:
+async def test_statement_014_consumer_settings(server: Backend) -> None:
     """A consumer gets attempts, retry steps, batch size and polling time; fifo is what the server says."""
     settings = (await say(server.raw.telemetry(), consumer())).settings
     steps = [step.ToSeconds() for step in settings.backoff_policy.customized_backoff.next]

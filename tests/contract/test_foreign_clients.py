@@ -126,7 +126,7 @@ def test_statement_021_a_node_producer_with_several_topics_starts(
 
 
 @pytest.mark.parametrize("language", LANGUAGES[1:])
-def test_c099_tls_by_default_and_plaintext_on_one_port(language: str, both: LocalCluster, built: Callable[[str], Foreign]) -> None:
+def test_statement_099_tls_by_default_and_plaintext_on_one_port(language: str, both: LocalCluster, built: Callable[[str], Foreign]) -> None:
     """Clients that speak TLS unless told otherwise trust a self-signed certificate; the same port takes their plaintext as well."""
     for tls in (True, False):
         facts = built(language).run("roundtrip", real.target(both, "n1"), fresh(both), f"roundtrip-{tls}", tls=tls)

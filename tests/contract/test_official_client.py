@@ -314,7 +314,7 @@ def test_statement_074_late_subscriber_with_a_small_cache(client: Official, clus
     assert until_done(cluster, "P", topic, 150).once
 
 
-def test_c092_lite_topics(client: Official, cluster: LocalCluster) -> None:
+def test_statement_092_lite_topics(client: Official, cluster: LocalCluster) -> None:
     """Simple and push consumers get their own lite topics only, each in order and with its name; after unsubscribing no more."""
     parent = f"L{next(_numbers)}"
     real.create_topic(cluster, parent, "lite")

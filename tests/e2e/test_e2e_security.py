@@ -134,7 +134,7 @@ def official_of(cluster: LocalCluster, home: Path, keys: tuple[str, str], *, tls
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_c099_official_client_over_both_wires(cluster: LocalCluster, tmp_path: Path, tls: bool) -> None:
+def test_statement_099_official_client_over_both_wires(cluster: LocalCluster, tmp_path: Path, tls: bool) -> None:
     """`tls_enable=True` with the authority's file works, and plaintext on the same port; both sign their calls."""
     with official_of(cluster, tmp_path / "a", ALICE, tls=tls) as producer:
         producer.do("producer", name="p", topics=["T"])
@@ -149,7 +149,7 @@ def test_c099_official_client_over_both_wires(cluster: LocalCluster, tmp_path: P
                 consumer.do("ack", name="c", id=found["id"])
 
 
-def test_c096_official_client_with_a_wrong_secret(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_statement_096_official_client_with_a_wrong_secret(cluster: LocalCluster, tmp_path: Path) -> None:
     """The producer does not start: the route is refused."""
     with official_of(cluster, tmp_path, ("alice", "wrong"), tls=False) as client, pytest.raises(ClientError):
         client.do("producer", name="p", topics=["T"])
@@ -157,7 +157,7 @@ def test_c096_official_client_with_a_wrong_secret(cluster: LocalCluster, tmp_pat
     assert any("does not match" in line for node in cluster.nodes for line in real.log_lines(cluster, node))
 
 
-def test_c100_the_largest_message_over_tls(cluster: LocalCluster) -> None:
+def test_statement_100_the_largest_message_over_tls(cluster: LocalCluster) -> None:
     """A body of 4 MiB with 16 KiB of properties, both ways, through the front and gRPC's TLS."""
     assert cluster.ca_file is not None
     limits = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0)]

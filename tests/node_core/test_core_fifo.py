@@ -76,7 +76,7 @@ def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
     assert isinstance(outcome, Received) and said(outcome.leases) == "a2"
 
 
-def test_c079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
+def test_statement_079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
     """Same messages, same order, attempt + 1, never a later one before; those behind were never delivered."""
     b.send_of("a", "a1", "a2", "a3")
     b.receive(n=2, invisible_ms=10_000)
@@ -199,7 +199,7 @@ def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
     assert b.machine.delivery.in_flight == 0 and b.machine.delivery.cursor(KEY) == 5
 
 
-def test_c078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> None:
+def test_statement_078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> None:
     """Its answer was lost: the messages are leased again with their attempt as it was; another attempt id gets nothing."""
     b.send_of("a", "a1", "a2", "a3")
     first = b.receive(n=2, attempt_id="x", invisible_ms=None)
