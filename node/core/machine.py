@@ -403,6 +403,8 @@ class Machine:
             self.ids.apply(found.topic, found.message_id, found.place, self.topics[found.topic].dedup_ms)
         for topic in effects.topics:
             self._ends.pop(topic, None)
+        for topic in columns.topics:
+            # Only those with messages: a place in a lite topic that has none makes no queue.
             if LITE_SEPARATOR in topic:
                 self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         for at, record in records:

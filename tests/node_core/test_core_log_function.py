@@ -1,0 +1,430 @@
+"""The replicated state is a function of the log (I8): random calls of every kind, and the same state however a replica came to it.
+
+A leader decides with lost leadership, a log and consume queues that run full, trims, topics and groups that go and come. The state it ends
+with must be that of a replica that applied entry by entry, of those that applied in other cuts (with a disk that was full for a while), and
+of one that began with a snapshot. In the end everything that is there can be consumed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core.calls import (
+    Ack,
+    Call,
+    Change,
+    ClientGone,
+    CommitOffset,
+    Configure,
+    CountChecks,
+    Forward,
+    Handle,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Produce,
+    Produced,
+    Recall,
+    Receive,
+    Received,
+    Reset,
+    Resolve,
+    SyncLite,
+    Trim,
+)
+from ledgermq.node.core.checks import TransactionRules
+from ledgermq.node.core.filters import TagFilter
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.node.core.retention_facts import half_pin, timer_pin
+from ledgermq.proto import control
+from ledgermq.proto.layout import decode_record, java_hash
+from ledgermq.proto.names import lite_stored, member_group
+from ledgermq.proto.properties import ORIGIN, Fields, encode, parse
+from ledgermq.proto.types import Draft, GroupConfig, Permission, Range, TopicConfig, TopicKind
+from ledgermq.storage.errors import NoSpace
+from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, MemoryQueues
+
+LIVENESS_NS = 10 * SECOND
+TOPICS = {
+    "n": TopicConfig("", "n", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1),
+    "m": TopicConfig("", "m", TopicKind.MIXED, 2, Permission.READ_WRITE, 1, dedup_ms=20_000),
+    "L": TopicConfig("", "L", TopicKind.LITE, 1, Permission.READ_WRITE, 1),
+}
+GROUPS = {
+    "g": GroupConfig("", "g", max_attempts=2),
+    "f": GroupConfig("", "f", max_attempts=2, fifo=True),
+    "b": GroupConfig("", "b", broadcast=True),
+    "l": GroupConfig("", "l", max_attempts=2, lite_topic="L"),
+}
+CLIENTS = ("c", "d")
+LITE = ("x", "y", "z")
+READERS = ("g", "f", member_group("b", "c"), member_group("b", "d"))
+DELAYS = (500, 3_000, 61_000, 200_000, 5_000 * 60_000)
+
+
+def merged(log: MemoryLog) -> list[Range]:
+    """The log in ranges that are as long as they can be: one term each."""
+    out: list[Range] = []
+    for entries in log.ranges:
+        last = out[-1] if out else None
+        if last is None or last.term != entries.term:
+            out.append(entries)
+            continue
+        out[-1] = Range(
+            last.first_index,
+            entries.last_index,
+            last.term,
+            last.pos,
+            memoryview(bytes(last.data) + bytes(entries.data)),
+            np.concatenate([last.starts, entries.starts + len(last.data)]),
+            np.concatenate([last.sizes, entries.sizes]),
+            last.prev_chain,
+            entries.last_chain,
+        )
+    return out
+
+
+class World:
+    """One broker group, everybody who uses it, and what they hold."""
+
+    def __init__(self) -> None:
+        times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_NS)
+        rules = TransactionRules(check_ns=2 * SECOND, interval_ns=4 * SECOND, checks_max=2, retry_ns=SECOND)
+        self.bench = Bench(settings=LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4))
+        self.term = 1
+        self.bodies = 0
+        self.incarnation = 1
+        self.calls: dict[int, Call] = {}
+        self.leases: list[Handle] = []
+        self.delayed: list[tuple[int, int, int]] = []
+        self.halves: list[tuple[int, str]] = []
+        self.judged: set[int] = set()
+        self.bench.lead(1)
+        self.turn(Configure(next(self.bench.tokens), tuple(TOPICS.values()), tuple(GROUPS.values())))
+
+    def turn(self, *calls: Call) -> None:
+        for call in calls:
+            if hasattr(call, "token"):
+                self.calls[call.token] = call
+        self.bench.turn(*calls)
+        self.listen()
+
+    def listen(self) -> None:
+        for token in self.bench.done.keys() - self.judged:
+            self.judged.add(token)
+            outcome, call = self.bench.done[token], self.calls.pop(token, None)
+            if isinstance(outcome, Received) and isinstance(call, Receive):
+                for lease in outcome.leases:
+                    place = call.group, lease.topic or call.topic, lease.queue, lease.queue_offset
+                    self.leases.append(Handle(*place, lease.lease_number, lease.attempt))
+            elif isinstance(outcome, Produced) and isinstance(call, Produce):
+                for draft, offset, fire_ms in zip(call.drafts, outcome.queue_offsets, outcome.fire_ms or (0,) * 99, strict=False):
+                    if fire_ms:
+                        self.delayed.append((draft.deliver_ms, fire_ms, offset))
+            elif isinstance(outcome, Produced) and isinstance(call, Prepare):
+                ids = [parse(draft.properties)["UNIQ_KEY"] for draft in call.drafts]
+                self.halves += zip(outcome.queue_offsets, ids, strict=True)
+
+    @property
+    def token(self) -> int:
+        return next(self.bench.tokens)
+
+    def draft(self, topic: str, a: int, b: int, deliver_ms: int = 0) -> Draft:
+        self.bodies += 1
+        # Some ids come again: of topics with a window only the first is stored.
+        message_id = f"id{b}" if a % 3 == 0 else f"new{self.bodies}"
+        group, tag = (None, "A", "B")[a % 3], (None, "T")[b % 2]
+        fields = Fields(message_id=message_id, tag=tag, message_group=group, deliver_ms=deliver_ms or None)
+        code = java_hash(tag) if tag else 0
+        return Draft(topic, b % 2, f"m{self.bodies}".encode(), encode(fields), EPOCH_MS, code, deliver_ms=deliver_ms)
+
+    # What may happen: every step takes two small numbers
+
+    def send(self, a: int, b: int) -> None:
+        topic = ("n", "m")[a % 2]
+        self.turn(Produce(self.token, [self.draft(topic, a + i, b + i) for i in range(1 + b % 3)]))
+
+    def send_lite(self, a: int, b: int) -> None:
+        draft = replace(self.draft(lite_stored("L", LITE[a % 3]), a, b), queue=0)
+        self.turn(Produce(self.token, [draft] * (1 + b % 2)))
+
+    def delay(self, a: int, b: int) -> None:
+        topic, at_ms = ("n", "m")[a % 2], self.bench.now_ms + DELAYS[b % len(DELAYS)]
+        self.turn(Produce(self.token, [self.draft(topic, a, b, at_ms)]))
+
+    def recall(self, a: int, b: int) -> None:
+        if self.delayed:
+            self.turn(Recall(self.token, *self.delayed[a % len(self.delayed)]))
+
+    def prepare(self, a: int, b: int) -> None:
+        self.turn(Prepare(self.token, [self.draft("m", a, b)], [None]))
+
+    def resolve(self, a: int, b: int) -> None:
+        if self.halves:
+            offset, message_id = self.halves[a % len(self.halves)]
+            self.turn(Resolve(self.token, offset, "m", message_id, b % 2 == 0))
+
+    def check(self, a: int, b: int) -> None:
+        call = Overdue(self.token, 10)
+        self.turn(call)
+        found = self.bench.done.get(call.token)
+        if isinstance(found, OverdueHalves) and found.halves:
+            count = CountChecks(self.token, [offset for offset, _ in found.halves])
+            self.turn(count)
+
+    def receive(self, a: int, b: int) -> None:
+        group, topic, tags = READERS[a % 4], ("n", "m")[b % 2], (frozenset({"T"}), frozenset[str]())[b % 4 > 0]
+        call = Receive(self.token, group, topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, 2_000 * (1 + a % 3), self.bench.now_ns)
+        self.turn(replace(call, attempt_id=f"try{a % 3}" if group == "f" else ""))
+
+    def receive_lite(self, a: int, b: int) -> None:
+        self.turn(Receive(self.token, "l", "L", CLIENTS[a % 2], TagFilter(), 1 + b, 3_000, self.bench.now_ns, lite=True))
+
+    def handle(self, a: int) -> Handle | None:
+        return self.leases[-1 - a % len(self.leases)] if self.leases else None
+
+    def ack(self, a: int, b: int) -> None:
+        if self.leases:
+            self.turn(Ack(self.token, [self.leases[-1 - (a + i) % len(self.leases)] for i in range(1 + b % 3)]))
+
+    def change(self, a: int, b: int) -> None:
+        if (held := self.handle(a)) is not None:
+            self.turn(Change(self.token, held, 1_000 * (b % 3), "c"))
+
+    def forward(self, a: int, b: int) -> None:
+        if (held := self.handle(a)) is not None:
+            self.turn(Forward(self.token, held))
+
+    def sync_lite(self, a: int, b: int) -> None:
+        action: Any = ("add", "add", "remove", "set")[a % 4]
+        start: Any = ("last", "min", "tail")[b % 3]
+        names = LITE[: 1 + b % 3]
+        self.turn(SyncLite(self.token, "l", "L", CLIENTS[b % 2], action, names, start=start, start_at=1))
+
+    def commit(self, a: int, b: int) -> None:
+        self.turn(CommitOffset(self.token, "g", ("n", "m")[a % 2], b % 2, a))
+
+    def reset(self, a: int, b: int) -> None:
+        self.turn(Reset(self.token, READERS[a % 4], ("n", "m")[b % 2], [(b % 2, a)]))
+
+    def gone(self, a: int, b: int) -> None:
+        self.turn(ClientGone(CLIENTS[a % 2], self.bench.now_ns))
+
+    def topic(self, a: int, b: int) -> None:
+        """A topic goes, comes, begins anew, gets another queue or another window."""
+        name = ("n", "m", "L")[a % 3]
+        self.incarnation += 1
+        if b % 4 == 0:
+            self.turn(Configure(self.token, deleted_topics=(name,)))
+        elif b % 4 == 1:
+            self.turn(Configure(self.token, topics=(replace(TOPICS[name], incarnation=self.incarnation),)))
+        else:
+            now = self.bench.machine.topics.get(name, replace(TOPICS[name], incarnation=self.incarnation))
+            other = replace(now, queues=now.queues + (name != "L" and now.queues < 4), dedup_ms=(b % 3) * 10_000 if name == "m" else 0)
+            self.turn(Configure(self.token, topics=(other,)))
+
+    def group(self, a: int, b: int) -> None:
+        name = ("g", "f", "b", "l")[a % 4]
+        if b % 2 == 0:
+            self.turn(Configure(self.token, deleted_groups=(name,)))
+        else:
+            self.turn(Configure(self.token, groups=(replace(GROUPS[name], fifo=(b % 3 == 0) if name in "gf" else False),)))
+
+    def trim(self, a: int, b: int) -> None:
+        """As far as nothing that waits is needed."""
+        machine, log = self.bench.machine, self.bench.log
+        pins = [pin.pos for pin in (*half_pin(machine), *timer_pin(machine))]
+        low, high = machine.begin_index + 1, machine.applied_index
+        index = low + (high - low) * (1 + a % 3) // 3
+        while index > low and any(tail_of(log.read(index), index).pos > pos for pos in pins):
+            index -= 1
+        if not low <= index <= high or any(tail_of(log.read(index), index).pos > pos for pos in pins):
+            return
+        before, entries = tail_of(log.read(index - 1), index - 1), tail_of(log.read(index), index)
+        before = cut(before, index - 1)
+        record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, machine.begin_index, ((0, None),), "operator")
+        self.turn(Trim(self.token, record))
+
+    def time(self, a: int, b: int) -> None:
+        self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 70 * SECOND, 400 * SECOND)[a % 5]
+        for _ in range(1 + b % 3):
+            self.turn()
+
+    def lag(self, a: int, b: int) -> None:
+        """Commits stop, or go on."""
+        self.bench.replicator.commit_at_once = not self.bench.replicator.commit_at_once
+        self.turn()
+
+    def full(self, a: int, b: int) -> None:
+        """The log has no room for messages, or for nothing at all, or the consume queues have none; or there is room again."""
+        replicator = self.bench.replicator
+        replicator.full = b % 3 > 0
+        replicator.full_for_control = a % 2 == 0
+        self.bench.queues.full = b % 5 == 4
+        self.turn()
+
+    def fail_over(self, a: int, b: int) -> None:
+        """Leadership is lost and won again, with some of what was not committed."""
+        replicator, log = self.bench.replicator, self.bench.log
+        replicator.follow(self.term, "n2")
+        if a % 2:
+            self.turn()
+        borders = [entries.last_index for entries in log.ranges if entries.last_index >= replicator.commit_index]
+        log.cut(borders[b % len(borders)])
+        self.turn()
+        self.term += 1
+        replicator.lead(self.term)
+        self.turn()
+
+    # In the end
+
+    def heal(self) -> None:
+        replicator = self.bench.replicator
+        replicator.full = replicator.full_for_control = self.bench.queues.full = False
+        replicator.commit_at_once = True
+        for _ in range(5):
+            self.bench.now_ns += SECOND
+            self.turn()
+        assert self.bench.machine.applied_index == self.bench.log.end_index
+
+    def settle(self) -> None:
+        """Everything that waits comes about, everything that is there is consumed."""
+        for ms in (70_000, 300_000, *[5_000 * 60_000] * 3):
+            self.bench.now_ns += ms * MS
+            for _ in range(12):
+                self.turn()
+        machine = self.bench.machine
+        assert machine.timers.pending == 0, "delayed messages that never fire"
+        self.drain()
+
+    def drain(self) -> None:
+        b, machine = self.bench, self.bench.machine
+        for group in ("g", "f"):
+            for topic in sorted({"n", "m"} & machine.topics.keys()):
+                for _ in range(400):
+                    call = Receive(self.token, group, topic, "c", TagFilter(), 32, 1_000, b.now_ns)
+                    b.turn(call)
+                    leases = b.done[call.token].leases  # type: ignore[union-attr]
+                    b.turn(Ack(self.token, [Handle(group, topic, at.queue, at.queue_offset, at.lease_number, at.attempt) for at in leases]))
+                    if not leases:
+                        break
+                for queue in range(machine.topics[topic].queues):
+                    key = group, topic, queue
+                    rows = machine.delivery.queues.get(key)
+                    assert rows is None or not len(rows.rows), f"{key} is stuck: {list(rows.rows)}"
+                    assert machine.delivery.cursor(key) == machine.end(topic, queue), f"{key} is stuck at its cursor"
+
+    def exported(self) -> dict[str, Any]:
+        return exported(self.bench.machine)
+
+
+def exported(machine: Machine) -> dict[str, Any]:
+    return json.loads(json.dumps(machine.export(LOG_ID)))  # type: ignore[no-any-return]
+
+
+def replica(log: MemoryLog, rng: Random, *, most: int, full: float = 0.0, restarts: float = 0.0) -> Machine:
+    """A replica that applied the log in cuts of at most so many entries, with a disk that is full at times, and restarts now and then."""
+    queues = MemoryQueues()
+    machine = Machine(queues, log.record, log.index_at)
+    ranges = merged(log)
+    while machine.applied_index < log.end_index:
+        first = machine.applied_index + 1
+        entries = tail_of(next(entries for entries in ranges if entries.first_index <= first <= entries.last_index), first)
+        queues.full = rng.random() < full
+        try:
+            machine.apply(cut(entries, first + rng.randrange(most)))
+        except NoSpace:
+            continue
+        if rng.random() < restarts:
+            snapshot, queues = exported(machine), copy.deepcopy(queues)
+            machine = Machine(queues, log.record, log.index_at)
+            machine.restore(snapshot)
+            assert exported(machine) == snapshot, "a snapshot says what it was made from"
+    return machine
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> None:
+    for key in left.keys() | right.keys():
+        assert left.get(key) == right.get(key), key
+
+
+def check_marks(log: MemoryLog) -> None:
+    """What is made from another entry is made once."""
+    marks: Counter[str] = Counter()
+    for entries in log.ranges:
+        for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
+            record = decode_record(entries.data[start + 48 : start + size])
+            mark = parse(record.properties).get(ORIGIN)
+            if mark is not None:
+                marks[mark] += 1
+    assert not [mark for mark, times in marks.items() if times > 1], "made twice"
+
+
+STEPS = {
+    "send": 4,
+    "send_lite": 3,
+    "delay": 3,
+    "recall": 1,
+    "prepare": 3,
+    "resolve": 2,
+    "check": 1,
+    "receive": 6,
+    "receive_lite": 3,
+    "ack": 4,
+    "change": 1,
+    "forward": 1,
+    "sync_lite": 3,
+    "commit": 1,
+    "reset": 1,
+    "gone": 1,
+    "topic": 2,
+    "group": 1,
+    "trim": 1,
+    "time": 4,
+    "lag": 2,
+    "full": 1,
+    "fail_over": 1,
+}
+NAMES = [name for name, weight in STEPS.items() for _ in range(weight)]
+
+
+def run(steps: list[tuple[str, int, int]], seed: int) -> None:
+    world = World()
+    for name, a, b in steps:
+        getattr(world, name)(a, b)
+    world.heal()
+    for last in (False, True):
+        wanted, log = world.exported(), world.bench.log
+        same(wanted, exported(replica(log, Random(seed), most=1)))
+        same(wanted, exported(replica(log, Random(seed), most=1 << 20)))
+        same(wanted, exported(replica(log, Random(seed), most=30, full=0.2)))
+        same(wanted, exported(replica(log, Random(seed), most=8, restarts=0.15, full=0.1)))
+        check_marks(log)
+        if not last:
+            world.settle()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120), st.integers(0, 1 << 30)
+)
+def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], seed: int) -> None:
+    """Calls of every kind over failures: every replica has the leader's state, nothing is made twice, and nothing is stuck."""
+    run(steps, seed)
+
+
+def test_a_place_in_a_lite_topic_without_messages_makes_no_queue() -> None:
+    """A subscription that says where it begins, in a topic that is not there: replicas that were restarted since see the same later."""
+    run([("delay", 1, 1), ("send", 6, 8), ("sync_lite", 8, 5), ("trim", 4, 4), ("sync_lite", 8, 1), ("topic", 5, 5)], 4)
