@@ -283,6 +283,8 @@ class LiteServer:
             one = self._look(queue_key, call.max_messages - count, self._max_bytes - size)
             if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):
                 del listed[topic]
+                # It may be locked by this very plan, which the log may refuse.
+                self._overlay.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
             else:
                 found.append(one)
                 count += len(one.records)
@@ -337,9 +339,13 @@ class LiteServer:
             plan.leased.append((index, poll, tuple(leases)))
 
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
-        """Make dead letters of the first messages that used up their attempts, and leave the others."""
+        """Make dead letters of the first messages that used up their attempts, and leave the others. While there is no room for one, all
+        stay where they are."""
         limit = self._burials.max_attempts(key[0])
-        while found.attempts and found.attempts[0] > limit and not plan.full:
+        while found.attempts and found.attempts[0] > limit:
+            if plan.full:
+                found.records.clear()
+                return
             lease = self._machine.delivery.lease(key, found.offsets[0])
             if lease is None or not self._burials.bury(plan, key, found.offsets[0], lease):
                 return

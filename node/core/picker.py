@@ -30,6 +30,8 @@ IN_FLIGHT_MAX = 65_536
 """A consumer group holds at most about this many messages of a queue leased and not acknowledged: every one costs memory on every replica
 (invariant I11). Beyond it only messages visible again are handed out."""
 FIRST_UNITS = 64
+TURNS_MAX = 16_384
+"""Of so many (consumer group, topic) it is remembered whose turn it is; beyond that all begin anew."""
 DEAD_LETTERS_A_PICK = 64
 """So many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
 
@@ -131,6 +133,9 @@ class Picker:
     def pick(self, call: Receive, queues: int, rules: Rules, kind: type[Job] | None = None) -> Pick:
         """Candidates for one Receive among queues 0 … `queues` − 1. `kind`: the steps of its group; None: those of an ordinary one."""
         turn = self._turns.get((call.group, call.topic), 0)
+        if not turn and len(self._turns) >= TURNS_MAX:
+            # Members of broadcasting groups come and go under names that clients choose.
+            self._turns.clear()
         self._turns[call.group, call.topic] = turn + 1
         job = (kind or Job)(self, call, rules)
         if job.repeats(range(queues)):

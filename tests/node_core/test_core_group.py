@@ -709,3 +709,14 @@ def test_a_committed_lease_is_handed_out_even_after_leadership_was_lost() -> Non
     outcome = b.done[call.token]
     assert isinstance(outcome, Received) and [x.attempt for x in outcome.leases] == [1]
     assert b.ack(*outcome.leases) == (True,)
+
+
+def test_names_of_clients_leave_no_trace_at_the_picker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose turn it is, is remembered of a bounded number of consumer groups: each client of a broadcasting one is a group."""
+    monkeypatch.setattr(picker, "TURNS_MAX", 8)
+    b = Bench()
+    b.lead()
+    b.configure()
+    for number in range(50):
+        b.receive(group=f"g{number}")
+    assert len(b.group.leader._picker._turns) <= 8

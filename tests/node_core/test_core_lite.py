@@ -14,6 +14,7 @@ from ledgermq.node.core.calls import (
     Ack,
     ClientGone,
     Configure,
+    Forward,
     Lease,
     LiteSynced,
     Produce,
@@ -94,6 +95,38 @@ def test_only_what_may_have_messages_is_looked_at() -> None:
     assert bodies(leases) == [("n7", "a"), ("n1999", "b")]
     assert ack(b, *leases) == (True, True)
     assert receive(b) == () and len(looked) <= 6
+
+
+def test_a_plan_that_the_log_refused_hides_no_lite_topic() -> None:
+    """A dead letter that found no room locked its lite topic while it was planned; whoever waits gets the message all the same."""
+    b = make()
+    sync(b, "set", "a")
+    send(b, "a", "1")
+    (held,) = receive(b, invisible_ms=1000)
+    b.pass_time(2 * SECOND)
+    b.replicator.full = True
+    forward = Forward(next(b.tokens), handle(held, "g", held.topic))
+    again = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + SECOND, lite=True)
+    b.turn(forward, again)
+    assert isinstance(b.done[forward.token], Refused)
+    assert bodies(b.done[again.token].leases) == [("a", "1")]  # type: ignore[union-attr]
+
+
+def test_a_full_disk_costs_no_attempt_beyond_the_limit() -> None:
+    """A message that used up its attempts waits for room for its dead letter, and those behind it wait with it."""
+    b = make(max_attempts=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    sync(b, "set", "a")
+    send(b, "a", "1", "2")
+    assert bodies(receive(b, n=1, invisible_ms=1000)) == [("a", "1")]
+    b.pass_time(2 * SECOND)
+    b.group.writes_refused = True
+    call = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 2, 1000, b.now_ns + 5 * SECOND, lite=True)
+    assert b.ask(call) is None and b.pass_time(SECOND).wake_at_ns > b.now_ns
+    b.group.writes_refused = False
+    b.turn()
+    assert bodies(b.done[call.token].leases) == [("a", "2")]  # type: ignore[union-attr]
+    assert "%DLQ%g" in b.machine.topics
 
 
 def test_a_new_leader_knows_the_sets_and_what_waits() -> None:
