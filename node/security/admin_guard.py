@@ -45,8 +45,13 @@ NEEDS: dict[str, Callable[[Any], Need]] = {
 }
 
 
-def needs_of(method: str, request: Any) -> Need:
-    return NEEDS.get(method, _cluster)(request)
+def needs_of(method: str, request: Any) -> tuple[Need, ...]:
+    """All of them must be met."""
+    need = NEEDS.get(method, _cluster)(request)
+    if method == "WhyNotDelivered" and request.HasField("topic"):
+        # It tells of a message of the topic: that is for those who may read it.
+        return need, Need(Action.SUBSCRIBE, Kind.TOPIC, _topic(request).name)
+    return (need,)
 
 
 def guarded(handlers: Handlers, authority: Authority, common_name_of: Callable[[Any], str]) -> dict[str, Any]:
@@ -61,7 +66,8 @@ def _guarded(method: str, handler: Any, authority: Authority, common_name_of: Ca
         try:
             name = common_name_of(context) if authority.wants_certificates else ""
             user = await authority.authenticate(dict(context.invocation_metadata()), name, context.peer)
-            authority.authorize(user, (needs_of(method, request),))
+            for need in needs_of(method, request):
+                authority.authorize(user, (need,))
         except LedgerError as error:
             return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
         return await serve(request, context)

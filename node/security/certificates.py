@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from ledgermq.node.errors import EXIT_SECRET, ConfigError, FatalError
@@ -77,9 +78,7 @@ class CertificateFiles:
         try:
             found = [path.stat() for path in self._paths]
         except OSError as error:
-            raise ConfigError(
-                f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls"
-            ) from error
+            raise _unreadable(error) from error
         return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)
 
     def _read(self) -> Pems:
@@ -89,15 +88,13 @@ class CertificateFiles:
             certificate, key = self._certificate.read_bytes(), self._key.read_bytes()
             authority = None if self._authority is None else self._authority.read_bytes()
         except OSError as error:
-            raise ConfigError(
-                f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls"
-            ) from error
+            raise _unreadable(error) from error
         try:
             public = x509.load_pem_x509_certificates(certificate)[0].public_key()
             fits = _plain(public) == _plain(load_pem_private_key(key, None).public_key())
             if authority is not None:
                 x509.load_pem_x509_certificates(authority)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             what = f"{self._certificate}, its key or its authority is not PEM that can be read ({error})"
             raise ConfigError(what, "give PEM files, the key without a password") from error
         if not fits:

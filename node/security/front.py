@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -73,7 +74,6 @@ class Front:
         self._pace = Pace(new_per_s) if new_per_s else None
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
-        self._serial = 0
         self._next_word: dict[str, float] = {}
         self._server: asyncio.Server | None = None
 
@@ -115,8 +115,8 @@ class Front:
         if self._per_address and self._addresses.get(host, 0) >= self._per_address:
             self.refused("address", outer.address, f"that address has its {self._per_address} connections")
             return None
-        self._serial += 1
-        name = f"ledgermq-{os.getpid()}-{id(self):x}-{self._serial}"
+        # Abstract names are visible to every user of this machine: one that can be foretold could be taken beforehand.
+        name = f"ledgermq-{os.getpid()}-{secrets.token_hex(12)}"
         self._open[name] = outer
         self._addresses[host] = self._addresses.get(host, 0) + 1
         metrics.FRONT_CONNECTIONS.set(self.open_connections)

@@ -81,17 +81,20 @@ class Checker:
             return False
         counted = await self._engine.call(broker_group, CountChecks(self._engine.new_token(), offsets))
         if isinstance(counted, ChecksCounted):
+            patient = True
             for half in counted.halves:
-                taken = await self._send(node, topic, self._command(broker_group, half))
+                # A producer that does not read holds the checks of all topics up once, not once for each half message.
+                taken = patient = await self._send(node, topic, self._command(broker_group, half), TRIES if patient else 1)
                 metrics.TRANSACTION_CHECKS.labels(broker_group, "sent" if taken else "lost").inc()
         return True
 
-    async def _send(self, node: str, topic: str, command: pb.TelemetryCommand) -> bool:
+    async def _send(self, node: str, topic: str, command: pb.TelemetryCommand, tries: int) -> bool:
         """It is counted: a producer that has much to read already is waited for."""
-        for _ in range(TRIES):
+        for left in reversed(range(tries)):
             if await self._commander.to_producer(node, topic, command):
                 return True
-            await asyncio.sleep(PAUSE_S)
+            if left:
+                await asyncio.sleep(PAUSE_S)
         return False
 
     def _command(self, broker_group: str, half: UndecidedHalf) -> pb.TelemetryCommand:

@@ -107,12 +107,13 @@ class LiteSubscriptions:
         topic = self._topics.known(stored) or await self._topics.find(stored)
         if request.action not in _ACTIONS:
             raise fail(Code.BAD_REQUEST, f"the action {request.action} is not known")
+        most = self._quota + SLACK
+        # Before anything is done for each name: a request may hold millions.
+        if len(request.lite_topic_set) > most and request.action != pb.COMPLETE_REMOVE:
+            raise too_many(len(request.lite_topic_set), most)
         names = () if request.action == pb.COMPLETE_REMOVE else tuple(dict.fromkeys(request.lite_topic_set))
         for name in names:
             check_lite(name)
-        most = self._quota + SLACK
-        if len(names) > most and request.action != pb.PARTIAL_REMOVE:
-            raise too_many(len(names), most)
         start, at = _start(request)
         token = self._groups.engine.new_token()
         action = _ACTIONS[request.action]

@@ -29,9 +29,13 @@ NAMESPACE = "x-mq-namespace"
 NODE_BOOT = "x-ledgermq-node-boot"
 """In forwarded calls only: the process that took the call from its client."""
 
+MESSAGE_ID_MAX = 255
+"""Bytes; transaction ids and recall handles hold it."""
 MESSAGE_GROUP_BYTES = 64
 RECOVERY_MAX_S = 3600
 FILTER_MAX = 1 << 16
+SETTINGS_MAX = 1 << 20
+"""Bytes; the Settings of every client heard lately are kept."""
 # What a protobuf Timestamp can say, in milliseconds: the years 1970 to 9999.
 TIMESTAMP_MAX_MS = 253_402_300_799_999
 
@@ -53,6 +57,7 @@ class Caller:
     """Who calls, from the call's metadata."""
 
     client_id: str
+    """What the client calls itself, behind the name of its user where calls are signed."""
     session: str
     """The client as the node that took the call knows it (node/core/calls.py)."""
     namespace: str = ""
@@ -72,6 +77,9 @@ def caller_of(metadata: Mapping[str, str], session: Callable[[str], str], user: 
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
+    if user:
+        # Clients choose their ids: nobody says goodbye, or opens a stream, in the place of another user's client.
+        client_id = f"{user}@{client_id}"
     return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""), user, namespaces)
 
 
@@ -120,6 +128,8 @@ def _check_message(message: pb.Message, limits: Limits, now_ms: int) -> None:
     _check_properties(message, system, limits)
     if not system.message_id.strip() or has_control_character(system.message_id):
         raise fail(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or contains a control character")
+    if len(system.message_id.encode()) > MESSAGE_ID_MAX:
+        raise fail(Code.ILLEGAL_MESSAGE_ID, f"the message id has more than {MESSAGE_ID_MAX} bytes")
     _check_times(system, now_ms, limits.max_delay_ms)
     _check_groups(system)
     if has_control_character(system.trace_context) or has_control_character(system.born_host):
@@ -316,6 +326,8 @@ def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:
 
 def check_settings(settings: pb.Settings, caller: Caller) -> None:
     """The rules of §2.4 for what a client says about itself."""
+    if settings.ByteSize() > SETTINGS_MAX:
+        raise fail(Code.BAD_REQUEST, f"the settings have {settings.ByteSize()} bytes; the limit is {SETTINGS_MAX}")
     kind = settings.WhichOneof("pub_sub")
     if kind is None:
         raise fail(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")

@@ -241,7 +241,7 @@ def test_admin_methods_need_an_administrator() -> None:
             field = request.DESCRIPTOR.fields_by_name.get(name)
             if field is not None and field.message_type is not None:
                 getattr(request, name).name = "orders"
-        need = admin_guard.needs_of(method.name, request)
+        need = admin_guard.needs_of(method.name, request)[0]
         assert need.action is ADMIN, method.name
         names_one = any(name in request.DESCRIPTOR.fields_by_name for name in ("topic", "group"))
         assert need.name == "orders" if names_one else need.kind is CLUSTER, method.name
