@@ -136,7 +136,8 @@ class Authority:
 
     def _by_certificate(self, common_name: str, peer: Callable[[], str]) -> str:
         self._refresh()
-        user = self._common_names.get(common_name)
+        # Who shows no certificate, or one without a name, has the empty one: it stands for nobody, whatever the configuration says.
+        user = self._common_names.get(common_name) if common_name else None
         if user is not None and user in self._known:
             return user
         if common_name:

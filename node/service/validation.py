@@ -29,6 +29,8 @@ NAMESPACE = "x-mq-namespace"
 NODE_BOOT = "x-ledgermq-node-boot"
 """In forwarded calls only: the process that took the call from its client."""
 
+MESSAGES_MAX = 4096
+"""In one request: each costs the loop and the engine some 50 µs, however small it is."""
 MESSAGE_ID_MAX = 255
 """Bytes; transaction ids and recall handles hold it."""
 MESSAGE_GROUP_BYTES = 64
@@ -105,6 +107,8 @@ def check_send(request: pb.SendMessageRequest, caller: Caller, limits: Limits, n
     messages = request.messages
     if not messages:
         raise fail(Code.MESSAGE_CORRUPTED, "the request holds no message")
+    if len(messages) > MESSAGES_MAX:
+        raise fail(Code.BAD_REQUEST, f"the request holds {len(messages)} messages; the limit is {MESSAGES_MAX}")
     topic = messages[0].topic
     stored = topic_of(topic, caller)
     if len(messages) > 1:

@@ -14,10 +14,11 @@ from ledgermq.node.security.certificates import CertificateFiles
 from ledgermq.node.security.front import Front
 from ledgermq.node.security.grants import Action, Kind, Need
 from ledgermq.node.service.checking import TRIES
-from ledgermq.node.service.validation import MESSAGE_ID_MAX
+from ledgermq.node.service.validation import MESSAGE_ID_MAX, MESSAGES_MAX
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, signed
+from tests.security.test_security_users import Scene
 
 EVERYTHING = "admin:cluster:*"
 SETTINGS = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=pb.Resource(name="G")))
@@ -59,6 +60,22 @@ async def test_a_message_id_fits_what_is_made_from_it(server: Backend) -> None:
     assert (await server.raw.unary("EndTransaction", end)).status.code == pb.OK
     half.system_properties.message_id = "x" * (MESSAGE_ID_MAX + 1)
     assert (await server.raw.send(half)).status.code == pb.ILLEGAL_MESSAGE_ID
+
+
+def test_no_certificate_stands_for_nobody() -> None:
+    """A user that the configuration gives to the empty name is not everybody's who comes without a certificate."""
+    scene = Scene(common_names={"": "alice", "service": "alice"})
+    scene.put(scene.user("alice", "secret of alice"))
+    assert (scene.who("", "", ""), scene.who("", "", "service")) == (40100, "alice")
+
+
+@contract()
+async def test_the_messages_of_a_request_are_counted(server: Backend) -> None:
+    """Small ones by the hundred thousand would stop the node for seconds; as many as there may be are stored."""
+    request = pb.SendMessageRequest(messages=[message(b"x", message_id="m")] * MESSAGES_MAX)
+    assert (await server.raw.unary("SendMessage", request)).status.code == pb.OK
+    request.messages.append(request.messages[0])
+    assert (await server.raw.unary("SendMessage", request)).status.code == pb.BAD_REQUEST
 
 
 @contract()
