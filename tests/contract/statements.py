@@ -34,6 +34,10 @@ The client contract of RocketMQ 5 in a hundred numbered statements, and the test
 contract says that clients make them, through the same service; `core` is a broker group's own logic on virtual time. Go, and what waits for
 minutes, runs in `make soak`. Rust, C# and C++ clients are covered by calls only.
 
+What is shown with the Python client is run again in `make soak` while the leader is killed every five seconds
+(`tests/soak/test_soak_kills.py`); `tests/soak/killed_cluster.py` says which tests are left out, and why: those that judge times, and those
+that kill nodes themselves.
+
 | # | what is shown | how | test |
 |---:|---|---|---|
 """

@@ -1,0 +1,118 @@
+"""A pytest plugin: the tests with the official client run, as they are, against a cluster that somebody else keeps and whose leaders die.
+
+Loaded with `-p tests.soak.killed_cluster`; the cluster's directory is in the environment. Clients are connected to the node that is spared,
+and the tests read the files of all. What is left out, and what may fail in one round, stands here by name with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ledgermq.node.config import validate
+from ledgermq.node.local import Child, LocalCluster
+from tests import cluster as real
+from tests.contract import official
+
+VARIABLE = "KILLED_CLUSTER"
+SPARED = "n1"
+LOG_FILE_BYTES = 16 << 20
+PERIODS: dict[str, Any] = {
+    "delivery": {
+        "min_invisible_ms": 100,
+        "liveness_ms": 3000,
+        "long_poll_max_ms": 5000,
+        "transaction_check_ms": 1000,
+        "transaction_interval_ms": 300,
+        "transaction_checks": 15,
+    },
+    "limits": {"drain_ms": 500},
+}
+"""What the modules ask for, all in one."""
+
+TIMES = "judges times"
+OWN_FAULTS = "kills or restarts nodes itself"
+LEFT_OUT = {
+    "test_statement_042_an_empty_topic": TIMES,
+    "test_statement_045_invisible_time": TIMES,
+    "test_statement_063_change_invisible_duration": "acknowledges within a second of the lease: an election may take longer",
+    "test_statement_073_shutdown_of_an_idle_push_consumer": TIMES,
+    "test_statement_083_delivered_at_its_time": TIMES,
+    "test_statement_023_074_after_a_restart_of_all_nodes": OWN_FAULTS,
+    "test_two_broker_groups_share_a_topic_and_lose_a_leader": OWN_FAULTS,
+    "test_delays_survive_a_killed_leader_and_a_restart_of_all": OWN_FAULTS,
+    "test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too": OWN_FAULTS,
+    "test_clients_are_listed_and_told_of_other_settings_at_any_node": "asks every node, also the one that is dead",
+}
+
+COUNTED: frozenset[str] = frozenset(
+    {
+        "test_statement_051_tag_filter",
+        "test_statement_059_acknowledged_for_good",
+        "test_statement_066_a_listener_that_always_fails_ends_in_the_dead_letter_topic",
+        "test_statement_068_push_consumes_each_message_once",
+        "test_statement_069_070_a_failing_listener",
+        "test_statement_071_a_slow_listener",
+        "test_statement_072_a_killed_consumer",
+        "test_statement_074_late_subscriber_with_a_small_cache",
+        "test_statement_076_each_message_group_comes_in_order",
+        "test_statement_080_a_message_that_always_fails_is_forwarded_and_the_next_follow",
+        "test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollback",
+        "test_statement_088_checks_until_an_answer_and_no_more_than_allowed",
+        "test_statement_092_lite_topics",
+    }
+)
+"""These count deliveries or checks, or wait for one less than the lease that they ask for. What a leader handed out as it died comes again
+when its lease is over (at least once), so one of them may fail where a kill came between the record and the answer; over all rounds each
+must have held."""
+
+
+class Kept(Child):
+    """The spared node: it runs, whoever started it."""
+
+    @property
+    def exit_code(self) -> int | None:
+        return None
+
+
+def attached(directory: Path) -> LocalCluster:
+    """The cluster of this directory as these tests see it: they ask the spared node only."""
+    tree = yaml.safe_load((directory / "cluster.yaml").read_text())
+    checked = validate({**tree, "node": SPARED, "data": str(directory / SPARED)})
+    spared: Any = Kept(SPARED, None, None)  # type: ignore[arg-type]
+    return LocalCluster(directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, children={SPARED: spared})
+
+
+def pytest_configure() -> None:
+    """Before any of the modules is read."""
+    cluster = attached(Path(os.environ[VARIABLE]))
+    connect = official.official
+
+    @contextmanager
+    def running(_directory: Path, *, log_file_bytes: int, extra: Mapping[str, Any] = real.FAST) -> Iterator[LocalCluster]:
+        assert log_file_bytes == LOG_FILE_BYTES
+        for section, values in extra.items():
+            assert values.items() <= PERIODS[section].items(), f"PERIODS differ from what a module asks for: {section} {values}"
+        yield cluster
+
+    def to_spared(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> AbstractContextManager[official.Official]:
+        assert not nodes, "a test that chooses its node is not for this"
+        return connect(cluster, home, [SPARED])
+
+    real.running = running  # type: ignore[assignment]
+    official.official = to_spared  # type: ignore[assignment]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    names = {item.name.partition("[")[0] for item in items}
+    unknown = (LEFT_OUT.keys() | COUNTED) - names
+    assert not unknown, f"no such tests any more: {sorted(unknown)}"
+    left_out = [item for item in items if item.name.partition("[")[0] in LEFT_OUT]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
