@@ -300,7 +300,16 @@ class Wheel:
         """Is the message still to be delivered, and not due?"""
         if place.due_ms(deliver_ms) <= plan.now_ms or place.passed(deliver_ms, self._end):
             return False
-        return not self._is_recalled(place, deliver_ms)
+        return not self._is_recalled(place, deliver_ms) and not self._contradicts(place, deliver_ms)
+
+    def _contradicts(self, place: Place, deliver_ms: int) -> bool:
+        """Does the message of this place, if that can still be read, have another delivery time? Whoever sends an id again, with another
+        time, is told the place of the first message, which is not what a recall with that time means."""
+        slot = slot_of(place.fire_ms)
+        if not self._machine.begin(TIMER_TOPIC, slot) <= place.offset < self._machine.end(TIMER_TOPIC, slot):
+            return False
+        positions, sizes, _ = self._machine.units(TIMER_TOPIC, slot, place.offset, 1)
+        return _Stored.of(self._machine.record(int(positions[0]), int(sizes[0]))).deliver_ms != deliver_ms
 
     # What became of the plan
 

@@ -34,6 +34,7 @@ from ledgermq.node.core.calls import (
     Produce,
     Produced,
     Recall,
+    Recalled,
     Receive,
     Received,
     Reset,
@@ -63,7 +64,7 @@ TOPICS = {
     "L": TopicConfig("", "L", TopicKind.LITE, 1, Permission.READ_WRITE, 1),
 }
 GROUPS = {
-    "g": GroupConfig("", "g", max_attempts=2),
+    "g": GroupConfig("", "g", max_attempts=1),
     "f": GroupConfig("", "f", max_attempts=2, fifo=True),
     "b": GroupConfig("", "b", broadcast=True),
     "l": GroupConfig("", "l", max_attempts=2, lite_topic="L"),
@@ -186,7 +187,7 @@ class World:
 
     def receive(self, a: int, b: int) -> None:
         group, topic, tags = READERS[a % 4], ("n", "m")[b % 2], (frozenset({"T"}), frozenset[str]())[b % 4 > 0]
-        call = Receive(self.token, group, topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, 2_000 * (1 + a % 3), self.bench.now_ns)
+        call = Receive(self.token, group, topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, 1_000 * (1 + a % 3), self.bench.now_ns)
         self.turn(replace(call, attempt_id=f"try{a % 3}" if group == "f" else ""))
 
     def receive_lite(self, a: int, b: int) -> None:
@@ -258,7 +259,7 @@ class World:
         self.turn(Trim(self.token, record))
 
     def time(self, a: int, b: int) -> None:
-        self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 70 * SECOND, 400 * SECOND)[a % 5]
+        self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 4 * SECOND, 4 * SECOND, 70 * SECOND)[a % 6]
         for _ in range(1 + b % 3):
             self.turn()
 
@@ -268,11 +269,18 @@ class World:
         self.turn()
 
     def full(self, a: int, b: int) -> None:
-        """The log has no room for messages, or for nothing at all, or the consume queues have none; or there is room again."""
+        """The log has no room for messages, or for nothing at all, or the consume queues have none."""
         replicator = self.bench.replicator
-        replicator.full = b % 3 > 0
+        replicator.full = b % 5 < 4
         replicator.full_for_control = a % 2 == 0
         self.bench.queues.full = b % 5 == 4
+        self.turn()
+
+    def mend(self, a: int, b: int) -> None:
+        """There is room again, and commits go on."""
+        replicator = self.bench.replicator
+        replicator.full = replicator.full_for_control = self.bench.queues.full = False
+        replicator.commit_at_once = True
         self.turn()
 
     def fail_over(self, a: int, b: int) -> None:
@@ -285,15 +293,25 @@ class World:
         log.cut(borders[b % len(borders)])
         self.turn()
         self.term += 1
-        replicator.lead(self.term)
+        if a % 3 == 0:
+            self.move(replicator.commit_index)
+        self.bench.replicator.lead(self.term)
         self.turn()
+
+    def move(self, committed: int) -> None:
+        """Another node takes over: its state is from a snapshot and the log behind it."""
+        former = self.bench
+        self.bench = Bench(former.log, former.settings, f"n{self.term}")
+        self.bench.tokens, self.bench.done, self.bench.now_ns = former.tokens, former.done, former.now_ns
+        self.bench.replicator.commit_index = committed
+        if former.machine.settled:
+            self.bench.queues.rows, self.bench.queues.low = copy.deepcopy((former.queues.rows, former.queues.low))
+            self.bench.machine.restore(exported(former.machine))
 
     # In the end
 
     def heal(self) -> None:
-        replicator = self.bench.replicator
-        replicator.full = replicator.full_for_control = self.bench.queues.full = False
-        replicator.commit_at_once = True
+        self.mend(0, 0)
         for _ in range(5):
             self.bench.now_ns += SECOND
             self.turn()
@@ -301,7 +319,7 @@ class World:
 
     def settle(self) -> None:
         """Everything that waits comes about, everything that is there is consumed."""
-        for ms in (70_000, 300_000, *[5_000 * 60_000] * 3):
+        for ms in (70_000, 300_000, 4_200 * 60_000, 1_000 * 60_000, 5_000 * 60_000):
             self.bench.now_ns += ms * MS
             for _ in range(12):
                 self.turn()
@@ -378,9 +396,9 @@ STEPS = {
     "delay": 3,
     "recall": 1,
     "prepare": 3,
-    "resolve": 2,
+    "resolve": 3,
     "check": 1,
-    "receive": 6,
+    "receive": 8,
     "receive_lite": 3,
     "ack": 4,
     "change": 1,
@@ -392,10 +410,11 @@ STEPS = {
     "topic": 2,
     "group": 1,
     "trim": 1,
-    "time": 4,
-    "lag": 2,
+    "time": 6,
+    "lag": 1,
     "full": 1,
-    "fail_over": 1,
+    "mend": 4,
+    "fail_over": 2,
 }
 NAMES = [name for name, weight in STEPS.items() for _ in range(weight)]
 
@@ -428,3 +447,18 @@ def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], s
 def test_a_place_in_a_lite_topic_without_messages_makes_no_queue() -> None:
     """A subscription that says where it begins, in a topic that is not there: replicas that were restarted since see the same later."""
     run([("delay", 1, 1), ("send", 6, 8), ("sync_lite", 8, 5), ("trim", 4, 4), ("sync_lite", 8, 1), ("topic", 5, 5)], 4)
+
+
+def test_a_recall_means_the_message_that_is_stored() -> None:
+    """An id that comes again with another delivery time is a duplicate: recalling that time takes nothing back, and counts stay true."""
+    run([("delay", 9, 10), ("time", 2, 8), ("delay", 3, 10), ("recall", 3, 0)], 4)
+    world = World()
+    for after_ms in (3_000, 9_000):
+        world.turn(Produce(world.token, [world.draft("m", 9, 10, world.bench.now_ms + after_ms)]))
+    first, again = world.delayed
+    assert first[1:] == again[1:] and first[0] != again[0]
+    call = Recall(world.token, *again)
+    world.turn(call)
+    assert world.bench.done[call.token] == Recalled(False) and world.bench.machine.timers.pending == 1
+    world.turn(Recall(world.token, *first))
+    assert world.bench.machine.timers.pending == 0
