@@ -1,174 +1,417 @@
-"""Administration of a cluster: what operators ask and change, as plain calls that retry inside the connection's timeout.
+"""Administration of a cluster in plain Python values, for threads (`Admin`) and for event loops (`AsyncAdmin`).
 
-Every call here may be repeated safely: creating what exists with the same settings succeeds.
+Every operation is written once, as a talk (`talks.py`); an `operation` blocks on an Admin and is awaited on an AsyncAdmin. All of them may
+be repeated safely: what exists with the same settings is created, what is under way goes on. They raise the errors of `errors.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
-from google.protobuf.message import Message
+from google.protobuf import message as protobuf
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.service import ADMIN, unary
+from ledgermq.client import results
+from ledgermq.client.admin_calls import PAGE
+from ledgermq.client.connection import AsyncConnection, Connection
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.reading import ms_of, name_of, read, read_all
+from ledgermq.client.service import ADMIN
+from ledgermq.client.talks import Pause, Talk
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.group_config import backoff_fields
+from ledgermq.proto.status import Code
+from ledgermq.proto.types import Backoff
 
-R = TypeVar("R", bound=Message)
-PAGE = 1000
-"""As many messages as one answer may hold."""
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=protobuf.Message)
+Kind: TypeAlias = Literal["normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"]
+Permission: TypeAlias = Literal["rw", "r", "w", "none"]
+Durability: TypeAlias = Literal["group", "high", "memory", "hybrid"]
+Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
+"""Where to read on: an end, an offset (of one queue), or the first message stored at or after a time."""
+ASK_AGAIN_S = 0.3
+_Change = pb.ChangeMemberRequest.Kind
 
 
-def name_of(text: str, namespace: str = "") -> pb.Name:
-    return pb.Name(namespace=namespace, name=text)
+class operation(Generic[P, R]):
+    """A method that is a talk, carried out by whichever form of Admin it is called on."""
+
+    def __init__(self, talk: Callable[Concatenate[Any, P], Talk[R]]) -> None:
+        self._talk = talk
+
+    @overload
+    def __get__(self, admin: None, owner: type[Any]) -> Callable[Concatenate[Any, P], Talk[R]]: ...
+    @overload
+    def __get__(self, admin: Admin, owner: type[Any]) -> Callable[P, R]: ...
+    @overload
+    def __get__(self, admin: AsyncAdmin, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, admin: Any, owner: type[Any]) -> Any:
+        if admin is None:
+            return self._talk
+
+        @wraps(self._talk)
+        def carried_out(*arguments: P.args, **options: P.kwargs) -> Any:
+            return admin.connection.carry_out(self._talk(admin, *arguments, **options))
+
+        return carried_out
 
 
-class Admin:
-    """The `ledgermq.v1.Admin` service of any node. Every call raises `Unreachable` or `Refused`."""
+class Operations:
+    """What both forms offer. Names are `name`, or `namespace@name`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    connection: Connection | AsyncConnection
 
-    def _ask(self, method: str, request: Message, response: type[R]) -> R:
-        return self._connection.ask(lambda c, left: unary(c, ADMIN + method, request, response, left, self._connection.metadata))
+    def _ask(self, method: str, request: protobuf.Message, response: type[M]) -> Talk[M]:
+        return self.connection.asking(ADMIN + method, request, response)
 
-    def cluster_status(self) -> pb.ClusterStatusResponse:
-        return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+    # -- the cluster and its members
 
+    @operation
+    def status(self) -> Talk[results.ClusterStatus]:
+        """Nodes, broker groups with their replicas, and topics."""
+        return read(results.ClusterStatus, (yield from self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)))
+
+    @operation
+    def transfer(self, broker_group: str, to: str) -> Talk[None]:
+        """Let another node lead a broker group; returns when it does. Refused when it has not caught up within the timeout."""
+        request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
+        end = time.monotonic() + self.connection.timeout_s
+        while not (answer := (yield from self._ask("TransferLeadership", request, pb.TransferLeadershipResponse))).done:
+            if time.monotonic() >= end:
+                what = f"{to} does not lead {broker_group} yet: it lacks {answer.lag_entries} entries on its disk"
+                raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up, or allow more time")
+
+    @operation
+    def why_leader_moved(self, broker_group: str, *, last: int = 10) -> Talk[results.Explanation]:
+        """Why leadership of a broker group moved, as far as the nodes recorded it; the newest change last."""
+        request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
+        return read(results.Explanation, (yield from self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)))
+
+    @operation
+    def why_kept(self, broker_group: str, base: int, *, node: str | None = None) -> Talk[results.Explanation]:
+        """Why the log file of this position is still there, or since when it is not; on one node, or in the group as a whole."""
+        request = pb.WhyKeptRequest(broker_group=broker_group, base=base, node=node)
+        return read(results.Explanation, (yield from self._ask("WhyKept", request, pb.WhyKeptResponse)))
+
+    @operation
+    def members(self) -> Talk[tuple[results.Member, ...]]:
+        """Which nodes make the cluster, where they are, and what they are in each broker group."""
+        answer = yield from self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
+        return read_all(results.Member, answer.members)
+
+    @operation
+    def add_member(self, node: str, addresses: results.Addresses | None = None, *, groups: Sequence[str] = ()) -> Talk[None]:
+        """Let a node join as a learner; returns when it has caught up. It must run with `join: true`."""
+        yield from self._change(_Change.ADD, node, groups, addresses)
+
+    @operation
+    def promote_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
+        """Let a learner vote."""
+        yield from self._change(_Change.PROMOTE, node, groups)
+
+    @operation
+    def remove_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
+        """Take a node out of its broker groups and of the controller quorum. Its data stays on its disk."""
+        yield from self._change(_Change.REMOVE, node, groups)
+
+    @operation
+    def set_member_address(self, node: str, addresses: results.Addresses) -> Talk[None]:
+        """Tell all nodes where a node is reached from now on."""
+        yield from self._change(_Change.SET_ADDRESS, node, (), addresses)
+
+    def _change(
+        self, kind: pb.ChangeMemberRequest.Kind, node: str, groups: Sequence[str], addresses: results.Addresses | None = None
+    ) -> Talk[None]:
+        """Ask until it is done, or until nothing has moved for the timeout. Broken off, it stays as it is; asked again, it goes on."""
+        request = pb.ChangeMemberRequest(kind=kind, node=node, broker_groups=groups)
+        if addresses is not None:
+            where = pb.NodeAddresses(client=addresses.client, peer=addresses.peer, controller=addresses.controller, http=addresses.http)
+            request.addresses.CopyFrom(where)
+        moved, former = time.monotonic(), ""
+        while not (answer := (yield from self._ask("ChangeMember", request, pb.ChangeMemberResponse))).done:
+            if answer.waits_for != former:
+                moved, former = time.monotonic(), answer.waits_for
+            elif time.monotonic() - moved > self.connection.timeout_s:
+                what = f"{node}: nothing has moved for {self.connection.timeout_s:g} s; it waits for: {former}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "mend that, then ask again: it goes on where it is")
+            yield Pause(ASK_AGAIN_S)
+
+    @operation
+    def clients(self) -> Talk[results.Clients]:
+        """The producers and consumers that the nodes have heard of in the last minutes."""
+        return read(results.Clients, (yield from self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)))
+
+    # -- topics
+
+    @operation
+    def topics(self) -> Talk[tuple[results.Topic, ...]]:
+        """All topics, without their queues."""
+        answer = yield from self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+        return read_all(results.Topic, answer.topics)
+
+    @operation
+    def topic(self, name: str) -> Talk[results.Topic]:
+        """One topic with its queues."""
+        answer = yield from self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name)), pb.DescribeTopicResponse)
+        return read(results.Topic, answer.topic)
+
+    @operation
     def create_topic(
-        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = "", dedup_ms: int = 0
-    ) -> pb.CreateTopicResponse:
-        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
-        request.durability, request.dedup_ms = durability, dedup_ms
-        return self._ask("CreateTopic", request, pb.CreateTopicResponse)
+        self,
+        name: str,
+        *,
+        kind: Kind = "normal",
+        queues: int = 8,
+        permission: Permission = "rw",
+        durability: Durability = "group",
+        dedup_ms: int = 0,
+    ) -> Talk[results.Topic]:
+        """Create a topic. The same settings again are fine, other settings are refused."""
+        request = pb.CreateTopicRequest(topic=name_of(name), kind=kind, queues=queues, permission=permission, dedup_ms=dedup_ms)
+        request.durability = durability.removeprefix("group")
+        return read(results.Topic, (yield from self._ask("CreateTopic", request, pb.CreateTopicResponse)).topic)
 
+    @operation
     def update_topic(
         self,
         name: str,
-        queues: int | None,
-        permission: str | None,
-        namespace: str = "",
-        durability: str | None = None,
+        *,
+        queues: int | None = None,
+        permission: Permission | None = None,
+        durability: Durability | None = None,
         dedup_ms: int | None = None,
-    ) -> pb.UpdateTopicResponse:
-        topic = name_of(name, namespace)
-        request = pb.UpdateTopicRequest(topic=topic, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms)
-        return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
+    ) -> Talk[results.Topic]:
+        """Change what is given; the number of queues only grows."""
+        request = pb.UpdateTopicRequest(topic=name_of(name), queues=queues, permission=permission, dedup_ms=dedup_ms)
+        if durability is not None:
+            request.durability = durability.removeprefix("group")
+        return read(results.Topic, (yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)).topic)
 
-    def list_topics(self) -> pb.ListTopicsResponse:
-        return self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+    @operation
+    def delete_topic(self, name: str) -> Talk[None]:
+        """Delete a topic and stop serving its messages."""
+        yield from self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name)), pb.DeleteTopicResponse)
 
-    def describe_topic(self, name: str, namespace: str = "") -> pb.DescribeTopicResponse:
-        return self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name, namespace)), pb.DescribeTopicResponse)
+    # -- consumer groups
 
-    def delete_topic(self, name: str, namespace: str = "") -> pb.DeleteTopicResponse:
-        return self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name, namespace)), pb.DeleteTopicResponse)
+    @operation
+    def groups(self) -> Talk[tuple[results.ConsumerGroup, ...]]:
+        """All consumer groups."""
+        answer = yield from self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+        return read_all(results.ConsumerGroup, answer.groups)
 
+    @operation
+    def group(self, name: str) -> Talk[results.ConsumerGroup]:
+        """One consumer group, and how far it is in each queue."""
+        answer = yield from self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse)
+        return read(results.ConsumerGroup, answer.group)
+
+    @operation
     def create_group(
         self,
         name: str,
-        max_attempts: int,
-        namespace: str = "",
         *,
+        max_attempts: int = 17,
         fifo: bool = False,
-        backoff: pb.Backoff | None = None,
+        backoff: Backoff | None = None,
         lite_topic: str = "",
         broadcast: bool = False,
-    ) -> pb.CreateGroupResponse:
-        group = name_of(name, namespace)
-        settings = pb.CreateGroupRequest(group=group, max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic, broadcast=broadcast)
+    ) -> Talk[results.ConsumerGroup]:
+        """Create a consumer group; without it a group has the defaults as soon as a consumer uses it."""
+        request = pb.CreateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, broadcast=broadcast)
+        request.lite_topic = lite_topic
         if backoff is not None:
-            settings.backoff.CopyFrom(backoff)
-        return self._ask("CreateGroup", settings, pb.CreateGroupResponse)
+            request.backoff.CopyFrom(_backoff(backoff))
+        return read(results.ConsumerGroup, (yield from self._ask("CreateGroup", request, pb.CreateGroupResponse)).group)
 
-    def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
-        return self._ask("UpdateGroup", request, pb.UpdateGroupResponse)
+    @operation
+    def update_group(
+        self,
+        name: str,
+        *,
+        max_attempts: int | None = None,
+        fifo: bool | None = None,
+        backoff: Backoff | None = None,
+        lite_topic: str | None = None,
+        broadcast: bool | None = None,
+    ) -> Talk[results.ConsumerGroup]:
+        """Change what is given. `Backoff()` without any value is the default again."""
+        request = pb.UpdateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic)
+        request.MergeFrom(pb.UpdateGroupRequest(broadcast=broadcast, backoff=None if backoff is None else _backoff(backoff)))
+        return read(results.ConsumerGroup, (yield from self._ask("UpdateGroup", request, pb.UpdateGroupResponse)).group)
 
-    def list_groups(self) -> pb.ListGroupsResponse:
-        return self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+    @operation
+    def delete_group(self, name: str) -> Talk[None]:
+        """Delete a consumer group and its progress."""
+        yield from self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name)), pb.DeleteGroupResponse)
 
-    def describe_group(self, name: str, namespace: str = "") -> pb.DescribeGroupResponse:
-        return self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name, namespace)), pb.DescribeGroupResponse)
+    @operation
+    def lag(self, group: str, *, topic: str | None = None) -> Talk[tuple[results.TopicLag, ...]]:
+        """What waits for a consumer group: in the topics it has used, or in one."""
+        request = pb.GroupLagRequest(group=name_of(group), topic=None if topic is None else name_of(topic))
+        return read_all(results.TopicLag, (yield from self._ask("GroupLag", request, pb.GroupLagResponse)).topics)
 
-    def delete_group(self, name: str, namespace: str = "") -> pb.DeleteGroupResponse:
-        return self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name, namespace)), pb.DeleteGroupResponse)
+    @operation
+    def reset(self, group: str, topic: str, to: Place, *, queue: int | None = None) -> Talk[tuple[results.Cursor, ...]]:
+        """Let a consumer group read on elsewhere: backwards messages come again, forwards they are skipped."""
+        if isinstance(to, int) and queue is None:
+            raise BadArgument("an offset means a different message in every queue", "name the queue as well, or give a datetime")
+        request = pb.ResetGroupRequest(group=name_of(group), topic=name_of(topic), queue=queue, **_place(to))
+        return read_all(results.Cursor, (yield from self._ask("ResetGroup", request, pb.ResetGroupResponse)).queues)
 
-    def peek(self, request: pb.PeekRequest) -> pb.PeekResponse:
-        return self._ask("Peek", request, pb.PeekResponse)
+    @operation
+    def skip(self, group: str, topic: str, queue: int, *, count: int = 0) -> Talk[tuple[results.Cursor, ...]]:
+        """Let a consumer group go on behind what it has in flight in a queue, or `count` messages further."""
+        topics = yield from Operations.lag(self, group, topic=topic)
+        cursors = [found.cursor for one in topics for found in one.queues if found.queue == queue and found.cursor is not None]
+        if not cursors:
+            raise BadArgument(f"nothing is known of queue {queue} of topic {topic}", "see what lag() tells of the group")
+        return (yield from Operations.reset(self, group, topic, cursors[0] + count, queue=queue))
 
-    def query(self, request: pb.QueryRequest) -> pb.QueryResponse:
-        return self._ask("Query", request, pb.QueryResponse)
+    # -- messages
 
-    def query_pages(self, request: pb.QueryRequest, limit: int) -> Iterator[pb.QueryResponse]:
-        """Answer after answer, until `limit` messages came or nothing follows. Changes the request."""
-        left = limit
-        while left > 0:
-            request.max = min(left, PAGE)
-            page = self.query(request)
-            yield page
-            left -= len(page.messages)
+    @operation
+    def peek(
+        self, topic: str, *, queue: int | None = None, start: Place = "earliest", limit: int = 10
+    ) -> Talk[tuple[results.Message, ...]]:
+        """Up to `limit` (at most 1,000) committed messages, without a consumer group and without a lease."""
+        request = pb.PeekRequest(topic=name_of(topic), queue=queue, max=min(limit, PAGE), **_place(start))
+        return read_all(results.Message, (yield from self._ask("Peek", request, pb.PeekResponse)).messages)
+
+    @operation
+    def query(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 10,
+    ) -> Talk[results.Found]:
+        """Up to `limit` messages by key or id, the newest first, or else by the time they were stored, the oldest first."""
+        request = pb.QueryRequest(topic=name_of(topic), key=key, message_id=message_id)
+        for side, moment in (("begin_ms", since), ("end_ms", until)):
+            if moment is not None:
+                setattr(request, side, _ms(moment))
+        found: list[results.Message] = []
+        lagging: dict[str, results.IndexProgress] = {}
+        while len(found) < limit:
+            request.max = min(limit - len(found), PAGE)
+            page = yield from self._ask("Query", request, pb.QueryResponse)
+            found += read_all(results.Message, page.messages)
+            lagging |= {progress.broker_group: read(results.IndexProgress, progress) for progress in page.lagging}
             request.after = page.next
             if not page.next:
-                return
+                break
+        return results.Found(tuple(found), tuple(lagging.values()))
 
-    def message_detail(self, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
-        """Where a message of a query's answer lies, and what became of it."""
-        request = pb.MessageDetailRequest(
-            topic=message.topic, broker_group=message.broker_group, group_queue=message.group_queue, offset=message.offset
-        )
-        return self._ask("MessageDetail", request, pb.MessageDetailResponse)
+    @operation
+    def detail(self, message: results.Message) -> Talk[results.MessageDetail]:
+        """Where a message lies on every replica, and what each consumer group has done with it."""
+        if message.delayed_until is not None:
+            raise BadArgument("a message that is not visible yet has no place in its topic", "ask again after its time")
+        request = pb.MessageDetailRequest(topic=name_of(message.topic), broker_group=message.broker_group)
+        request.group_queue, request.offset = message.group_queue, message.offset
+        return read(results.MessageDetail, (yield from self._ask("MessageDetail", request, pb.MessageDetailResponse)))
 
-    def group_lag(self, name: str, topic: str | None, namespace: str = "") -> pb.GroupLagResponse:
-        request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
-        return self._ask("GroupLag", request, pb.GroupLagResponse)
-
-    def trace_pages(self, topic: pb.Name, message_id: str) -> Iterator[pb.TraceMessageResponse]:
-        """Answer after answer, until everything behind the message was looked at."""
-        request = pb.TraceMessageRequest(topic=topic, message_id=message_id)
+    @operation
+    def trace(self, topic: str, message_id: str) -> Talk[tuple[results.TraceEvent, ...]]:
+        """What became of a message, event by event, as far as the log still tells."""
+        request = pb.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
+        events: list[results.TraceEvent] = []
         while True:
-            page = self._ask("TraceMessage", request, pb.TraceMessageResponse)
-            yield page
+            page = yield from self._ask("TraceMessage", request, pb.TraceMessageResponse)
+            events += read_all(results.TraceEvent, page.events)
             if not page.next:
-                return
+                return tuple(events)
             request.after = page.next
 
-    def why_not_delivered(self, request: pb.WhyNotDeliveredRequest) -> pb.WhyNotDeliveredResponse:
-        return self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)
+    @operation
+    def why_not_delivered(self, message_id: str, group: str, *, topic: str | None = None) -> Talk[results.Explanation]:
+        """Why a consumer group has not got a message, or that it has. The reasons: `ledgermq why-not-delivered --help`."""
+        request = pb.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group), topic=None if topic is None else name_of(topic))
+        return read(results.Explanation, (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)))
 
-    def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
-        return self._ask("WhyKept", request, pb.WhyKeptResponse)
+    # -- users
 
-    def transfer_leadership(self, broker_group: str, to: str) -> pb.TransferLeadershipResponse:
-        """One step: asked again, it joins what is under way."""
-        request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
-        return self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
+    @operation
+    def users(self) -> Talk[tuple[results.User, ...]]:
+        """All users and roles."""
+        return read_all(results.User, (yield from self._ask("ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse)).users)
 
-    def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:
-        request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
-        return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)
+    @operation
+    def user(self, name: str) -> Talk[results.User]:
+        """One user, and what it may do by itself and by its roles."""
+        answer = yield from self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
+        return read(results.User, answer.users[0])
 
-    def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """One step: asked again, it goes on where it is."""
-        return self._ask("ChangeMember", request, pb.ChangeMemberResponse)
+    @operation
+    def create_user(
+        self, name: str, secret_key: str | None, *, grants: Sequence[str] = (), roles: Sequence[str] = ()
+    ) -> Talk[results.User]:
+        """Create a user; without a secret a role. A grant is ACTION:KIND:PATTERN, such as `publish:topic:orders*`."""
+        if secret_key is not None:
+            self.connection.guard_secret()
+        request = pb.CreateUserRequest(name=name, secret_key=secret_key or "", grants=grants, roles=roles)
+        return read(results.User, (yield from self._ask("CreateUser", request, pb.CreateUserResponse)).user)
 
-    def list_members(self) -> pb.ListMembersResponse:
-        return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
+    @operation
+    def change_user(
+        self,
+        name: str,
+        *,
+        grant: Sequence[str] = (),
+        revoke: Sequence[str] = (),
+        give_roles: Sequence[str] = (),
+        take_roles: Sequence[str] = (),
+        secret_key: str | None = None,
+        end_former_secret: bool = False,
+    ) -> Talk[results.User]:
+        """Change permissions, or the secret: the former one is valid too until it is ended."""
+        if secret_key is not None:
+            self.connection.guard_secret()
+        request = pb.ChangeUserRequest(name=name, grant=grant, revoke=revoke, give_roles=give_roles, take_roles=take_roles)
+        request.secret_key, request.end_former_secret = secret_key or "", end_former_secret
+        return read(results.User, (yield from self._ask("ChangeUser", request, pb.ChangeUserResponse)).user)
 
-    def list_clients(self) -> pb.ListClientsResponse:
-        return self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)
+    @operation
+    def delete_user(self, name: str) -> Talk[None]:
+        """Delete a user or a role."""
+        yield from self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
 
-    def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
-        return self._ask("ResetGroup", request, pb.ResetGroupResponse)
 
-    def create_user(self, name: str, secret_key: str, grants: Sequence[str], roles: Sequence[str]) -> pb.CreateUserResponse:
-        request = pb.CreateUserRequest(name=name, secret_key=secret_key, grants=grants, roles=roles)
-        return self._ask("CreateUser", request, pb.CreateUserResponse)
+class Admin(Operations):
+    """Administration that blocks until it is answered. Thread-safe, as its connection is."""
 
-    def change_user(self, request: pb.ChangeUserRequest) -> pb.ChangeUserResponse:
-        return self._ask("ChangeUser", request, pb.ChangeUserResponse)
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
 
-    def delete_user(self, name: str) -> pb.DeleteUserResponse:
-        return self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
 
-    def list_users(self, name: str = "") -> pb.ListUsersResponse:
-        return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
+class AsyncAdmin(Operations):
+    """Administration that is awaited."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection = connection
+
+
+def _backoff(backoff: Backoff) -> pb.Backoff:
+    return pb.Backoff(**backoff_fields(backoff))
+
+
+def _place(place: Place) -> dict[str, Any]:
+    """As the requests take it."""
+    if isinstance(place, datetime):
+        return {"store_ms": _ms(place)}
+    return {"offset": place} if isinstance(place, int) else {place: True}
+
+
+def _ms(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise BadArgument(f"{moment} names no time zone", "give it one, such as datetime.now(UTC)")
+    return ms_of(moment)

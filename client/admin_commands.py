@@ -10,7 +10,7 @@ import time
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import DURATION, cluster_command, confirmed, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Unreachable
@@ -44,7 +44,7 @@ def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -
     end = time.monotonic() + wait_s
     while True:
         try:
-            answer = Admin(connection).cluster_status()
+            answer = AdminCalls(connection).cluster_status()
         except Unreachable:
             if time.monotonic() >= end:
                 raise
@@ -114,7 +114,7 @@ def topic_create(
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
     given = durability.removeprefix("group")
-    answer = Admin(connection).create_topic(name, kind, queues, permission, namespace, given, round(dedup_s * 1000))
+    answer = AdminCalls(connection).create_topic(name, kind, queues, permission, namespace, given, round(dedup_s * 1000))
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
@@ -149,7 +149,7 @@ def topic_update(
         raise BadArgument("there is nothing to change", "give --queues, --permission, --durability or --dedup")
     given = None if durability is None else durability.removeprefix("group")
     dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
-    answer = Admin(connection).update_topic(name, queues, permission, namespace, given, dedup_ms)
+    answer = AdminCalls(connection).update_topic(name, queues, permission, namespace, given, dedup_ms)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:
@@ -165,7 +165,7 @@ def topic_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq topic list --json
     """
-    answer = Admin(connection).list_topics()
+    answer = AdminCalls(connection).list_topics()
     if as_json:
         render.print_json(topics=[render.topic_json(t) for t in answer.topics])
     else:
@@ -183,7 +183,7 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq topic describe orders
     """
-    found = Admin(connection).describe_topic(name, namespace).topic
+    found = AdminCalls(connection).describe_topic(name, namespace).topic
     if as_json:
         render.print_json(**render.topic_detail_json(found))
         return
@@ -206,5 +206,5 @@ def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     Example: ledgermq topic delete orders --yes
     """
     confirmed(f"deleting the topic {name}", yes)
-    Admin(connection).delete_topic(name, namespace)
+    AdminCalls(connection).delete_topic(name, namespace)
     print(f"deleted: {name}")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import cluster_command, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Incomplete
@@ -45,7 +45,7 @@ def list_clients(connection: Connection, topic: str, group: str, as_json: bool) 
 
     Exit status: 0 answered; 2 some nodes did not answer; 3 nobody answers.
     """
-    answer = Admin(connection).list_clients()
+    answer = AdminCalls(connection).list_clients()
     wanted = [c for c in answer.clients if (not topic or topic in c.topics) and (not group or group == c.group)]
     if as_json:
         render.print_json(clients=[_as_json(found) for found in wanted], unreachable=list(answer.unreachable))

@@ -1,23 +1,29 @@
-"""One connection to a cluster: several endpoints, any of which answers, and the retry rule of every call.
+"""One connection to a cluster: several endpoints, any of which answers, and the retry rule of every call, for threads and for event loops.
 
-Here live addresses, channels and deadlines. What is asked, and what an answer means beyond its status, belongs to the callers.
+Here live addresses, channels and deadlines. What is asked, and what an answer means beyond its status, belongs to the callers. Waiting
+differs between `Connection` and `AsyncConnection`; everything else is their base's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import itertools
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import grpc
+import grpc.aio
+from google.protobuf.message import Message
 
 from ledgermq.client.errors import BadArgument, Unreachable, refusal
+from ledgermq.client.service import Metadata
+from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
@@ -35,8 +41,9 @@ OPTIONS = [
 # Transport states after which another endpoint is worth a try; everything else is the caller's mistake or ours.
 ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
-
 A = TypeVar("A")
+C = TypeVar("C")
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,12 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
     return tuple(found)
 
 
-class Connection:
-    """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
+class Endpoints(Generic[C]):
+    """What both kinds of connection share: all but the waiting."""
 
     def __init__(
         self,
-        endpoints: str,
+        endpoints: str = DEFAULT_ENDPOINTS,
         *,
         timeout_s: float = 10.0,
         credentials: Credentials | None = None,
@@ -74,8 +81,9 @@ class Connection:
         ca: bytes | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`credentials` sign every call; `ca`: the PEM of the authority that servers must have a certificate of, else the system's;
-        `certificate`: the PEMs of the client's own key and certificate, for servers that ask for one."""
+        """`endpoints`: host:port;host:port. `timeout_s`: how long to try, retries included. `credentials` sign every call; `ca`: the PEM of
+        the authority that servers must have a certificate of, else the system's; `certificate`: the PEMs of the client's own key and
+        certificate, for servers that ask for one."""
         self.addresses = parse_endpoints(endpoints)
         self.timeout_s = timeout_s
         self.credentials = credentials
@@ -83,37 +91,26 @@ class Connection:
         self._ca = ca
         self._own: tuple[bytes | None, bytes | None] = certificate or (None, None)
         self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_serial)}"
-        self._channels: dict[Address, grpc.Channel] = {}
+        self._channels: dict[Address, C] = {}
         self._lock = threading.Lock()
         self._turn = 0
 
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self) -> Metadata:
         return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *self._signature())
 
-    def _signature(self) -> tuple[tuple[str, str], ...]:
+    def _signature(self) -> Metadata:
         if self.credentials is None:
             return ()
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         return ((DATE_TIME, now), (AUTHORIZATION, sign(self.credentials, now)))
-
-    def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
 
     @property
     def address(self) -> Address:
         """The endpoint in use."""
         return self.addresses[self._turn % len(self.addresses)]
 
-    def channel(self) -> grpc.Channel:
+    def channel(self) -> C:
         """The channel of the endpoint in use."""
         with self._lock:
             address = self.address
@@ -121,10 +118,11 @@ class Connection:
                 self._channels[address] = self._opened(str(address))
             return self._channels[address]
 
-    def _opened(self, address: str) -> grpc.Channel:
-        if self.tls:
-            return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._ca, *self._own), OPTIONS)
-        return grpc.insecure_channel(address, OPTIONS)
+    def _opened(self, address: str) -> C:
+        raise AssertionError("each kind of connection opens its own kind of channel")
+
+    def _tls(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(self._ca, *self._own)
 
     def elsewhere(self, failed: Address) -> None:
         """Use the next endpoint from now on, unless another caller has left `failed` already: a window full of failed calls moves once."""
@@ -132,8 +130,15 @@ class Connection:
             if self.address == failed:
                 self._turn += 1
 
-    def ask(self, call: Callable[[grpc.Channel, float], A]) -> A:
-        """Run `call(channel, seconds left)` until its answer's `status` is OK or not worth repeating.
+    def guard_secret(self) -> None:
+        """A secret leaves this machine encrypted or not at all. Raises BadArgument."""
+        open_to = [at.host for at in self.addresses if not (at.host == "localhost" or _is_loopback(at.host))]
+        if open_to and not self.tls:
+            what = f"the secret would travel to {open_to[0]} unencrypted"
+            raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or work on that machine")
+
+    def asking(self, path: str, request: Message, response: type[M]) -> Talk[M]:
+        """Call until the answer's `status` is OK or not worth repeating.
 
         Transport failures move on to the next endpoint, retryable statuses wait a little; both only within the timeout. Only for calls
         that may be repeated. Raises Unreachable or Refused.
@@ -143,25 +148,96 @@ class Connection:
         while (left := end - time.monotonic()) > 0:
             address = self.address
             try:
-                answer = call(self.channel(), min(left, max(1.0, self.timeout_s / 2)))
+                answer = yield Call(path, request, response, min(left, max(1.0, self.timeout_s / 2)))
             except grpc.RpcError as error:
-                code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+                code = transport_code(error)
                 if code not in ELSEWHERE:
                     raise refusal(50001, f"the call failed with {code.name}") from error
                 last = f"{address} answers {code.name}"
                 self.elsewhere(address)
             else:
-                status: Any = cast(Any, answer).status
-                if status.code == OK:
-                    return answer
-                problem = refusal(status.code, status.message)
+                if answer.status.code == OK:
+                    return cast(M, answer)
+                problem = refusal(answer.status.code, answer.status.message)
                 if not problem.retryable:
                     raise problem
                 last = problem.what
-            time.sleep(min(PAUSE_S, max(0.0, end - time.monotonic())))
+            yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({last})"
         raise Unreachable(what, "check the endpoints and that the nodes run")
+
+
+class Connection(Endpoints[grpc.Channel]):
+    """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def ask(self, path: str, request: Message, response: type[M]) -> M:
+        """One answer, by the rule of `asking`."""
+        return self.carry_out(self.asking(path, request, response))
+
+    def carry_out(self, talk: Talk[A]) -> A:
+        return carry_out(talk, self._do)
+
+    def _do(self, step: Step) -> Any:
+        if isinstance(step, Pause):
+            return time.sleep(step.seconds)
+        call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
+        return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
+
+    def _opened(self, address: str) -> grpc.Channel:
+        return grpc.secure_channel(address, self._tls(), OPTIONS) if self.tls else grpc.insecure_channel(address, OPTIONS)
+
+
+class AsyncConnection(Endpoints[grpc.aio.Channel]):
+    """The same for one event loop, which it never blocks. An asynchronous context manager."""
+
+    async def __aenter__(self) -> AsyncConnection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def carry_out(self, talk: Talk[A]) -> A:
+        return await carry_out_async(talk, self._do)
+
+    async def _do(self, step: Step) -> Any:
+        if isinstance(step, Pause):
+            return await asyncio.sleep(step.seconds)
+        call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
+        return await call(step.request, metadata=self.metadata, timeout=step.timeout_s)
+
+    def _opened(self, address: str) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, self._tls(), OPTIONS) if self.tls else grpc.aio.insecure_channel(address, OPTIONS)
+
+
+def transport_code(error: grpc.RpcError) -> grpc.StatusCode:
+    """Why a call failed before it was answered."""
+    code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
+    return code if isinstance(code, grpc.StatusCode) else grpc.StatusCode.UNKNOWN
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _serial = itertools.count()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin, name_of
+from ledgermq.client.admin_calls import AdminCalls, name_of
 from ledgermq.client.commands import cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
@@ -47,7 +47,7 @@ def why_not_delivered(
     request = admin_pb2.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group_name, namespace))
     if topic_name is not None:
         request.topic.CopyFrom(name_of(topic_name, namespace))
-    answer = Admin(connection).why_not_delivered(request)
+    answer = AdminCalls(connection).why_not_delivered(request)
     if as_json:
         render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
     else:
@@ -58,7 +58,7 @@ def why_not_delivered(
         raise Refused(Code.MESSAGE_NOT_FOUND, f"no message with the id {message_id} was found", "check the id and the topic")
 
 
-def show_trace(admin: Admin, topic: admin_pb2.Name, message_id: str, as_json: bool) -> None:
+def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_json: bool) -> None:
     """Every event of a message that the log still holds, in log order: a line, or a JSON object, for each."""
     for page in admin.trace_pages(topic, message_id):
         for event in page.events:

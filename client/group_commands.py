@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin, name_of
+from ledgermq.client.admin_calls import AdminCalls, name_of
 from ledgermq.client.commands import cluster_command, confirmed, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete
@@ -79,7 +79,7 @@ def group_create(
       ledgermq group create billing
       ledgermq group create ledger --fifo --max-attempts 5 --backoff 1s,5s,30s
     """
-    answer = Admin(connection).create_group(
+    answer = AdminCalls(connection).create_group(
         name, max_attempts, namespace, fifo=fifo, backoff=backoff, lite_topic=lite_topic, broadcast=broadcast
     )
     if as_json:
@@ -125,7 +125,7 @@ def group_update(
         lite_topic=lite_topic,
         broadcast=broadcast,
     )
-    answer = Admin(connection).update_group(request)
+    answer = AdminCalls(connection).update_group(request)
     if as_json:
         render.print_json(**render.group_json(answer.group))
     else:
@@ -141,7 +141,7 @@ def group_list(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq group list
     """
-    answer = Admin(connection).list_groups()
+    answer = AdminCalls(connection).list_groups()
     if as_json:
         render.print_json(groups=[render.group_json(g) for g in answer.groups])
         return
@@ -163,7 +163,7 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     \b
     Example: ledgermq group describe billing --json
     """
-    found = Admin(connection).describe_group(name, namespace).group
+    found = AdminCalls(connection).describe_group(name, namespace).group
     if as_json:
         render.print_json(**render.group_json(found))
         return
@@ -187,7 +187,7 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
     Example: ledgermq group delete billing --yes
     """
     confirmed(f"deleting the consumer group {name}", yes)
-    Admin(connection).delete_group(name, namespace)
+    AdminCalls(connection).delete_group(name, namespace)
     print(f"deleted: {name}")
 
 
@@ -209,7 +209,7 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, namespa
 
     Exit status: 0 done; 2 INCOMPLETE: a broker group without a leader could not be asked, its numbers are unknown.
     """
-    answer = Admin(connection).group_lag(name, topic_name, namespace)
+    answer = AdminCalls(connection).group_lag(name, topic_name, namespace)
     if as_json:
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
@@ -255,7 +255,7 @@ def group_reset(
     else:
         request.store_ms = moment_ms(where, time.time_ns() // 1_000_000)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
-    _show_reset(name, topic_name, Admin(connection).reset_group(request), as_json)
+    _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
 
 
 @group.command("skip")
@@ -280,14 +280,14 @@ def group_skip(
       ledgermq group skip billing --topic orders --queue 3
       ledgermq group skip billing --topic orders --queue 3 --count 10 --yes
     """
-    lag = Admin(connection).group_lag(name, topic_name, namespace)
+    lag = AdminCalls(connection).group_lag(name, topic_name, namespace)
     found = [q for t in lag.topics for q in t.queues if q.queue == queue]
     if not found or not found[0].HasField("cursor"):
         raise BadArgument(f"nothing is known of queue {queue} of topic {topic_name}", "see: ledgermq group lag " + name)
     offset = found[0].cursor + count
     confirmed(f"letting the consumer group {name} go on at offset {offset} of queue {queue} of topic {topic_name}", yes)
     request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue, offset=offset)
-    _show_reset(name, topic_name, Admin(connection).reset_group(request), as_json)
+    _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
 
 
 def _show_reset(name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool) -> None:

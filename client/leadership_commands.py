@@ -10,7 +10,7 @@ import time
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import Meter, cluster_command, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
@@ -34,7 +34,7 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
 
     Exit status: 0 it leads; 3 the group has no leader; 4 refused, with the reason, or not caught up within --timeout.
     """
-    admin = Admin(connection)
+    admin = AdminCalls(connection)
     end = time.monotonic() + connection.timeout_s
     answer = admin.transfer_leadership(group, to)
     behind = answer.lag_entries
@@ -66,7 +66,7 @@ def why_leader_moved(connection: Connection, group: str, last: int, as_json: boo
 
     Exit status: 0 answered; 4 there is no such broker group.
     """
-    answer = Admin(connection).leadership_history(group, last)
+    answer = AdminCalls(connection).leadership_history(group, last)
     if as_json:
         render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
         return

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import Meter, cluster_command, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
@@ -75,9 +75,7 @@ def member() -> None:
 @_wait_option
 @cluster_command
 @json_option
-def add(
-    connection: Connection, node: str, address: pb.NodeAddresses | None, groups: tuple[str, ...], no_wait: bool, as_json: bool
-) -> None:
+def add(connection: Connection, node: str, address: pb.NodeAddresses | None, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
     """Let NODE join: it becomes a learner of its broker groups and votes in the controller quorum. It must run with `join: true`.
 
     \b
@@ -165,7 +163,7 @@ def list_members(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 answered; 3 nobody answers.
     """
-    members = Admin(connection).list_members().members
+    members = AdminCalls(connection).list_members().members
     if as_json:
         render.print_json(members=[_as_json(found) for found in members])
         return
@@ -195,7 +193,7 @@ def _progress_json(row: pb.MemberProgress) -> dict[str, Any]:
 
 def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str, *, no_wait: bool, as_json: bool) -> None:
     """Ask until it is done, or until nothing has moved for the connection's timeout."""
-    admin = Admin(connection)
+    admin = AdminCalls(connection)
     answer = admin.change_member(request)
     if not answer.done and not no_wait:
         answer = _followed(connection, admin, request, answer)
@@ -209,7 +207,7 @@ def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str
 
 
 def _followed(
-    connection: Connection, admin: Admin, request: pb.ChangeMemberRequest, answer: pb.ChangeMemberResponse
+    connection: Connection, admin: AdminCalls, request: pb.ChangeMemberRequest, answer: pb.ChangeMemberResponse
 ) -> pb.ChangeMemberResponse:
     most = 0
     moved, former = time.monotonic(), ""

@@ -15,7 +15,7 @@ from typing import IO, cast
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import PAGE, Admin, name_of
+from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused
@@ -219,14 +219,14 @@ def peek(connection: Connection, topic_name: str, queue: int | None, start: str,
         raise BadArgument(f"--from {start!r} is no place to begin", "give earliest, latest, an offset, or a time as 1700000000000ms")
     else:
         setattr(request, "store_ms" if match[2] else "offset", int(match[1]))
-    for message in peek_pages(Admin(connection), request, limit):
+    for message in peek_pages(AdminCalls(connection), request, limit):
         if as_json:
             render.print_json(**render.peeked_json(message))
         else:
             render.message_text(message)
 
 
-def peek_pages(admin: Admin, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
+def peek_pages(admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
     """Up to `limit` messages. What one answer can hold is asked over all queues at once; more, and a single queue, page by page."""
     if not request.HasField("queue") and limit > PAGE and request.WhichOneof("from") != "latest":
         left = limit
@@ -295,11 +295,11 @@ def query(
     if trace:
         if message_id is None:
             raise BadArgument("--trace needs a message", "give its --id")
-        show_trace(Admin(connection), name_of(topic_name, namespace), message_id, as_json)
+        show_trace(AdminCalls(connection), name_of(topic_name, namespace), message_id, as_json)
         return
     begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
     request = admin_pb2.QueryRequest(topic=name_of(topic_name, namespace), key=key, message_id=message_id, begin_ms=begin_ms, end_ms=end_ms)
-    admin = Admin(connection)
+    admin = AdminCalls(connection)
     wants_detail = message_id is not None if detail is None else detail
     count = 0
     lagging: dict[str, admin_pb2.IndexProgress] = {}
@@ -315,7 +315,7 @@ def query(
         raise Refused(MESSAGE_NOT_FOUND, f"topic {topic_name} has no message with the id {message_id}", "check the id and the topic")
 
 
-def show_found(admin: Admin, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
+def show_found(admin: AdminCalls, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
     """One message of a query's answer."""
     if wants_detail and not message.HasField("delayed_until_ms"):
         detail = admin.message_detail(message)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, PAUSE_S, Connection
+from ledgermq.client.connection import ELSEWHERE, OK, PAUSE_S, Connection, transport_code
 from ledgermq.client.errors import Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code
@@ -48,7 +48,7 @@ class Receiver:
     def route(self) -> None:
         """Learn the brokers of the topic; raises Refused when there is no such topic."""
         request = pb.QueryRouteRequest(topic=self._topic)
-        answer = self._connection.ask(lambda c, left: service.query_route(c, request, self._connection.metadata, left))
+        answer = self._connection.ask(service.MESSAGING + "QueryRoute", request, pb.QueryRouteResponse)
         by_broker = {queue.broker.name: queue for queue in answer.message_queues}
         self._brokers = [by_broker[name] for name in sorted(by_broker)]
 
@@ -105,7 +105,7 @@ class Receiver:
             try:
                 status, answer = call(self._connection.channel(), self._connection.metadata)
             except grpc.RpcError as error:
-                code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+                code = transport_code(error)
                 if code not in ELSEWHERE:
                     raise refusal(Code.INTERNAL_SERVER_ERROR, f"{what} failed with {code.name}") from error
                 problem = f"{address} answers {code.name}"

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, Address, Connection
+from ledgermq.client.connection import ELSEWHERE, OK, Address, Connection, transport_code
 from ledgermq.client.errors import ClusterError, Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -147,7 +147,7 @@ class Sender:
         try:
             answer = flight.future.result()
         except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+            code = transport_code(error)
             if code not in ELSEWHERE:
                 return refusal(50001, f"the call failed with {code.name}")
             self._connection.elsewhere(flight.address)

@@ -26,10 +26,6 @@ def unary(channel: grpc.Channel, path: str, request: Message, response: type[R],
     return cast(R, call(request, metadata=metadata, timeout=timeout))
 
 
-def query_route(channel: grpc.Channel, request: pb.QueryRouteRequest, metadata: Metadata, timeout: float) -> pb.QueryRouteResponse:
-    return unary(channel, MESSAGING + "QueryRoute", request, pb.QueryRouteResponse, timeout, metadata)
-
-
 def send_message(channel: grpc.Channel, request: pb.SendMessageRequest, metadata: Metadata, timeout: float) -> Any:
     """The call in flight: a `grpc.Future` that is also a `grpc.Call`."""
     call: Any = channel.unary_unary(MESSAGING + "SendMessage", pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)

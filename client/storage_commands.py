@@ -11,7 +11,7 @@ from pathlib import PurePath
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import cluster_command, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument
@@ -35,7 +35,7 @@ def why_kept(connection: Connection, file: str, as_json: bool) -> None:
 
     Exit status: 0 answered; 4 there is no such broker group.
     """
-    answer = Admin(connection).why_kept(parse_file(file))
+    answer = AdminCalls(connection).why_kept(parse_file(file))
     if as_json:
         render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
         return

@@ -6,7 +6,6 @@ Secrets come from the environment, from a file or are made here; none is ever an
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from collections.abc import Callable
 from functools import wraps
@@ -16,7 +15,7 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import cluster_command, confirmed, file_bytes, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument
@@ -67,20 +66,6 @@ def _parameter(option: str) -> str:
     return f"of_{option.strip('-').replace('-', '_')}"
 
 
-def _check_wire(connection: Connection) -> None:
-    """A secret leaves this machine encrypted or not at all."""
-    open_to = [at.host for at in connection.addresses if not (at.host == "localhost" or _is_loopback(at.host))]
-    if open_to and not connection.tls:
-        raise BadArgument(f"the secret would travel to {open_to[0]} unencrypted", "use --tls --ca FILE, or run the command on that machine")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _secret(file: Path | None) -> str:
     if file is None:
         return secrets.token_urlsafe(SECRET_BYTES)
@@ -126,9 +111,9 @@ def create(
     if role_only and secret_file is not None:
         raise BadArgument("a role has no secret", "leave --secret-file or --role-only away")
     if not role_only:
-        _check_wire(connection)
+        connection.guard_secret()
     secret = "" if role_only else _secret(secret_file)
-    answer = Admin(connection).create_user(name, secret, grants, roles)
+    answer = AdminCalls(connection).create_user(name, secret, grants, roles)
     made = {"secret_key": secret} if secret and secret_file is None else {}
     if as_json:
         render.print_json(created=answer.created, **user_json(answer.user), **({"access_key": name} if secret else {}), **made)
@@ -147,7 +132,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
     \b
     Example: ledgermq user list
     """
-    found = Admin(connection).list_users().users
+    found = AdminCalls(connection).list_users().users
     if as_json:
         render.print_json(users=[user_json(one) for one in found])
         return
@@ -165,7 +150,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
     \b
     Example: ledgermq user describe billing
     """
-    found = Admin(connection).list_users(name).users[0]
+    found = AdminCalls(connection).list_users(name).users[0]
     if as_json:
         render.print_json(**user_json(found))
     else:
@@ -203,7 +188,7 @@ def revoke(connection: Connection, name: str, grants: list[str], roles: list[str
 def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_json: bool) -> None:
     if not (request.grant or request.revoke or request.give_roles or request.take_roles):
         raise BadArgument("there is nothing to change", "name a permission (--publish, --subscribe, --group, --admin, …) or a --role")
-    changed = Admin(connection).change_user(request).user
+    changed = AdminCalls(connection).change_user(request).user
     if as_json:
         render.print_json(**user_json(changed))
     else:
@@ -227,9 +212,9 @@ def rotate(connection: Connection, name: str, secret_file: Path | None, end: boo
     if end and secret_file is not None:
         raise BadArgument("--end brings no new secret", "leave --secret-file away")
     if not end:
-        _check_wire(connection)
+        connection.guard_secret()
     secret = "" if end else _secret(secret_file)
-    changed = Admin(connection).change_user(admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)).user
+    changed = AdminCalls(connection).change_user(admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)).user
     made = {"secret_key": secret} if secret and secret_file is None else {}
     if as_json:
         render.print_json(**user_json(changed), **made)
@@ -250,7 +235,7 @@ def delete(connection: Connection, name: str, yes: bool) -> None:
     Example: ledgermq user delete billing --yes
     """
     confirmed(f"deleting the user {name}", yes)
-    Admin(connection).delete_user(name)
+    AdminCalls(connection).delete_user(name)
     print(f"deleted: {name}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Address, Connection, parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.proto import admin_pb2
@@ -55,9 +55,9 @@ def test_a_dead_endpoint_leads_to_the_next_one() -> None:
         alive.answers("ListTopics", topics())
         dead.stop()
         with Connection(endpoints([dead, alive])) as connection:
-            assert Admin(connection).list_topics().status.code == 20000
+            assert AdminCalls(connection).list_topics().status.code == 20000
             assert connection.address.port == alive.port
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
         assert len(alive.requests["ListTopics"]) == 2
 
 
@@ -67,7 +67,7 @@ def test_an_unavailable_node_leads_to_the_next_one_and_round_again() -> None:
         nodes[0].answers("ListTopics", UNAVAILABLE, topics())
         nodes[1].answers("ListTopics", UNAVAILABLE)
         with Connection(endpoints(nodes)) as connection:
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
         assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 1]
 
 
@@ -76,7 +76,7 @@ def test_a_retryable_status_is_asked_again_at_the_same_node() -> None:
     with fake_nodes(2) as nodes:
         nodes[0].answers("ListTopics", topics(50002, "no leader"), topics(42900, "busy"), topics())
         with Connection(endpoints(nodes)) as connection:
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
         assert [len(node.requests["ListTopics"]) for node in nodes] == [3, 0]
 
 
@@ -85,7 +85,7 @@ def test_a_refusal_is_final() -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", topics(40402, "topic x does not exist"))
         with Connection(endpoints(nodes)) as connection, pytest.raises(Refused) as found:
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
     assert (found.value.code, found.value.exit_code, found.value.what) == (40402, 4, "topic x does not exist")
     assert "topic create" in found.value.remedy
     assert len(nodes[0].requests["ListTopics"]) == 1
@@ -94,7 +94,7 @@ def test_a_refusal_is_final() -> None:
 def test_a_call_the_node_does_not_know_is_final() -> None:
     """UNIMPLEMENTED is not cured by another endpoint."""
     with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="UNIMPLEMENTED"):
-        Admin(connection).list_topics()
+        AdminCalls(connection).list_topics()
 
 
 @pytest.mark.parametrize("answer", [UNAVAILABLE, topics(50002, "no leader in sight")])
@@ -103,7 +103,7 @@ def test_time_runs_out(answer: object) -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", answer)
         with Connection(endpoints(nodes), timeout_s=0.3) as connection, pytest.raises(Unreachable) as found:
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
     assert found.value.exit_code == 3 and nodes[0].endpoint in found.value.what
     assert "UNAVAILABLE" in found.value.what or "no leader in sight" in found.value.what
 
@@ -114,7 +114,7 @@ def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
         nodes[0].answers("ListTopics", topics())
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
         with Connection(f"{hanging};{nodes[0].endpoint}", timeout_s=3.0) as connection:
-            assert Admin(connection).list_topics().status.code == 20000
+            assert AdminCalls(connection).list_topics().status.code == 20000
 
 
 def test_many_failures_of_one_endpoint_move_on_once() -> None:
@@ -133,7 +133,7 @@ def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyP
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", topics())
         with Connection(endpoints(nodes), timeout_s=3.0) as connection:
-            Admin(connection).list_topics()
+            AdminCalls(connection).list_topics()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_refusals_say_what_to_do(code: int, message: str, what: str, remedy: str
     assert (problem.what, problem.remedy) == (what, remedy)
 
 
-Call = Callable[[Admin], object]
+Call = Callable[[AdminCalls], object]
 CALLS: list[tuple[str, Call]] = [
     ("ClusterStatus", lambda a: a.cluster_status()),
     ("CreateTopic", lambda a: a.create_topic("n", "fifo", 3, "r", "ns")),
@@ -173,7 +173,7 @@ def test_every_admin_call_reaches_its_method(method: str, call: Call) -> None:
     with fake_nodes() as nodes:
         nodes[0].answers(method, getattr(admin_pb2, f"{method}Response")(status=admin_status()))
         with Connection(endpoints(nodes)) as connection:
-            call(Admin(connection))
+            call(AdminCalls(connection))
         (request,) = nodes[0].requests[method]
     for field in ("topic", "group"):
         if hasattr(request, field) and method != "Peek":

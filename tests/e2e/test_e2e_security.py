@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.admin import Admin
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
 from ledgermq.node.local import LocalCluster
@@ -52,12 +52,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @contextmanager
-def admin(cluster: LocalCluster, keys: tuple[str, str], *, tls: bool = True) -> Iterator[Admin]:
+def admin(cluster: LocalCluster, keys: tuple[str, str], *, tls: bool = True) -> Iterator[AdminCalls]:
     """The admin service as somebody sees it."""
     assert cluster.ca_file is not None
     ca = cluster.ca_file.read_bytes() if tls else None
     with Connection(cluster.endpoints, credentials=Credentials(*keys), tls=tls, ca=ca, timeout_s=20) as connection:
-        yield Admin(connection)
+        yield AdminCalls(connection)
 
 
 def of(cluster: LocalCluster, keys: tuple[str, str] | None, *, tls: bool = True) -> CommandLine:

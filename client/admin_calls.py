@@ -1,0 +1,174 @@
+"""Administration of a cluster: what operators ask and change, as plain calls that retry inside the connection's timeout.
+
+Every call here may be repeated safely: creating what exists with the same settings succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from ledgermq.client.connection import Connection
+from ledgermq.client.service import ADMIN
+from ledgermq.proto import admin_pb2 as pb
+
+R = TypeVar("R", bound=Message)
+PAGE = 1000
+"""As many messages as one answer may hold."""
+
+
+def name_of(text: str, namespace: str = "") -> pb.Name:
+    return pb.Name(namespace=namespace, name=text)
+
+
+class AdminCalls:
+    """The `ledgermq.v1.Admin` service of any node. Every call raises `Unreachable` or `Refused`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _ask(self, method: str, request: Message, response: type[R]) -> R:
+        return self._connection.ask(ADMIN + method, request, response)
+
+    def cluster_status(self) -> pb.ClusterStatusResponse:
+        return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
+
+    def create_topic(
+        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = "", dedup_ms: int = 0
+    ) -> pb.CreateTopicResponse:
+        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
+        request.durability, request.dedup_ms = durability, dedup_ms
+        return self._ask("CreateTopic", request, pb.CreateTopicResponse)
+
+    def update_topic(
+        self,
+        name: str,
+        queues: int | None,
+        permission: str | None,
+        namespace: str = "",
+        durability: str | None = None,
+        dedup_ms: int | None = None,
+    ) -> pb.UpdateTopicResponse:
+        topic = name_of(name, namespace)
+        request = pb.UpdateTopicRequest(topic=topic, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms)
+        return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
+
+    def list_topics(self) -> pb.ListTopicsResponse:
+        return self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
+
+    def describe_topic(self, name: str, namespace: str = "") -> pb.DescribeTopicResponse:
+        return self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name, namespace)), pb.DescribeTopicResponse)
+
+    def delete_topic(self, name: str, namespace: str = "") -> pb.DeleteTopicResponse:
+        return self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name, namespace)), pb.DeleteTopicResponse)
+
+    def create_group(
+        self,
+        name: str,
+        max_attempts: int,
+        namespace: str = "",
+        *,
+        fifo: bool = False,
+        backoff: pb.Backoff | None = None,
+        lite_topic: str = "",
+        broadcast: bool = False,
+    ) -> pb.CreateGroupResponse:
+        group = name_of(name, namespace)
+        settings = pb.CreateGroupRequest(group=group, max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic, broadcast=broadcast)
+        if backoff is not None:
+            settings.backoff.CopyFrom(backoff)
+        return self._ask("CreateGroup", settings, pb.CreateGroupResponse)
+
+    def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
+        return self._ask("UpdateGroup", request, pb.UpdateGroupResponse)
+
+    def list_groups(self) -> pb.ListGroupsResponse:
+        return self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+
+    def describe_group(self, name: str, namespace: str = "") -> pb.DescribeGroupResponse:
+        return self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name, namespace)), pb.DescribeGroupResponse)
+
+    def delete_group(self, name: str, namespace: str = "") -> pb.DeleteGroupResponse:
+        return self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name, namespace)), pb.DeleteGroupResponse)
+
+    def peek(self, request: pb.PeekRequest) -> pb.PeekResponse:
+        return self._ask("Peek", request, pb.PeekResponse)
+
+    def query(self, request: pb.QueryRequest) -> pb.QueryResponse:
+        return self._ask("Query", request, pb.QueryResponse)
+
+    def query_pages(self, request: pb.QueryRequest, limit: int) -> Iterator[pb.QueryResponse]:
+        """Answer after answer, until `limit` messages came or nothing follows. Changes the request."""
+        left = limit
+        while left > 0:
+            request.max = min(left, PAGE)
+            page = self.query(request)
+            yield page
+            left -= len(page.messages)
+            request.after = page.next
+            if not page.next:
+                return
+
+    def message_detail(self, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
+        """Where a message of a query's answer lies, and what became of it."""
+        request = pb.MessageDetailRequest(
+            topic=message.topic, broker_group=message.broker_group, group_queue=message.group_queue, offset=message.offset
+        )
+        return self._ask("MessageDetail", request, pb.MessageDetailResponse)
+
+    def group_lag(self, name: str, topic: str | None, namespace: str = "") -> pb.GroupLagResponse:
+        request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
+        return self._ask("GroupLag", request, pb.GroupLagResponse)
+
+    def trace_pages(self, topic: pb.Name, message_id: str) -> Iterator[pb.TraceMessageResponse]:
+        """Answer after answer, until everything behind the message was looked at."""
+        request = pb.TraceMessageRequest(topic=topic, message_id=message_id)
+        while True:
+            page = self._ask("TraceMessage", request, pb.TraceMessageResponse)
+            yield page
+            if not page.next:
+                return
+            request.after = page.next
+
+    def why_not_delivered(self, request: pb.WhyNotDeliveredRequest) -> pb.WhyNotDeliveredResponse:
+        return self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)
+
+    def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
+        return self._ask("WhyKept", request, pb.WhyKeptResponse)
+
+    def transfer_leadership(self, broker_group: str, to: str) -> pb.TransferLeadershipResponse:
+        """One step: asked again, it joins what is under way."""
+        request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
+        return self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
+
+    def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:
+        request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
+        return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)
+
+    def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
+        """One step: asked again, it goes on where it is."""
+        return self._ask("ChangeMember", request, pb.ChangeMemberResponse)
+
+    def list_members(self) -> pb.ListMembersResponse:
+        return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
+
+    def list_clients(self) -> pb.ListClientsResponse:
+        return self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)
+
+    def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
+        return self._ask("ResetGroup", request, pb.ResetGroupResponse)
+
+    def create_user(self, name: str, secret_key: str, grants: Sequence[str], roles: Sequence[str]) -> pb.CreateUserResponse:
+        request = pb.CreateUserRequest(name=name, secret_key=secret_key, grants=grants, roles=roles)
+        return self._ask("CreateUser", request, pb.CreateUserResponse)
+
+    def change_user(self, request: pb.ChangeUserRequest) -> pb.ChangeUserResponse:
+        return self._ask("ChangeUser", request, pb.ChangeUserResponse)
+
+    def delete_user(self, name: str) -> pb.DeleteUserResponse:
+        return self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
+
+    def list_users(self, name: str = "") -> pb.ListUsersResponse:
+        return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
