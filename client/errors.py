@@ -1,7 +1,7 @@
 """What can go wrong for a caller of a cluster, as exceptions whose attributes say who is at fault and what to do.
 
 `exit_code`, `what` and `remedy` are what the command line prints; `retryable` is what retry loops read. Codes are those of the client
-contract.
+contract. Callers of the Python API meet `Unreachable`, `Refused` and `BadArgument`; `Incomplete` is the commands' own.
 """
 
 from __future__ import annotations

@@ -1,15 +1,23 @@
 """Lite topics: streams that need no creation, under one parent topic. A consumer says which of them it wants."""
 
 import os
+import time
 
 from rocketmq import ClientConfiguration, Credentials, LiteSimpleConsumer, Message, Producer
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 TOPIC = "chats"
 cluster = ClientConfiguration(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081"), Credentials())
 
 consumer = LiteSimpleConsumer(TOPIC, cluster, "readers", await_duration=5)
 consumer.startup()
-consumer.subscribe_lite("room-42")
+while True:
+    try:
+        consumer.subscribe_lite("room-42")
+        break
+    except LiteSubscriptionQuotaExceededException:
+        # The quota comes with the server's settings, and this release of the client does not wait for them.
+        time.sleep(0.1)
 # This release of the client sends the letters of the name; the whole set, sent at once here and every 30 s by itself, mends that.
 consumer.subscribe_lite_all()
 

@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message import Message
 
-from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, Backoff, BadArgument, Connection, Credentials, Refused, Unreachable, results
+from ledgermq.client import (
+    Admin,
+    AsyncAdmin,
+    AsyncConnection,
+    Backoff,
+    BadArgument,
+    Connection,
+    Credentials,
+    Refused,
+    Unreachable,
+    connection,
+    results,
+)
 from ledgermq.client.reading import read
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, endpoints, fake_nodes
@@ -29,14 +43,14 @@ Run = Callable[..., Any]
 
 
 def blocking(nodes: str, call: Call, **options: Any) -> Any:
-    with Connection(nodes, **options) as connection:
-        return call(Admin(connection))
+    with Connection(nodes, **options) as opened:
+        return call(Admin(opened))
 
 
 def awaited(nodes: str, call: Call, **options: Any) -> Any:
     async def run() -> Any:
-        async with AsyncConnection(nodes, **options) as connection:
-            return await call(AsyncAdmin(connection))
+        async with AsyncConnection(nodes, **options) as opened:
+            return await call(AsyncAdmin(opened))
 
     return asyncio.run(run())
 
@@ -428,9 +442,10 @@ def test_calls_are_signed(run: Run) -> None:
 
 
 @pytest.mark.parametrize("waiting", ["for an answer", "for another try"])
-def test_the_event_loop_goes_on(waiting: str) -> None:
-    """While a call is under way or pauses, other tasks run: one of them brings about what the call waits for."""
+def test_the_event_loop_goes_on(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a call is under way, other tasks run: one of them brings about what it waits for. A pause is no sleep of the thread."""
     free = threading.Event()
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=time.monotonic))
 
     def when_free(request: Message) -> Message:
         if waiting == "for an answer":
@@ -438,8 +453,8 @@ def test_the_event_loop_goes_on(waiting: str) -> None:
         return answer_to("ListTopics", 20000 if free.is_set() else 50002)
 
     async def run(nodes: list[FakeNode]) -> None:
-        async with AsyncConnection(endpoints(nodes)) as connection:
-            asking = asyncio.create_task(AsyncAdmin(connection).topics())
+        async with AsyncConnection(endpoints(nodes)) as opened:
+            asking = asyncio.create_task(AsyncAdmin(opened).topics())
             while not nodes[0].requests["ListTopics"]:
                 await asyncio.sleep(0)
             free.set()
@@ -459,8 +474,8 @@ def test_calls_of_one_loop_run_beside_each_other() -> None:
         return answer_to("ListTopics")
 
     async def run(nodes: list[FakeNode]) -> None:
-        async with AsyncConnection(endpoints(nodes)) as connection:
-            admin = AsyncAdmin(connection)
+        async with AsyncConnection(endpoints(nodes)) as opened:
+            admin = AsyncAdmin(opened)
             assert await asyncio.gather(*(admin.topics() for _ in range(8))) == [()] * 8
 
     with fake_nodes() as nodes:
@@ -472,15 +487,15 @@ def test_cancelling_ends_the_talk() -> None:
     """A task that is cancelled between two tries asks nothing more."""
 
     async def run(nodes: list[FakeNode]) -> None:
-        async with AsyncConnection(endpoints(nodes)) as connection:
-            asking = asyncio.create_task(AsyncAdmin(connection).topics())
+        async with AsyncConnection(endpoints(nodes)) as opened:
+            asking = asyncio.create_task(AsyncAdmin(opened).topics())
             while not nodes[0].requests["ListTopics"]:
                 await asyncio.sleep(0)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
             asked = len(nodes[0].requests["ListTopics"])
-            await AsyncAdmin(connection).groups()
+            await AsyncAdmin(opened).groups()
             assert len(nodes[0].requests["ListTopics"]) == asked
 
     with fake_nodes() as nodes:
