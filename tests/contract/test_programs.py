@@ -31,6 +31,8 @@ CALM = {
     "priority_lite": "lite simple room42",
 }
 """What each must have printed at least; that it ends with status 0 is what it asserts itself."""
+LITE_RACE, RACES = "LiteSubscriptionQuotaExceededException", 3
+"""Lite consumers of this client do not wait for their Settings: who subscribes before they are there has a quota of 0. Then it starts anew."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,11 @@ def run_all(cluster: LocalCluster, home: Path) -> dict[str, str]:
         running = {name: start(cluster, name, home / name) for name in names}
         for name, process in running.items():
             printed[name], _ = process.communicate(timeout=120)
+            for again in range(RACES):
+                if LITE_RACE not in printed[name]:
+                    break
+                process = start(cluster, name, home / f"{name}-{again}")
+                printed[name], _ = process.communicate(timeout=120)
             assert process.returncode == 0, f"{name}:\n{printed[name]}"
     return printed
 
