@@ -32,7 +32,7 @@ CALM = {
 }
 """What each must have printed at least; that it ends with status 0 is what it asserts itself."""
 LITE_RACE, RACES = "LiteSubscriptionQuotaExceededException", 3
-"""Lite consumers of this client do not wait for their Settings: who subscribes before they are there has a quota of 0. Then it starts anew."""
+"""Lite consumers of this client do not wait for their Settings: who subscribes too early has a quota of 0. Then it starts anew."""
 
 
 @pytest.fixture(scope="module")
