@@ -264,7 +264,7 @@ class Controller:
             left = until - self._loop.time()
             if left <= 0:
                 # Why is known only where its leader is.
-                why = quorum.refusal or "its leader refuses for now, or changes"
+                why = quorum.refusal or "its leader refuses, or changes"
                 raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:g} s: {why}")
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))

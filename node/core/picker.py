@@ -199,7 +199,7 @@ class Job:
         return True
 
     def _consider(self, key: QueueKey, offset: int) -> bool:
-        """Decide about a message that is visible again; False if it stays where it is for now."""
+        """Decide about a message that is visible again; False if it stays where it is."""
         row = self._delivery.row(key, offset)
         if row is None or self._overlay.pending(key, offset) is not None:
             return False

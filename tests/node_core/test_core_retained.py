@@ -53,10 +53,12 @@ def test_seal_and_trim_are_answered_once_applied_and_proposed_once() -> None:
 def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
     """Only a trim makes room on a full disk: leases and acknowledgements cannot use up what it needs, nor slip in beside it."""
     bench = led()
-    bench.send("a", "b")
+    # Enough of them to use the reserve up before the attempts.
+    bench.send(*map(str, range(200)))
     bench.replicator.full = True
     while leases := bench.receive(n=1, invisible_ms=0):
         last = leases
+    assert last[0].attempt < 17
     ack, trim, seal = Ack(next(bench.tokens), [handle(last[0])]), Trim(next(bench.tokens), TRIM), Seal(next(bench.tokens), SEAL)
     end = bench.log.end_index
     bench.turn(ack, seal, trim)
