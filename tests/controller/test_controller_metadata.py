@@ -219,12 +219,13 @@ def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
     assert outcome.value == {**group, "max_attempts": 5, "fifo": True, "backoff": steps}
     again, other = run([create, {**create, "fifo": False}], state)[1]
     assert not again.changed and other.code == Code.PRECONDITION_FAILED
-    update = {"op": "update-group", **group, "max_attempts": 3, "broadcast": True, "lite_topic": "L", "fifo": None}
+    update = {"op": "update-group", **group, "max_attempts": 3, "broadcast": True, "fifo": None}
     state, (outcome,) = run([update], state)
-    assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "backoff": steps, "lite_topic": "L", "broadcast": True}
+    assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "backoff": steps, "broadcast": True}
+    assert run([{"op": "update-group", **group, "lite_topic": "L"}], state)[1][0].code == Code.BAD_REQUEST
     assert restore(export(state)).groups == state.groups
-    _, (outcome,) = run([{"op": "update-group", **group, "backoff": {}, "lite_topic": "", "broadcast": False}], state)
-    assert outcome.value == {**group, "max_attempts": 3, "fifo": True}
+    _, (outcome,) = run([{"op": "update-group", **group, "backoff": {}, "lite_topic": "L", "broadcast": False}], state)
+    assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "lite_topic": "L"}
 
 
 def test_dead_letter_topics_are_where_the_logs_say() -> None:

@@ -28,6 +28,7 @@ from ledgermq.storage import memory
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 from ledgermq.storage.identity import write_peers
 from ledgermq.storage.phases import PHASES
+from ledgermq.storage.queue_buffer import FEW_UNITS
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.snapshot import read_snapshot, write_snapshot
 from tests.storage.faulty_disk import FaultyDisk
@@ -238,8 +239,9 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
         real(key, *rest)
 
     monkeypatch.setattr(queues, "_append_queue", full)
-    driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1)]))
-    assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (1, 0)
+    # So many for each queue that none waits in memory.
+    driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1) for _ in range(FEW_UNITS)]))
+    assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (FEW_UNITS, 0)
     driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     driver.turn()
@@ -250,7 +252,7 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
     driver.turn()
     driver.keep()
     found = driver.group.store.read_snapshot()
-    assert found is not None and found["queues"]["t"] == {"0": 1, "1": 1}
+    assert found is not None and found["queues"]["t"] == {"0": FEW_UNITS, "1": FEW_UNITS}
     driver.group.close()
 
 

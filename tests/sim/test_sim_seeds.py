@@ -58,7 +58,8 @@ def test_trimmed_logs_hold_the_same_invariants() -> None:
         outcome = world.run(STEPS, schedule((*FAULTS, *["trim"] * (len(FAULTS) // 2))))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += outcome.coverage["files-trimmed"]
-    assert trimmed > 100
+    # Undecided transactions and delayed messages keep files: without them it would be three times as many.
+    assert trimmed > 30
 
 
 def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
