@@ -83,12 +83,14 @@ class Receiver:
             try:
                 return await self._at_leader(broker_group, job, data, last)
             except CallRefused as refusal:
-                job.polling_s = until - asyncio.get_running_loop().time()
-                if refusal.refused.reason != "unknown-outcome" or job.polling_s <= 0:
+                if refusal.refused.reason != "unknown-outcome":
                     raise
             # The leader is gone, and with it perhaps an answer with messages. They are renewed no more: the client goes on in a new
-            # session, and waits for others at the next leader.
+            # session, and waits for others at the next leader as long as it would have waited here.
             self._clients.doubt(caller.client_id)
+            job.polling_s = until - asyncio.get_running_loop().time()
+            if job.polling_s <= 0:
+                return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this waited; ask again"))
             job.caller = replace(job.caller, session=self._clients.heard(caller.client_id))
 
     async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:

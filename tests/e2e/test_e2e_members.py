@@ -89,6 +89,7 @@ def read_all(run: CommandLine) -> set[str]:
     return {line["body"] for line in outcome.lines}
 
 
+@pytest.mark.quiet
 def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> None:
     """Add n4, promote it, remove n1, move n2, restart everything with files that know nothing of all that."""
     with real.running(tmp_path) as cluster:
