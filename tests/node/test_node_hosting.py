@@ -61,7 +61,9 @@ class Driver:
             self.turn(elapsed_ns=S)
 
     def turn(self, *calls: Any, elapsed_ns: int = 0) -> None:
-        """One turn, and as many more as its syncs lead to."""
+        """One turn, and as many more as its syncs lead to. What the background thread was given before is finished first: it takes one
+        thing at a time, and a test that raced with it would see the next thing now and then only."""
+        self.keep()
         self.now_ns += elapsed_ns
         synced: list[tuple[SyncTicket, OSError | None]] = []
         pending = list(calls)
