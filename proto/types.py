@@ -147,6 +147,27 @@ class UnsealedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """Messages of one topic with consecutive sequence numbers of one producer, as whole unsealed entries (format §4, frames).
+
+    Validated: message ids and flags in the records say the same producer, epoch and sequence numbers as the fields here.
+    """
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    batch: UnsealedBatch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the message after the last one."""
+        return self.first_sequence + len(self.batch)
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, no blank inside.
 

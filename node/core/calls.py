@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ledgermq.node.core.filters import Filter
 from ledgermq.proto.control import SealRecord, TrimRecord
-from ledgermq.proto.types import Draft, GroupConfig, TopicConfig
+from ledgermq.proto.types import Draft, Frame, GroupConfig, TopicConfig
 from ledgermq.raft.transfer import Cause
 
 Token = int
@@ -56,6 +56,78 @@ class Produced:
     durability: str = "durable"
     fire_ms: tuple[int, ...] = ()
     """Of a draft that waits, when its slot is due (then its offset is one of that slot); 0 for others. Empty if none waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    """A producer of native frames begins: a new one, or under a name the one that has it, with the next epoch. Answer: `ProducerOpened`
+    once that is committed; frames of an older epoch are refused from then on."""
+
+    token: Token
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeProducer:
+    """Go on with a producer in the same epoch. Answer: `ProducerOpened`, and it misses nothing that the log holds; refused with
+    `unknown-producer` or `stale-epoch`."""
+
+    token: Token
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOpened:
+    """`next_sequence`: of the next new message. It goes on over all epochs of a name."""
+
+    producer_id: int
+    epoch: int
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceFrame:
+    """Append a frame of one topic, whole or not at all, once. Its bytes are the log's from now on: it is patched in place, and a frame
+    that is sent again is another object. Answer: `FrameProduced`; `FrameKnown` when it was stored before the producer's last five frames;
+    refused with `unknown-producer`, `stale-epoch`, `sequence-gap`, `partial-frame`, `wrong-kind`, or as `Produce` is.
+
+    `memory`: a majority in memory is enough, where the topic allows it."""
+
+    token: Token
+    topic: str
+    frame: Frame
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameProduced:
+    """The frame is stored, by this call or (`duplicate`) before it; for what it is acknowledged see `Produced`.
+
+    `ranges`: (queue, first queue offset, count) of each queue in the frame, by queue: its messages have consecutive offsets in their order
+    in the frame. `chain_crc`: of the entry of the last message. `durable`: the replicas known to have all of it on stable storage when this
+    was said, with their durable index, by node; empty for `memory`."""
+
+    first_index: int
+    term: int
+    count: int
+    ranges: tuple[tuple[int, int, int], ...]
+    chain_crc: int
+    store_ms: int
+    durability: str = "durable"
+    duplicate: bool = False
+    durable: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def last_index(self) -> int:
+        return self.first_index + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrameKnown:
+    """Every message of the frame is stored and committed, but what there was to say of it is not kept any more."""
+
+    next_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +615,9 @@ class Confirmed:
 
 Call = (
     Produce
+    | OpenProducer
+    | ResumeProducer
+    | ProduceFrame
     | Receive
     | CancelReceive
     | Ack
@@ -572,6 +647,9 @@ Call = (
 )
 Result = (
     Produced
+    | ProducerOpened
+    | FrameProduced
+    | FrameKnown
     | Received
     | Acked
     | Changed
@@ -604,11 +682,17 @@ class Refused:
     `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions`, `too-many-recalls`,
     `lite-topics` and `lite-subscriptions` (too many; nothing was appended),
     `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
+
+    Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (opened again by
+    somebody else), `sequence-gap` (an earlier message is missing), `partial-frame` (its messages below `next_sequence` are stored, as one
+    frame or several; the others are not), `wrong-kind` (the topic's messages come by the unary path). `next_sequence` is that of the next
+    new message of the producer.
     """
 
     reason: str
     leader: str | None = None
     detail: str = ""
+    next_sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
