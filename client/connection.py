@@ -112,8 +112,11 @@ class Endpoints(Generic[C]):
 
     def channel(self) -> C:
         """The channel of the endpoint in use."""
+        return self.channel_to(self.address)
+
+    def channel_to(self, address: Address) -> C:
+        """The channel of any node, such as one that another node named."""
         with self._lock:
-            address = self.address
             if address not in self._channels:
                 self._channels[address] = self._opened(str(address))
             return self._channels[address]

@@ -1,4 +1,4 @@
-"""The calls of the two services a node offers to clients, by path, with typed messages.
+"""The calls of the services a node offers to clients, by path, with typed messages.
 
 Only the mapping from method to path and types lives here. Our `.proto` of the client contract has its own package (so that it can share
 a process with the official client), while the service name on the wire is RocketMQ's.
@@ -16,6 +16,7 @@ from ledgermq.proto import messaging_pb2 as pb
 
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 ADMIN = "/ledgermq.v1.Admin/"
+LOG = "/ledgermq.v1.Log/"
 Metadata = tuple[tuple[str, str], ...]
 R = TypeVar("R", bound=Message)
 
