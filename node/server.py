@@ -47,6 +47,10 @@ from ledgermq.node.groups import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
+from ledgermq.node.log_service.callers import Callers
+from ledgermq.node.log_service.leaders import Leaders
+from ledgermq.node.log_service.service import SERVICE as LOG
+from ledgermq.node.log_service.service import LogService, Parts
 from ledgermq.node.members import Members
 from ledgermq.node.opening import controller_directory
 from ledgermq.node.overview import Overview
@@ -305,9 +309,24 @@ class Node:
         )
         address, namespaces = config.address, not config.access.ignore_namespaces
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
-        gate = Gate(self.authority, Quotas(config.quotas))
+        quotas = Quotas(config.quotas)
+        gate = Gate(self.authority, quotas)
         self._spans = spans_of(config.tracing, config.node)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
+        self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
+        self.log_service = LogService(
+            Parts(
+                node=config.node,
+                cluster_id=config.cluster_id,
+                engine=self.engine,
+                forwarder=self.forwarder,
+                metadata=self.controller,
+                leaders=self._leaders,
+                callers=Callers(self.authority, quotas, namespaces=namespaces),
+                meters=self.service.meters,
+                log_ids={name: identity.log_id for name, identity in identities.items()},
+            )
+        )
         clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
         self.admin = AdminService(
             self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members, users, clients
@@ -399,6 +418,7 @@ class Node:
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()
+            self._leaders.changed()
 
     def _sender(self, group: str) -> Callable[[Sequence[tuple[str, PeerPacket]]], None]:
         """Sends packets of a group from any thread."""
@@ -414,6 +434,7 @@ class Node:
         self._views.pop(group, None)
         self.forwarder.changed()
         self.reconciler.changed()
+        self._leaders.changed()
 
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):
@@ -431,6 +452,7 @@ class Node:
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
+        server.add_generic_rpc_handlers(self.log_service.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         self._client_port.bind(server, address)
@@ -479,7 +501,7 @@ class Node:
                 former = ready
                 log.info("ready" if ready else "not ready", reasons=reasons)
                 serving = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-                for name in ("", MESSAGING):
+                for name in ("", MESSAGING, LOG):
                     await self._grpc_health.set(name, serving)
             await asyncio.sleep(HEALTH_EVERY_S)
 

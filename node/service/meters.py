@@ -28,7 +28,10 @@ class Meter:
 
     def count(self, response: bytes, seconds: float) -> None:
         """A call that was answered."""
-        code = code_of(response)
+        self.count_code(code_of(response), seconds)
+
+    def count_code(self, code: int, seconds: float) -> None:
+        """The same, of a call whose code is known."""
         self.codes[code] = self.codes.get(code, 0) + 1
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.seconds += seconds

@@ -1,0 +1,75 @@
+"""`ledgermq.v1.Log` on the clients' port: its methods put together, bytes in and bytes out, never an exception to the client.
+
+What a method does is in the module named after it. Unary methods are wrapped here: who calls, the one place where whatever ended a call
+becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same for themselves, because they answer in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import grpc
+
+from ledgermq.node.log_service.callers import Caller, Callers
+from ledgermq.node.log_service.leaders import Leaders
+from ledgermq.node.log_service.locating import Locator
+from ledgermq.node.log_service.problems import Moved, as_error, problem
+from ledgermq.node.service.meters import Meters
+from ledgermq.node.service.ports import Engine, Forwarder, Metadata
+from ledgermq.node.service.topics import Topics
+from ledgermq.proto import log_pb2
+from ledgermq.proto.status import Code
+
+SERVICE = "ledgermq.v1.Log"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service is made of and needs of its node. `log_ids`: of the broker groups that have a replica here."""
+
+    node: str
+    cluster_id: str
+    engine: Engine
+    forwarder: Forwarder
+    metadata: Metadata
+    leaders: Leaders
+    callers: Callers
+    meters: Meters
+    log_ids: Mapping[str, str]
+
+
+class LogService:
+    """One node's Log service. Belongs to the loop's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        topics = Topics(parts.metadata)
+        self._locator = Locator(parts.cluster_id, parts.log_ids, topics, parts.leaders, parts.callers)
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
+        methods: dict[str, Any] = {"Locate": self._unary("Locate", self._locator.locate)}
+        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
+        """`work` raises `Moved` where another node has to be asked."""
+        read, response = getattr(log_pb2, f"{name}Request").FromString, getattr(log_pb2, f"{name}Response")
+        meter, parts = self._parts.meters.of(f"Log/{name}"), self._parts
+
+        async def serve(data: bytes, context: Any) -> bytes:
+            began, code = perf_counter(), int(Code.OK)
+            try:
+                answer = await work(read(data), await parts.callers.of(context))
+            except Moved as moved:
+                answer, code = response(redirect=await parts.leaders.settled(moved.broker_group)), int(Code.HA_NOT_AVAILABLE)
+            except Exception as error:  # the client gets a problem, never an exception
+                answer = response(problem=problem(as_error(error, parts.node, name)))
+                code = answer.problem.code
+            meter.count_code(code, perf_counter() - began)
+            found: bytes = answer.SerializeToString()
+            return found
+
+        return grpc.unary_unary_rpc_method_handler(serve)

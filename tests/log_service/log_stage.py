@@ -1,0 +1,177 @@
+"""The Log service of one node on a real gRPC port, over an engine whose groups answer as a test says. No log, no quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ledgermq.node.controller.metadata import Outcome, State, apply
+from ledgermq.node.core.calls import GroupView
+from ledgermq.node.log_service.callers import Callers
+from ledgermq.node.log_service.leaders import Leaders
+from ledgermq.node.log_service.service import LogService, Parts
+from ledgermq.node.security.authority import Authority
+from ledgermq.node.security.quotas import Quotas
+from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.service.messaging import SERVER_OPTIONS
+from ledgermq.node.service.meters import Meters
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.signature import Credentials, operator_of, sign
+from ledgermq.proto.types import TopicConfig
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+LOG_ID = "6f9a41c0-log"
+CLUSTER = "cluster"
+SERVICE = "/ledgermq.v1.Log/"
+ADDRESSES = {"n1": "10.0.0.1:8081", "n2": "10.0.0.2:8081"}
+
+
+class FakeQuorum:
+    """The controller's state machine, agreed at once."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.barriers = 0
+        self.reachable = True
+        nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
+        self.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {"g1": ["n1", "n2"]}})
+
+    def command(self, command: dict[str, Any]) -> Outcome:
+        self.state, outcome = apply(self.state, command)
+        assert outcome.code == 20000, outcome
+        return outcome
+
+    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome:
+        return self.command({"op": operation, **arguments})
+
+    async def barrier(self) -> None:
+        self.barriers += 1
+
+
+class FakeEngine:
+    """Answers calls through `answer`; views as tests set them."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, GroupView] = {}
+        self.calls: list[Any] = []
+        self.answer: Callable[[Any], Any] = lambda call: None
+        """An outcome, or None: the call waits, its future is in `waiting`."""
+        self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+        self._token = 0
+
+    def new_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def call(self, group: str, call: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.calls.append(call)
+        outcome = self.answer(call)
+        if outcome is None:
+            self.waiting.append((call, future))
+        else:
+            future.set_result(outcome)
+        return future
+
+    def tell(self, group: str, call: Any) -> None:
+        self.calls.append(call)
+
+    def show(
+        self, leader: str | None = "n1", *, term: int = 3, serving: bool = True, topics: Mapping[str, TopicConfig] | None = None
+    ) -> None:
+        known = dict(self.views["g1"].topics) if "g1" in self.views else {}
+        self.views["g1"] = GroupView(leader, term, serving, {**known, **(topics or {})}, {}, {}, {})
+
+
+class Stage:
+    """One node, `n1`, that leads `g1` unless a test says otherwise."""
+
+    def __init__(self, *, authentication: bool = False, quotas: QuotaSettings | None = None, namespaces: bool = True) -> None:
+        self.now = 0.0
+        self.engine = FakeEngine()
+        self.quorum = FakeQuorum()
+        self.sealer = Sealer((SECRET,), CLUSTER)
+        authority = Authority(
+            lambda: self.quorum.state.users, self.quorum.barrier, self.sealer, operator_of(SECRET), required=authentication
+        )
+        self.leaders = Leaders("n1", self.engine, self._believed, ADDRESSES.get)
+        self.meters = Meters()
+        self.service = LogService(
+            Parts(
+                node="n1",
+                cluster_id=CLUSTER,
+                engine=self.engine,
+                forwarder=None,  # type: ignore[arg-type]  # nothing here goes to another node
+                metadata=self.quorum,
+                leaders=self.leaders,
+                callers=Callers(authority, Quotas(quotas or QuotaSettings(), lambda: self.now), namespaces=namespaces),
+                meters=self.meters,
+                log_ids={"g1": LOG_ID},
+            )
+        )
+        self.engine.show()
+
+    def _believed(self, group: str) -> str | None:
+        view = self.engine.views.get(group)
+        return None if view is None else view.leader
+
+    def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+        """A topic that is agreed, and in force in `g1`."""
+        names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        self.quorum.command({"op": "create-topic", **names})
+        config = self.quorum.state.topics[namespace, name].in_group("g1")
+        assert config is not None
+        self.engine.show(topics={f"{namespace}@{name}" if namespace else name: config})
+
+    def moves(self, leader: str | None) -> None:
+        """Leadership of `g1` goes elsewhere."""
+        self.engine.show(leader, term=self.engine.views["g1"].term + 1, serving=leader == "n1")
+        self.leaders.changed()
+
+    def user(self, name: str, secret: str, *grants: str) -> None:
+        sealed = self.sealer.seal(name, secret)
+        self.quorum.command({"op": "create-user", "name": name, "secret": sealed, "grants": list(grants), "roles": []})
+
+
+def signed(access_key: str, secret: str) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call that a user signed."""
+    date_time = "20260102T030405Z"
+    return (("x-mq-client-id", "t1"), ("x-mq-date-time", date_time), ("authorization", sign(Credentials(access_key, secret), date_time)))
+
+
+class Wire:
+    """The client's end."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+
+    async def unary(self, method: str, request: Any, metadata: Any = ()) -> Any:
+        response = getattr(pb, f"{method}Response")
+        stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
+        return await stub(request if isinstance(request, bytes) else request.SerializeToString(), metadata=metadata, timeout=20)
+
+    def produce(self, metadata: Any = ()) -> Any:
+        """A Produce stream; what is written goes as it is."""
+        stub = self.channel.stream_stream(SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString)
+        return stub(metadata=metadata, timeout=30)
+
+
+@asynccontextmanager
+async def on_the_wire(stage: Stage) -> AsyncIterator[Wire]:
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers(stage.service.handlers())
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+    try:
+        yield Wire(channel)
+    finally:
+        await channel.close()
+        await server.stop(0)

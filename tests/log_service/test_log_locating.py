@@ -1,0 +1,91 @@
+"""Locate: where queues are, who leads them, and whom it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ledgermq.proto import log_pb2 as pb
+from tests.log_service.log_stage import LOG_ID, Stage, Wire, on_the_wire, signed
+
+
+def staged(test: Callable[[Stage, Wire], Awaitable[None]], stage: Stage) -> None:
+    async def main() -> None:
+        async with on_the_wire(stage) as wire:
+            await test(stage, wire)
+
+    asyncio.run(main())
+
+
+def test_a_topic_is_found_with_its_queues_and_leader() -> None:
+    """Every broker group of it is told, with the endpoint that its leader advertises."""
+
+    async def test(stage: Stage, wire: Wire) -> None:
+        stage.topic("T", queues=3)
+        stage.moves("n2")
+        found = await wire.unary("Locate", pb.LocateRequest(topic="T"))
+        assert not found.HasField("problem")
+        assert (found.cluster_id, found.kind) == ("cluster", "normal")
+        [group] = found.broker_groups
+        assert (group.name, list(group.queues), group.log_id) == ("g1", [0, 1, 2], LOG_ID)
+        assert (group.leader.leader, group.leader.endpoint, group.leader.term) == ("n2", "10.0.0.2:8081", 4)
+
+    staged(test, Stage())
+
+
+def test_without_a_leader_the_place_is_told_all_the_same() -> None:
+    """An empty leader says: ask again."""
+
+    async def test(stage: Stage, wire: Wire) -> None:
+        stage.topic("T")
+        stage.moves(None)
+        found = await wire.unary("Locate", pb.LocateRequest(topic="T"))
+        assert found.broker_groups[0].leader == pb.Redirect(broker_group="g1", term=4)
+
+    staged(test, Stage())
+
+
+def test_namespaces_tell_topics_apart() -> None:
+    """The field counts, then the header."""
+
+    async def test(stage: Stage, wire: Wire) -> None:
+        stage.topic("T", queues=2, namespace="a")
+        for request, metadata in (
+            (pb.LocateRequest(topic="T", namespace="a"), ()),
+            (pb.LocateRequest(topic="T"), (("x-mq-namespace", "a"),)),
+        ):
+            found = await wire.unary("Locate", request, metadata)
+            assert list(found.broker_groups[0].queues) == [0, 1]
+        assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40402
+
+    staged(test, Stage())
+
+
+def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
+    """Unknown only after asking the quorum once more; bad names and bytes that are no request with their own codes."""
+
+    async def test(stage: Stage, wire: Wire) -> None:
+        missing = await wire.unary("Locate", pb.LocateRequest(topic="missing"))
+        assert (missing.problem.code, missing.problem.retryable, stage.quorum.barriers) == (40402, False, 1)
+        assert (await wire.unary("Locate", pb.LocateRequest(topic="rmq_sys_x"))).problem.code == 40002
+        assert (await wire.unary("Locate", b"\xff\xff\xff")).problem.code == 40000
+        families = {sample.labels["method"] for family in stage.meters.families() for sample in family.samples}
+        assert families == {"Log/Locate"}
+
+    staged(test, Stage())
+
+
+def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
+    """To publish or to read is enough; strangers are not told whether it exists."""
+
+    async def test(stage: Stage, wire: Wire) -> None:
+        stage.topic("T")
+        stage.user("writer", "secret-of-writer", "publish:topic:T")
+        stage.user("reader", "secret-of-reader", "subscribe:topic:T")
+        stage.user("other", "secret-of-other", "publish:topic:else")
+        for name, code in (("writer", 0), ("reader", 0), ("other", 40300)):
+            found = await wire.unary("Locate", pb.LocateRequest(topic="T"), signed(name, f"secret-of-{name}"))
+            assert found.problem.code == code, name
+        assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40100
+
+    staged(test, Stage(authentication=True))
