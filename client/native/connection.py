@@ -61,9 +61,10 @@ class Located:
     broker_groups: tuple[BrokerGroupQueues, ...]
 
     @property
-    def queues(self) -> dict[int, str]:
-        """Broker group by queue id, in the order of the queue ids."""
-        return dict(sorted((queue, group.name) for group in self.broker_groups for queue in group.queues))
+    def queues(self) -> tuple[tuple[str, int], ...]:
+        """Broker group and queue id of every queue. Its place here is the number under which administration and `peek` know the queue: ids
+        are counted in each broker group for itself."""
+        return tuple(sorted((group.name, queue) for group in self.broker_groups for queue in group.queues))
 
 
 @dataclass(slots=True)
