@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ledgermq.node.controller import receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.security.grants import User
 from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
@@ -102,6 +103,8 @@ class State:
     """Nodes that were removed and not added again, with the revision that did it: an old configuration does not bring them back."""
     users: Mapping[str, User] = field(default_factory=_empty)
     """By name; replaced as a whole whenever one changes."""
+    receipt_keys: receipt_keys.Keys = ()
+    """What receipts are signed with, the newest last; replaced as a whole."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name). Dead-letter topics come into force in the logs by
@@ -347,6 +350,15 @@ def _on_users(
     return carry_out
 
 
+def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
+    """Receipts are signed with this key from now on, unless another came first."""
+    try:
+        keys, value = receipt_keys.add(state.receipt_keys, command)
+    except ValueError as error:
+        raise _Refused(Code.BAD_REQUEST, str(error)) from error
+    return _changed(state, receipt_keys=keys), Outcome(value=value)
+
+
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "barrier": barrier,
     "set-cluster": set_cluster,
@@ -363,6 +375,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "create-user": _on_users(user_commands.create),
     "change-user": _on_users(user_commands.change),
     "delete-user": _on_users(user_commands.delete),
+    "add-receipt-key": add_receipt_key,
 }
 
 
@@ -403,6 +416,7 @@ def export(state: State) -> Json:
         "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
         "removed_nodes": dict(sorted(state.removed_nodes.items())),
         "users": user_commands.export(state.users),
+        "receipt_keys": receipt_keys.export(state.receipt_keys),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -424,6 +438,7 @@ def restore(tree: Json) -> State:
         deleted_groups=MappingProxyType({(ns, name): revision for ns, name, revision in tree["deleted_groups"]}),
         removed_nodes=MappingProxyType(dict(tree.get("removed_nodes", {}))),
         users=user_commands.restore(tree.get("users", [])),
+        receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
     )
 
 

@@ -1,0 +1,122 @@
+"""Keys of receipts: made once, agreed on, replaced when old, kept for verification, told to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ledgermq.node.controller.metadata import apply, export, restore
+from ledgermq.node.controller.receipt_keys import MAX_KEYS
+from ledgermq.node.log_service.keys import ROTATE_AFTER_MS, ReceiptKeys
+from ledgermq.node.security.sealing import Sealer
+from tests.log_service.log_stage import CLUSTER, SECRET, FakeQuorum
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.quorum = FakeQuorum()
+        self.now_ms = 1_000
+        self.sealer = Sealer((SECRET,), CLUSTER)
+        self.keys = ReceiptKeys(self.quorum, self.sealer, lambda: self.now_ms)
+
+    def other_node(self) -> ReceiptKeys:
+        return ReceiptKeys(self.quorum, self.sealer, lambda: self.now_ms)
+
+
+def test_the_first_key_is_made_at_first_use_and_is_the_same_everywhere() -> None:
+    """Looking for a key makes none."""
+    bench = Bench()
+    assert bench.keys.newest() is None
+    asyncio.run(bench.keys.look())
+    assert bench.quorum.state.receipt_keys == ()
+    asyncio.run(bench.keys.ready())
+    found = bench.keys.newest()
+    assert found is not None and len(found[1]) == 32
+    asyncio.run(bench.keys.ready())
+    asyncio.run(bench.other_node().ready())
+    assert bench.other_node().newest() == found
+    assert len(bench.quorum.state.receipt_keys) == 1
+
+
+def test_of_two_nodes_that_make_a_key_at_once_one_wins() -> None:
+    """The loser's key is never used."""
+
+    class Late(FakeQuorum):
+        """Somebody else's command arrives first."""
+
+        async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Any:
+            self.command({"op": operation, **arguments, "key_id": "first", "secret": sealer.seal("receipt key first", "11" * 32)})
+            return await super().submit(operation, arguments, timeout)
+
+    sealer = Sealer((SECRET,), CLUSTER)
+    keys = ReceiptKeys(Late(), sealer, lambda: 0)
+    asyncio.run(keys.ready())
+    assert keys.newest() == ("first", b"\x11" * 32)
+
+
+def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
+    """A young one stays."""
+    bench = Bench()
+    asyncio.run(bench.keys.ready())
+    former = bench.keys.newest()
+    bench.now_ms += ROTATE_AFTER_MS - 1
+    asyncio.run(bench.keys.look())
+    assert bench.keys.newest() == former
+    bench.now_ms += 1
+    asyncio.run(bench.keys.look())
+    newest = bench.keys.newest()
+    assert newest is not None and former is not None and newest[0] != former[0]
+    assert asyncio.run(bench.keys.find(former[0])) == former[1]
+    assert asyncio.run(bench.keys.find("unknown")) is None
+    assert bench.quorum.barriers >= 2, "a key that is not known here may have been made elsewhere"
+
+
+def test_a_key_under_another_cluster_secret_is_not_used() -> None:
+    """It is not replaced either: whoever can read it goes on; here the one before signs."""
+    bench = Bench()
+    asyncio.run(bench.keys.ready())
+    first = bench.keys.newest()
+    foreign = ReceiptKeys(bench.quorum, Sealer((b"another secret of the cluster...",), CLUSTER), lambda: 0)
+    asyncio.run(foreign.rotate())
+    assert bench.keys.newest() == first
+
+
+def test_keys_are_in_no_text_and_in_no_answer() -> None:
+    """Neither in plain nor sealed."""
+    bench = Bench()
+    asyncio.run(bench.keys.ready())
+    outcome = asyncio.run(bench.keys.rotate())
+    newest = bench.keys.newest()
+    assert newest is not None
+    sealed = bench.quorum.state.receipt_keys[-1].sealed
+    texts = [repr(bench.keys), repr(bench.quorum.state.receipt_keys), repr(outcome), json.dumps(outcome.value)]
+    assert not any(newest[1].hex() in text or sealed in text for text in texts)
+    assert newest[1].hex() not in json.dumps(export(bench.quorum.state))
+
+
+def test_keys_survive_the_snapshot_and_are_bounded() -> None:
+    """An old snapshot has none."""
+    bench = Bench()
+    for number in range(MAX_KEYS + 3):
+        known = bench.quorum.state.receipt_keys
+        after = known[-1].key_id if known else ""
+        bench.quorum.command({"op": "add-receipt-key", "key_id": f"k{number}", "secret": "s", "created_ms": 1, "after": after})
+    keys = bench.quorum.state.receipt_keys
+    assert (len(keys), keys[0].key_id, keys[-1].key_id) == (MAX_KEYS, "k3", f"k{MAX_KEYS + 2}")
+    tree = json.loads(json.dumps(export(bench.quorum.state)))
+    assert restore(tree).receipt_keys == keys
+    del tree["receipt_keys"]
+    assert restore(tree).receipt_keys == ()
+
+
+@pytest.mark.parametrize("change", [{"key_id": ""}, {"key_id": 5}, {"secret": ""}, {"created_ms": "1"}, {"key_id": "k0", "after": "k0"}])
+def test_what_is_no_key_is_refused(change: dict[str, Any]) -> None:
+    """Commands come from nodes of other versions, too."""
+    bench = Bench()
+    first = {"op": "add-receipt-key", "key_id": "k0", "secret": "s", "created_ms": 1, "after": ""}
+    bench.quorum.command(first)
+    after, outcome = apply(bench.quorum.state, {**first, "key_id": "k1", "after": "k0", **change})
+    assert (outcome.code, after) == (40000, bench.quorum.state)
