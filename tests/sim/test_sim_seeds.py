@@ -1,4 +1,4 @@
-"""The simulator as a test: hundreds of seeds hold every invariant."""
+"""The simulator as a test: a few seeds of every kind hold every invariant. Thousands more run from the commit's own seed (bench/sim_soak.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
-HELD = 150
-SLICE = 50
+HELD = 60
+SLICE = 20
+DEVOTED = 24
+"""Seeds of a mixture of its own."""
 STEPS = 2000
 """About three virtual seconds."""
 
@@ -45,7 +47,7 @@ def test_each_fault_alone_is_survived(fault: str) -> None:
 
 def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
     """Rolls, cuts, slots, marks and recoveries are interrupted in their middle, with and without the power, and on full disks."""
-    for seed in range(60):
+    for seed in range(DEVOTED):
         outcome = World(seed).run(STEPS, schedule(("kill-inside", "full-disk", "power-cut", "depose", "failed-sync")))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
@@ -53,35 +55,35 @@ def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
 def test_trimmed_logs_hold_the_same_invariants() -> None:
     """Logs that lose their first files in the middle of everything: nothing acknowledged is lost, and all replicas go on together."""
     trimmed = 0
-    for seed in range(60):
+    for seed in range(DEVOTED):
         world = World(seed, file_bytes=SMALL_FILE_BYTES)
         outcome = world.run(STEPS, schedule((*FAULTS, *["trim"] * (len(FAULTS) // 2))))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += outcome.coverage["files-trimmed"]
     # Undecided transactions and delayed messages keep files: without them it would be three times as many.
-    assert trimmed > 30
+    assert trimmed > 4
 
 
 def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
     """The process or the power ends in the middle of trims and of the recoveries after them."""
     trimmed = 0
-    for seed in range(60):
+    for seed in range(DEVOTED):
         world = World(seed, file_bytes=SMALL_FILE_BYTES)
         outcome = world.run(STEPS, schedule(("trim", "kill-inside", "trim", "power-cut", "failed-sync")))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += outcome.coverage["files-trimmed"]
-    assert trimmed > 50
+    assert trimmed > 10
 
 
 def test_transfers_hold_the_same_invariants() -> None:
     """Leadership that is handed over in the middle of everything, to nodes in any state: nothing is lost, and it really moves."""
     moved = 0
-    for seed in range(60):
+    for seed in range(DEVOTED):
         world = World(seed)
         outcome = world.run(STEPS, schedule((*FAULTS, *["transfer"] * (len(FAULTS) // 2))))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         moved += outcome.coverage["leaders-by-transfer"]
-    assert moved > 15
+    assert moved > 3
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.HYBRID])
@@ -109,7 +111,7 @@ def test_only_memory_is_lost_when_the_power_fails_everywhere(policy: FlushPolicy
 
 def test_five_nodes() -> None:
     """A larger group holds the same invariants."""
-    outcomes = [World(seed, nodes=5).run(STEPS, schedule()) for seed in range(20)]
+    outcomes = [World(seed, nodes=5).run(STEPS, schedule()) for seed in range(8)]
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
 
 
