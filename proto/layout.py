@@ -36,6 +36,7 @@ from ledgermq.proto.layout_columns import (
     RECORD_FIXED_BYTES,
     RECORD_V1,
     RECORD_V2,
+    SYSFLAG_AT,
     V1_TOPIC_MAX,
     Buffer,
     Columns,
@@ -71,6 +72,7 @@ __all__ = [
     "host_bytes",
     "java_hash",
     "make_range",
+    "prefixes",
     "record_columns",
     "seal",
     "tags_code",
@@ -148,6 +150,9 @@ def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
         if d.channel:
             at = int(batch.starts[i])
             batch.data[at + 32 : at + 36] = d.channel.to_bytes(4, "big")
+        if d.sysflag:
+            at = int(batch.starts[i]) + HEADER_BYTES + SYSFLAG_AT
+            batch.data[at : at + 4] = d.sysflag.to_bytes(4, "big")
         if d.origin:
             at = int(batch.starts[i]) + HEADER_BYTES + ORIGIN_AT
             batch.data[at : at + 8] = d.origin.to_bytes(8, "big")
@@ -479,7 +484,9 @@ class Record(NamedTuple):
     store_ms: int
     store_host: str
     body: bytes
+    """As stored: compressed if `sysflag` says so."""
     properties: bytes
+    sysflag: int = 0
 
 
 _RECORD = struct.Struct(">iiiiiqqiq8sq8siqi")
@@ -496,7 +503,7 @@ def decode_record(record: Buffer) -> Record:
     if len(record) < RECORD_FIXED_BYTES:
         raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
     body_end, topic_at, topic_end, properties_at = split_record(record)
-    _, _, _, queue, _, queue_offset, physical, _, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
+    _, _, _, queue, _, queue_offset, physical, sysflag, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
     return Record(
         topic=bytes(record[topic_at:topic_end]).decode(),
         queue=queue,
@@ -507,4 +514,5 @@ def decode_record(record: Buffer) -> Record:
         store_host=_host_text(host),
         body=bytes(record[88:body_end]),
         properties=bytes(record[properties_at:]),
+        sysflag=sysflag,
     )

@@ -29,6 +29,9 @@ BLANK_MIN_BYTES = 8
 RECORD_V1 = 0xDAA320A7 - (1 << 32)
 RECORD_V2 = 0xDAA320AB - (1 << 32)
 V1_TOPIC_MAX = 127
+FLAG_AT = 16
+"""Offset in the record of FLAG: of a native message 1 + its position in its frame (format §4.5), else 0."""
+SYSFLAG_AT = 36
 ORIGIN_AT = 76
 """Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
 BODY_AT = 136
@@ -198,7 +201,7 @@ def record_columns(entries: Range) -> Columns:
     heads = prefixes(data, starts)
     found = tails(data, starts, entries.sizes, heads)
     topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
-    codes = _tags_codes(data, found)
+    codes = tags_codes(data, found)
     if TIMER_TOPIC in topics:
         timers = np.flatnonzero(topic_of == topics.index(TIMER_TOPIC))
         codes[timers] = _fire_times(data, found.properties_at[timers] + found.properties_length[timers])
@@ -283,7 +286,7 @@ _TAG_POWERS = np.array([pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in r
 _TAG_INVERSES = np.array([pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32)
 
 
-def _tags_codes(data: memoryview, found: Tails) -> I64:
+def tags_codes(data: memoryview, found: Tails) -> I64:
     """Hash of each TAGS value. Fast for what nearly all records look like: a 34-character id, then a tag of at most 15 bytes."""
     n = len(found.properties_at)
     codes = np.zeros(n, np.int64)

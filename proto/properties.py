@@ -79,10 +79,11 @@ class Fields:
 
 def stored_key(key: str) -> str:
     """Under which name a user property is stored; `TAGS` names the tag, which a user property cannot be called."""
-    return key if key == TAG else _named(key)
+    return key if key == TAG else stored_user_name(key)
 
 
-def _named(key: str) -> str:
+def stored_user_name(key: str) -> str:
+    """Under which name a user property is stored."""
     return ESCAPE + key if key in _ESCAPED or key.startswith(OWN_PREFIX) else key
 
 
@@ -100,6 +101,14 @@ def _join(pairs: list[str]) -> bytes:
     return data
 
 
+def key_values(keys: Sequence[str]) -> tuple[str, str | None]:
+    """The values of `KEYS` and, if that cannot be taken apart again, of `__LMQ.KEYS`."""
+    joined = " ".join(keys)
+    if joined.split(" ") == list(keys) and "" not in keys:
+        return joined, None
+    return joined, json.dumps(list(keys), ensure_ascii=False, separators=(",", ":"))
+
+
 def encode(fields: Fields) -> bytes:
     """The property string for `fields`. An empty tag or message group counts as not sent (contract §2.5)."""
     pairs: list[str] = []
@@ -108,10 +117,10 @@ def encode(fields: Fields) -> bytes:
     if fields.tag:
         pairs += (TAG, fields.tag)
     if fields.keys:
-        joined = " ".join(fields.keys)
+        joined, exact = key_values(fields.keys)
         pairs += (KEYS, joined)
-        if joined.split(" ") != list(fields.keys) or "" in fields.keys:
-            pairs += (EXACT_KEYS, json.dumps(list(fields.keys), ensure_ascii=False, separators=(",", ":")))
+        if exact is not None:
+            pairs += (EXACT_KEYS, exact)
     if fields.message_group:
         pairs += (MESSAGE_GROUP, fields.message_group)
     if fields.trace_context is not None:
@@ -129,7 +138,7 @@ def encode(fields: Fields) -> bytes:
     if fields.lite_topic:
         pairs += (LITE_TOPIC, fields.lite_topic)
     for key in sorted(fields.user):
-        pairs += (_named(key), fields.user[key])
+        pairs += (stored_user_name(key), fields.user[key])
     return _join(pairs)
 
 

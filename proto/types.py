@@ -123,6 +123,8 @@ class Draft:
     """Index of the entry this message was made from, whose end it marks (format §4.3); 0: of none."""
     deliver_ms: int = 0
     """Not to be visible before this time (milliseconds since 1970), which stands in `properties` too; 0: at once."""
+    sysflag: int = 0
+    """How `body` is compressed (format §4.5), of a message made from a native one; 0: it is not."""
 
 
 @dataclass(frozen=True, slots=True)

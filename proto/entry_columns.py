@@ -1,0 +1,226 @@
+"""Stored entries as columns, for whoever reads them: bodies, places, times, ids, tags and properties (docs/format.md §2, §4).
+
+The entries come from a node, as ranges of a log or gathered from one; they may be of any kind of message. Lengths are checked before
+anything else looks at the bytes, and a column is made when it is asked for. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from crc32c import crc32c
+
+from ledgermq.proto.compression import COMPRESSED, DECOMPRESSED_MAX, decompress
+from ledgermq.proto.layout_columns import (
+    BODY_AT,
+    ENTRY_MAGIC,
+    ENTRY_MIN_BYTES,
+    HEADER_BYTES,
+    RECORD_V1,
+    RECORD_V2,
+    Buffer,
+    distinct_topics,
+    prefixes,
+    tails,
+    windows,
+)
+from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, Fields, decode, parse, value_of
+from ledgermq.proto.types import I32, I64
+
+_SIZE = np.dtype("<u4")
+_ID_FIELD = f"{MESSAGE_ID}\x01".encode()
+_USUAL_ID = np.dtype("V34")
+
+
+class BadEntries(Exception):
+    """The bytes are no whole entries, or not those that were stored. `position` is that of the first bad one, −1 for all."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason if position < 0 else f"entry {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class EntryColumns:
+    """Stored entries, one row each. Made by `read_entries`, which has checked them."""
+
+    def __init__(self, data: memoryview, starts: I64, sizes: I32) -> None:
+        self.data = data
+        self.starts = starts
+        self.sizes = sizes
+        self._heads = prefixes(data, starts)
+        self._tails = tails(data, starts, sizes, self._heads)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def _i64(self, name: str) -> I64:
+        column: I64 = self._heads[name].astype(np.int64)
+        return column
+
+    @cached_property
+    def indexes(self) -> I64:
+        """Log indexes."""
+        return self._i64("index")
+
+    @cached_property
+    def terms(self) -> I64:
+        return self._i64("term")
+
+    @cached_property
+    def queues(self) -> I32:
+        column: I32 = self._heads["queue"].astype(np.int32)
+        return column
+
+    @cached_property
+    def queue_offsets(self) -> I64:
+        return self._i64("queue_offset")
+
+    @cached_property
+    def store_ms(self) -> I64:
+        return self._i64("store_ms")
+
+    @cached_property
+    def born_ms(self) -> I64:
+        return self._i64("born_ms")
+
+    @cached_property
+    def flags(self) -> I32:
+        """Of a native message 1 + its position in its frame, else 0."""
+        column: I32 = self._heads["flag"].astype(np.int32)
+        return column
+
+    @cached_property
+    def sysflags(self) -> I32:
+        column: I32 = self._heads["sysflag"].astype(np.int32)
+        return column
+
+    @cached_property
+    def body_lengths(self) -> I64:
+        """As stored: of a compressed body, its compressed length."""
+        return self._i64("body_length")
+
+    @cached_property
+    def body_offsets(self) -> I64:
+        """Where each stored body begins in `data`."""
+        return self.starts + BODY_AT
+
+    @cached_property
+    def property_offsets(self) -> I64:
+        """Where each property string begins in `data`."""
+        return self._tails.properties_at
+
+    @cached_property
+    def property_lengths(self) -> I64:
+        return self._tails.properties_length
+
+    @cached_property
+    def topics(self) -> tuple[tuple[str, ...], I32]:
+        """The distinct stored topics, and which of them each row has."""
+        return distinct_topics(self.data, self._tails.topic_at, self._tails.topic_length)
+
+    def _pieces(self, begins: I64, lengths: I64) -> list[memoryview]:
+        return list(map(self.data.__getitem__, map(slice, begins.tolist(), (begins + lengths).tolist())))
+
+    def bodies(self, limit: int = DECOMPRESSED_MAX) -> list[bytes]:
+        """The bodies as their producers had them. BadBody if one is not what it says, or becomes longer than `limit` bytes."""
+        lengths = self.body_lengths
+        same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
+        if same:
+            out: list[bytes] = windows(self.data, np.dtype(f"V{same}"))[self.body_offsets].tolist()
+        else:
+            out = list(map(bytes, self._pieces(self.body_offsets, lengths)))
+        for row in np.flatnonzero(self.sysflags & COMPRESSED).tolist():
+            out[row] = decompress(out[row], int(self.sysflags[row]), limit)
+        return out
+
+    def joined_bodies(self, limit: int = DECOMPRESSED_MAX) -> tuple[bytes, I64]:
+        """The bodies back to back, and where each begins, the end of the last one included: a binary column of Arrow."""
+        if (self.sysflags & COMPRESSED).any():
+            bodies = self.bodies(limit)
+            return b"".join(bodies), _edges(np.fromiter(map(len, bodies), np.int64, len(bodies)))
+        lengths = self.body_lengths
+        if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
+            joined = windows(self.data, np.dtype(f"V{int(lengths[0])}"))[self.body_offsets].tobytes()
+        else:
+            joined = b"".join(self._pieces(self.body_offsets, lengths))
+        return joined, _edges(lengths)
+
+    @cached_property
+    def property_strings(self) -> list[bytes]:
+        """The property strings as stored."""
+        return list(map(bytes, self._pieces(self.property_offsets, self.property_lengths)))
+
+    def message_ids(self) -> list[str | None]:
+        usual = self.property_lengths > len(_ID_FIELD) + _USUAL_ID.itemsize
+        at = self.property_offsets[usual]
+        usual[usual] = windows(self.data, np.dtype(f"V{len(_ID_FIELD)}"))[at] == np.void(_ID_FIELD)
+        at = self.property_offsets[usual] + len(_ID_FIELD)
+        ended = windows(self.data, np.dtype("u1"))[at + _USUAL_ID.itemsize] == 2
+        if usual.all() and ended.all():
+            ids: bytes = windows(self.data, _USUAL_ID)[at].tobytes()
+            if 2 not in ids:
+                text = ids.decode("latin-1")
+                return [text[i : i + _USUAL_ID.itemsize] for i in range(0, len(text), _USUAL_ID.itemsize)]
+        return self.values(MESSAGE_ID)
+
+    def tags(self) -> list[str | None]:
+        return self.values(TAG)
+
+    def keys(self) -> list[tuple[str, ...]]:
+        """The keys of each message."""
+        joined = self.values(KEYS)
+        return [() if text is None else tuple(self.fields(row).keys) for row, text in enumerate(joined)]
+
+    def values(self, name: str) -> list[str | None]:
+        """What each message has under a stored property name."""
+        return [value_of(properties, name) for properties in self.property_strings]
+
+    def properties(self, row: int) -> dict[str, str]:
+        """Stored name → value of one message."""
+        return parse(self.property_strings[row])
+
+    def fields(self, row: int) -> Fields:
+        """One message's properties as clients know them."""
+        return decode(self.property_strings[row])
+
+
+def _edges(lengths: I64) -> I64:
+    edges = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=edges[1:])
+    return edges
+
+
+def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> EntryColumns:
+    """Entries as a node sends them: the length of each (u32 little-endian), and all of them back to back. Not copied.
+
+    Raises BadEntries for anything that is no whole entry, and, if `verify`, for a record whose body CRC (docs/format.md §3) is another one.
+    """
+    if len(sizes) % _SIZE.itemsize:
+        raise BadEntries(-1, f"sizes have {len(sizes)} bytes; they hold one unsigned 32-bit number for each entry")
+    lengths: I64 = np.frombuffer(sizes, _SIZE).astype(np.int64)
+    if int(lengths.sum()) != len(entries):
+        raise BadEntries(-1, f"the sizes add up to {int(lengths.sum())} bytes; the entries have {len(entries)}")
+    _refuse(lengths < ENTRY_MIN_BYTES, "it is shorter than an entry can be")
+    data = memoryview(entries).cast("B")
+    starts = np.cumsum(lengths) - lengths
+    columns = EntryColumns(data, starts, lengths.astype(np.int32))
+    heads, records = columns._heads, lengths - HEADER_BYTES
+    magics = heads["record_magic"]
+    right = (heads["magic"] == ENTRY_MAGIC) & (heads["size"] == lengths)
+    right &= (heads["body_size"] == records) & (heads["total_size"] == records)
+    right &= (magics == RECORD_V1) | (magics == RECORD_V2)
+    _refuse(~right, "its magic or its size is not what it should be")
+    _refuse(~columns._tails.ok, "its lengths do not add up")
+    if verify:
+        ends = (starts + lengths).tolist()
+        crcs = list(map(crc32c, map(data.__getitem__, map(slice, (starts + HEADER_BYTES).tolist(), ends))))
+        _refuse(heads["body_crc"].astype(np.int64) != np.array(crcs, np.int64), "its body CRC is not that of its bytes")
+    return columns
+
+
+def _refuse(bad: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], reason: str) -> None:
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        raise BadEntries(int(rows[0]), reason)

@@ -1,0 +1,203 @@
+"""Frames as a producer sends them (docs/format.md §4.5): columns of messages in, the bytes of whole entries out.
+
+Bytes are joined once; fields with a fixed place are written in vectors; only the CRC of each body is a call a message. What a node would
+refuse is refused here, with the same codes, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from ledgermq.proto.compression import Compression, compressor
+from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
+from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, complaint
+from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.names import RESERVED_KEYS, has_control_character
+from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.types import I32, I64
+
+COMPRESS_OVER_BYTES = 4096
+Keys = str | Sequence[str]
+"""Of one message: one key, or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrame:
+    """What a `Frame` of log.proto holds, but for the names: `sizes` are u32 little-endian, `entries` whole entries back to back."""
+
+    first_sequence: int
+    count: int
+    sizes: bytes
+    entries: bytes
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the message behind the last one."""
+        return self.first_sequence + self.count
+
+
+class Column(NamedTuple):
+    """Values back to back, and where each begins, the end of the last one included: a binary or text column of Arrow.
+
+    `valid` is False for values that are missing.
+    """
+
+    data: Buffer
+    offsets: I64
+    valid: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None
+
+    def pieces(self) -> list[memoryview]:
+        """The values, a missing one being empty."""
+        view = memoryview(self.data).cast("B")
+        return list(map(view.__getitem__, map(slice, self.offsets[:-1].tolist(), self.offsets[1:].tolist())))
+
+    def texts(self) -> list[str | None]:
+        """The values as text. UnicodeDecodeError if one is none."""
+        texts: list[str | None] = [str(piece, "utf-8") for piece in self.pieces()]
+        return texts if self.valid is None else [text if valid else None for text, valid in zip(texts, self.valid.tolist(), strict=True)]
+
+
+class FrameBuilder:
+    """Builds the frames of one producer for one topic. For one thread."""
+
+    def __init__(self, stored_topic: str, log_tag: int, producer_id: int, epoch: int) -> None:
+        if not 0 < producer_id <= PRODUCER_MAX or not 0 <= epoch <= EPOCH_MAX:
+            raise ValueError(f"there is no producer {producer_id} with epoch {epoch}")
+        self._layout = layout_of(stored_topic)
+        self._producer = log_tag, producer_id, epoch
+        self._compressors = {kind: compressor(kind) for kind in Compression}
+
+    def encode(
+        self,
+        first_sequence: int,
+        queues: int | I32,
+        bodies: Sequence[Buffer],
+        *,
+        born_ms: int | I64,
+        tags: Sequence[str | None] | None = None,
+        keys: Sequence[Keys | None] | None = None,
+        properties: Sequence[Mapping[str, str]] | None = None,
+        compression: Compression = Compression.NONE,
+        compress_over: int = COMPRESS_OVER_BYTES,
+    ) -> EncodedFrame:
+        """A frame of messages, one or more, with consecutive sequence numbers.
+
+        Each column is as long as `bodies`; an empty or missing tag or key is not sent; a value that is given once is that of every message.
+        Bodies longer than `compress_over` are stored compressed where that makes them smaller. Raises LedgerError for what no node
+        would take, the message named by its position.
+        """
+        count = len(bodies)
+        if not count:
+            raise fail(Code.MESSAGE_CORRUPTED, "a frame holds one message or more")
+        if not 0 <= first_sequence <= SEQUENCE_MAX + 1 - count:
+            raise fail(Code.BAD_REQUEST, f"sequence numbers are 0 to {SEQUENCE_MAX}; the frame begins with {first_sequence}")
+        sysflags: int | I32 = 0
+        if compression is not Compression.NONE:
+            bodies, sysflags = self._compressed(bodies, compression, compress_over)
+        rests = _rests(count, tags, keys, properties)
+        body_lengths = np.fromiter(map(len, bodies), np.int64, count)
+        if not body_lengths.all():
+            raise _at(int(np.flatnonzero(body_lengths == 0)[0]), Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+        property_lengths: int | I64 = ID_PROPERTY_BYTES
+        if rests is not None:
+            property_lengths = ID_PROPERTY_BYTES + np.fromiter(map(len, rests), np.int64, count)
+        sizes = body_lengths + (ENTRY_FIXED_BYTES + self._layout.topic_bytes) + property_lengths
+        heads = heads_of(self._layout, sizes, body_lengths, list(map(crc32, bodies)), queues=queues, born_ms=born_ms, sysflags=sysflags)
+        tails = tails_of(self._layout, property_lengths, *self._producer, first_sequence, count)
+        parts: list[Buffer] = [b""] * ((3 if rests is None else 4) * count)
+        step = 3 if rests is None else 4
+        parts[0::step] = heads.view(f"V{heads.itemsize}").tolist()
+        parts[1::step] = bodies
+        parts[2::step] = tails.view(f"V{tails.shape[1]}").reshape(count).tolist()
+        if rests is not None:
+            parts[3::step] = rests
+        return EncodedFrame(first_sequence, count, sizes.astype("<u4").tobytes(), b"".join(parts))
+
+    def encode_columns(
+        self,
+        first_sequence: int,
+        queues: int | I32,
+        bodies: Column,
+        *,
+        born_ms: int | I64,
+        tags: Column | None = None,
+        keys: Column | None = None,
+        properties: Mapping[str, Column] | None = None,
+        compression: Compression = Compression.NONE,
+        compress_over: int = COMPRESS_OVER_BYTES,
+    ) -> EncodedFrame:
+        """The same from columns that lie back to back, as Arrow has them; `properties` by their keys, a missing value being no property.
+        The bodies are copied once, into the frame."""
+        rows = None
+        if properties:
+            columns = [(name, column.texts()) for name, column in properties.items()]
+            count = len(bodies.offsets) - 1
+            rows = [{name: text for name, texts in columns if (text := texts[row]) is not None} for row in range(count)]
+        return self.encode(
+            first_sequence,
+            queues,
+            bodies.pieces(),
+            born_ms=born_ms,
+            tags=None if tags is None else tags.texts(),
+            keys=None if keys is None else keys.texts(),
+            properties=rows,
+            compression=compression,
+            compress_over=compress_over,
+        )
+
+    def _compressed(self, bodies: Sequence[Buffer], kind: Compression, over: int) -> tuple[list[Buffer], I32]:
+        """Bodies as they are stored, and the SYSFLAG of each."""
+        pack = self._compressors[kind]
+        sysflags = np.zeros(len(bodies), np.int32)
+        stored = list(bodies)
+        for row, body in enumerate(bodies):
+            if len(body) > over:
+                packed = pack(body)
+                if len(packed) < len(body):
+                    stored[row], sysflags[row] = packed, kind.value
+        return stored, sysflags
+
+
+def _at(position: int, code: Code, reason: str) -> LedgerError:
+    return fail(code, f"message {position} of the frame: {reason}")
+
+
+def _rests(
+    count: int, tags: Sequence[str | None] | None, keys: Sequence[Keys | None] | None, properties: Sequence[Mapping[str, str]] | None
+) -> list[bytes] | None:
+    """What follows the message id in each property string; None: nothing anywhere."""
+    for what, column in (("tags", tags), ("keys", keys), ("properties", properties)):
+        if column is not None and len(column) != count:
+            raise ValueError(f"there are {len(column)} {what} for {count} messages")
+    if tags is None and keys is None and properties is None:
+        return None
+    rests: list[bytes] = []
+    for row in range(count):
+        key = None if keys is None else keys[row]
+        user = {} if properties is None else properties[row]
+        key_list = ([key] if isinstance(key, str) else key) if key else ()
+        fields = Fields(tag=tags[row] if tags is not None else None, keys=key_list, user=user)
+        rests.append(_rest(row, fields))
+    return rests
+
+
+def _rest(row: int, fields: Fields) -> bytes:
+    for key, value in fields.user.items():
+        if not key or key in RESERVED_KEYS or has_control_character(key) or has_control_character(value):
+            text = f"the property key {key!r} is reserved, empty, or has a control character in it or its value"
+            raise _at(row, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+    try:
+        rest = encode(fields)
+    except LedgerError as error:
+        raise _at(row, Code(error.code), error.message) from None
+    found = complaint(rest, PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX)
+    if found is not None:
+        raise _at(row, found.code, found.reason)
+    return rest

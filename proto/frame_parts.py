@@ -1,0 +1,80 @@
+"""The parts of a native message's entry (docs/format.md §4.5) for whole frames at once: what stands before the bodies, and between body and
+the properties that the producer chooses. Builder and reader make them here, from the few fields that are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, PREFIX, RECORD_V1, RECORD_V2, V1_TOPIC_MAX
+from ledgermq.proto.native_ids import ID_PROPERTY_BYTES, id_properties
+from ledgermq.proto.types import I32, I64
+
+ENTRY_FIXED_BYTES = BODY_AT + 2
+"""Of an entry without topic (and its length), body and properties."""
+
+
+class Layout(NamedTuple):
+    """What depends on the topic alone."""
+
+    record_magic: int
+    topic: bytes
+    """With its length in front, as it lies behind the body."""
+
+    @property
+    def topic_bytes(self) -> int:
+        return len(self.topic)
+
+    @property
+    def least_bytes(self) -> int:
+        """Of the entry of a message with one byte of body and no more properties than its id."""
+        return ENTRY_FIXED_BYTES + 1 + len(self.topic) + ID_PROPERTY_BYTES
+
+
+@lru_cache(maxsize=4096)
+def layout_of(stored_topic: str) -> Layout:
+    """The layout of a topic's records."""
+    topic = stored_topic.encode()
+    wide = len(topic) > V1_TOPIC_MAX
+    return Layout(RECORD_V2 if wide else RECORD_V1, len(topic).to_bytes(2 if wide else 1, "big") + topic)
+
+
+def heads_of(
+    layout: Layout,
+    sizes: I64,
+    body_lengths: I64,
+    crcs: Sequence[int],
+    *,
+    queues: int | I32,
+    born_ms: int | I64,
+    sysflags: int | I32,
+) -> NDArray[Any]:
+    """The first 136 bytes of each entry."""
+    n = len(sizes)
+    heads = np.zeros(n, PREFIX)
+    heads["total_size"] = sizes - HEADER_BYTES
+    heads["record_magic"] = layout.record_magic
+    heads["crc32"] = np.array(crcs, np.uint32) & 0x7FFFFFFF
+    heads["queue"] = queues
+    heads["flag"] = np.arange(1, n + 1)
+    heads["sysflag"] = sysflags
+    heads["born_ms"] = born_ms
+    heads["body_length"] = body_lengths
+    return heads
+
+
+def tails_of(
+    layout: Layout, property_lengths: int | I64, log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int
+) -> NDArray[np.uint8]:
+    """Topic, length of the properties and message id: what follows each body, one row a message."""
+    at = len(layout.topic)
+    rows = np.empty((count, at + 2 + ID_PROPERTY_BYTES), np.uint8)
+    rows[:, :at] = np.frombuffer(layout.topic, np.uint8)
+    rows[:, at : at + 2] = np.full(count, property_lengths, ">i2").view(np.uint8).reshape(count, 2)
+    rows[:, at + 2 :] = id_properties(log_tag, producer_id, epoch, first_sequence, count)
+    return rows

@@ -1,0 +1,168 @@
+"""What a node does with a frame that a producer sent (docs/format.md §4.5): all of it is checked, or none of it is taken.
+
+Nothing a client says is believed. The reader takes out of each record what its producer may choose, makes the record again from that and
+compares: whatever is not exactly what the format says is a BadFrame, which names the first bad message. Vectors say yes or no; only a frame
+that is refused, or is short, is looked at message by message, by rules written a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from ledgermq.proto import frame_properties
+from ledgermq.proto.compression import FIRST_BYTES, Compression
+from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
+from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
+from ledgermq.proto.frame_rules import BORN_MS_MAX, FrameRules, read_message
+from ledgermq.proto.layout_columns import BODY_AT, Buffer, Tails, prefixes, tags_codes, windows
+from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
+from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.status import Code
+from ledgermq.proto.types import I32, I64, UnsealedBatch
+
+FEW = 4
+"""Up to so many messages are checked one by one: vectors cost some 100 µs before the first."""
+_SIZE = np.dtype("<u4")
+
+
+class BadFrame(Exception):
+    """The frame is refused as a whole. `position` is that of its first bad message, −1 if it is not about one."""
+
+    def __init__(self, position: int, reason: str, code: Code = Code.MESSAGE_CORRUPTED) -> None:
+        super().__init__(reason if position < 0 else f"message {position} of the frame: {reason}")
+        self.position = position
+        self.reason = reason
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Messages of one topic with consecutive sequence numbers of one producer, checked. The log seals `batch` in place."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    batch: UnsealedBatch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the message behind the last one."""
+        return self.first_sequence + len(self.batch)
+
+
+def read_frame(
+    stored_topic: str,
+    log_tag: int,
+    producer_id: int,
+    epoch: int,
+    first_sequence: int,
+    sizes: Buffer,
+    entries: Buffer,
+    *,
+    queues: int,
+    max_body_bytes: int,
+    max_entry_bytes: int,
+    max_properties_bytes: int = PROPERTIES_BYTES_MAX,
+    max_user_properties: int = USER_PROPERTIES_MAX,
+) -> Frame:
+    """Check a frame. Raises BadFrame, whatever the bytes are.
+
+    `sizes` holds the length of each entry (u32 little-endian), `entries` the entries back to back; a bytearray is handed over, anything
+    else is copied once. Queue ids are 0 … `queues`−1.
+    """
+    rules = FrameRules(
+        layout_of(stored_topic), log_tag, producer_id, epoch, first_sequence,
+        queues, max_body_bytes, max_entry_bytes, max_properties_bytes, max_user_properties,
+    )  # fmt: skip
+    lengths = _lengths(rules, sizes, len(entries))
+    data = entries if isinstance(entries, bytearray) else bytearray(entries)
+    starts = np.cumsum(lengths) - lengths
+    found = _read_each(rules, data, starts, lengths) if len(lengths) <= FEW else _read_all(rules, data, starts, lengths)
+    if found is None:
+        _read_each(rules, data, starts, lengths)
+        raise BadFrame(-1, "the frame is not of the form that the format says", Code.INTERNAL_ERROR)
+    queue_ids, codes = found
+    n = len(lengths)
+    batch = UnsealedBatch(data, starts, lengths.astype(np.int32), (stored_topic,), np.zeros(n, np.int32), queue_ids, codes)
+    return Frame(producer_id, epoch, first_sequence, batch)
+
+
+def _lengths(rules: FrameRules, sizes: Buffer, entries_bytes: int) -> I64:
+    """The length of each entry; together they are what there is."""
+    if not 0 < rules.producer_id <= PRODUCER_MAX or not 0 <= rules.epoch <= EPOCH_MAX:
+        raise BadFrame(-1, f"there is no producer {rules.producer_id} with epoch {rules.epoch}", Code.BAD_REQUEST)
+    if len(sizes) % _SIZE.itemsize or not len(sizes):
+        raise BadFrame(-1, f"sizes have {len(sizes)} bytes; they hold 32 bits for each message, and a frame has one or more")
+    count = len(sizes) // _SIZE.itemsize
+    if rules.first_sequence < 0 or rules.first_sequence + count - 1 > SEQUENCE_MAX:
+        raise BadFrame(-1, f"sequence numbers are 0 to {SEQUENCE_MAX}; the frame begins with {rules.first_sequence}", Code.BAD_REQUEST)
+    lengths: I64 = np.frombuffer(sizes, _SIZE).astype(np.int64)
+    total = int(lengths.sum())
+    if total != entries_bytes:
+        raise BadFrame(-1, f"the sizes add up to {total} bytes; the entries have {entries_bytes}")
+    return lengths
+
+
+def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64] | None:
+    """Queue and tags code of each message, or None if some message is bad."""
+    layout, n = rules.layout, len(starts)
+    if sizes.min() < layout.least_bytes or sizes.max() > rules.max_entry_bytes:
+        return None
+    given = prefixes(data, starts)
+    body_lengths = given["body_length"].astype(np.int64)
+    properties = sizes - ENTRY_FIXED_BYTES - layout.topic_bytes - body_lengths
+    if body_lengths.min() < 1 or body_lengths.max() > rules.max_body_bytes:
+        return None
+    if properties.min() < ID_PROPERTY_BYTES or properties.max() > PROPERTIES_MAX:
+        return None
+    queues, sysflags, born = given["queue"].astype(np.int32), given["sysflag"].astype(np.int32), given["born_ms"].astype(np.int64)
+    if queues.min() < 0 or queues.max() >= rules.queues or born.min() < 0 or born.max() > BORN_MS_MAX:
+        return None
+    ends = starts + sizes
+    body_ends = starts + BODY_AT + body_lengths
+    view = memoryview(data)
+    crcs = list(map(crc32, map(view.__getitem__, map(slice, (starts + BODY_AT).tolist(), body_ends.tolist()))))
+    heads = heads_of(layout, sizes, body_lengths, crcs, queues=queues, born_ms=born, sysflags=sysflags)
+    if heads.tobytes() != given.tobytes():
+        return None
+    tails = tails_of(layout, properties, rules.log_tag, rules.producer_id, rules.epoch, rules.first_sequence, n)
+    if windows(data, np.dtype(f"V{tails.shape[1]}"))[body_ends].tobytes() != tails.tobytes():
+        return None
+    if sysflags.any() and not _compressed_well(data, starts, body_lengths, sysflags):
+        return None
+    longer = np.flatnonzero(properties > ID_PROPERTY_BYTES)
+    if not len(longer):
+        return queues, np.zeros(n, np.int64)
+    lengths = properties[longer] - ID_PROPERTY_BYTES
+    rests = b"".join(map(view.__getitem__, map(slice, (ends[longer] - lengths).tolist(), ends[longer].tolist())))
+    if not frame_properties.all_good(rests, lengths, rules.max_properties_bytes, rules.max_user_properties):
+        return None
+    where = Tails(body_ends, starts, ends - properties, properties, np.ones(n, np.bool_))
+    return queues, tags_codes(view, where)
+
+
+def _compressed_well(data: bytearray, starts: I64, body_lengths: I64, sysflags: I32) -> bool:
+    known = sysflags == Compression.NONE.value
+    for flag, first in FIRST_BYTES.items():
+        rows = np.flatnonzero((sysflags == flag) & (body_lengths >= len(first)))
+        known[rows] = windows(data, np.dtype(f"V{len(first)}"))[starts[rows] + BODY_AT] == np.void(first)
+    return bool(known.all())
+
+
+def _read_each(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64]:
+    """The same one message at a time. Raises BadFrame for the first bad one."""
+    view = memoryview(data)
+    queues, codes = [], []
+    for position, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        found = read_message(rules, view[start : start + size], position)
+        if isinstance(found, Complaint):
+            raise BadFrame(position, found.reason, found.code)
+        queues.append(found.queue)
+        codes.append(found.tags_code)
+    return np.array(queues, np.int32), np.array(codes, np.int64)

@@ -1,0 +1,149 @@
+"""The ids of native messages (docs/format.md §4.5), and how whoever applies the log finds them again.
+
+An id holds producer, epoch and sequence, so the record itself says which message of which producer it is. FLAG says which records are
+native at all, and where frames begin: an id alone proves nothing, any client may choose one that looks like it. Pure functions of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout_columns import BODY_AT, FLAG_AT, HEADER_BYTES, windows
+from ledgermq.proto.types import I32, I64
+
+MAGIC_ID = 0x4C
+NATIVE_ID_BYTES = 34
+"""Hexadecimal characters."""
+PRODUCER_MAX = (1 << 32) - 1
+EPOCH_MAX = (1 << 16) - 1
+SEQUENCE_MAX = (1 << 48) - 1
+"""Of one message; the next sequence number of a producer may be one more."""
+
+ID_FIELD = b"UNIQ_KEY\x01"
+ID_PROPERTY_BYTES = len(ID_FIELD) + NATIVE_ID_BYTES + 1
+_HEAD_BYTES, _SEQUENCE_BYTES = 11, 6
+_ID = np.dtype(f"V{NATIVE_ID_BYTES}")
+_HEX_OF_BYTE = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "u2")
+_FLAGS = np.dtype(">i4")
+
+
+class NativeId(NamedTuple):
+    """Which message of which producer of which log."""
+
+    log_tag: int
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+def native_id(log_tag: int, producer_id: int, epoch: int, sequence: int) -> str:
+    """The id of one message."""
+    return f"{MAGIC_ID:02X}{log_tag:08X}{producer_id:08X}{epoch:04X}{sequence:012X}"
+
+
+def native_ids(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.void]:
+    """The ids of `count` messages in a row, one item of 34 bytes each."""
+    head = bytes.fromhex(native_id(log_tag, producer_id, epoch, 0)[: 2 * _HEAD_BYTES])
+    digits = np.empty((count, _HEAD_BYTES + _SEQUENCE_BYTES), "u2")
+    digits[:, :_HEAD_BYTES] = _HEX_OF_BYTE[np.frombuffer(head, np.uint8)]
+    numbers = np.arange(first_sequence, first_sequence + count, dtype=">u8").view(np.uint8).reshape(count, 8)
+    digits[:, _HEAD_BYTES:] = _HEX_OF_BYTE[numbers[:, 8 - _SEQUENCE_BYTES :]]
+    return digits.view(_ID).reshape(count)
+
+
+def id_properties(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.uint8]:
+    """The same as properties, `UNIQ_KEY 0x01 id 0x02`: one row a message."""
+    rows = np.empty((count, ID_PROPERTY_BYTES), np.uint8)
+    rows[:, : len(ID_FIELD)] = np.frombuffer(ID_FIELD, np.uint8)
+    ids = native_ids(log_tag, producer_id, epoch, first_sequence, count)
+    rows[:, len(ID_FIELD) : -1] = ids.view(np.uint8).reshape(count, NATIVE_ID_BYTES)
+    rows[:, -1] = 2
+    return rows
+
+
+def read_native_id(text: str | bytes) -> NativeId | None:
+    """What an id says, or None if it is none of this form. Only records with a FLAG have ids that mean it."""
+    if len(text) != NATIVE_ID_BYTES:
+        return None
+    try:
+        digits = text if isinstance(text, str) else text.decode("ascii")
+        raw = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    if raw[0] != MAGIC_ID or len(raw) != NATIVE_ID_BYTES // 2 or raw.hex().upper() != digits:
+        return None
+    number = int.from_bytes
+    return NativeId(number(raw[1:5], "big"), number(raw[5:9], "big"), number(raw[9:11], "big"), number(raw[11:], "big"))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive entries of one frame.
+
+    `at` is the row of the first one in the range, `position` its place in its frame as the producer sent it: 0 unless the range begins
+    inside the frame.
+    """
+
+    at: int
+    count: int
+    log_tag: int
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    position: int
+
+
+class Sealed(Protocol):
+    """Entries one behind the other: what a `Range` is, without its history."""
+
+    @property
+    def data(self) -> memoryview: ...
+    @property
+    def starts(self) -> I64: ...
+    @property
+    def sizes(self) -> I32: ...
+
+
+def native_runs(entries: Sealed, heads: NDArray[Any] | None = None) -> list[Run]:
+    """The frames, or parts of frames, in a range whose bytes were written or verified here, in log order. Messages that came another
+    way are in none. `heads` is what `layout_columns.prefixes` gives for the range, for who has it already.
+
+    One decoded id a run, and a second one to be sure. ValueError if a record claims to be native and its id does not agree: nothing
+    that passed `read_frame` does.
+    """
+    column = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT] if heads is None else heads["flag"]
+    flags: I64 = column.astype(np.int64)
+    if not flags.any():
+        return []
+    # A run ends where the next entry is not the next one of the same frame: a frame is appended whole, and its first entry has FLAG 1.
+    begins = np.flatnonzero((flags[1:] != flags[:-1] + 1) | (flags[1:] == 1)) + 1
+    edges = [0, *begins.tolist(), len(flags)]
+    runs = []
+    for at, end in pairwise(edges):
+        position = int(flags[at]) - 1
+        if position < 0:
+            continue
+        first, last = _id_at(entries, at), _id_at(entries, end - 1)
+        if last != first._replace(sequence=first.sequence + end - at - 1):
+            raise ValueError(f"entries {at} to {end - 1} of the range are no messages of one frame: their ids are {first} and {last}")
+        runs.append(Run(at, end - at, *first, position))
+    return runs
+
+
+def _id_at(entries: Sealed, row: int) -> NativeId:
+    start, size = int(entries.starts[row]), int(entries.sizes[row])
+    entry = entries.data[start : start + size]
+    body_end = BODY_AT + int.from_bytes(entry[BODY_AT - 4 : BODY_AT], "big")
+    wide = entry[HEADER_BYTES + 7] == 0xAB
+    topic_at = body_end + (2 if wide else 1)
+    properties_at = topic_at + int.from_bytes(entry[body_end:topic_at], "big") + 2
+    field = bytes(entry[properties_at : properties_at + ID_PROPERTY_BYTES])
+    found = read_native_id(field[len(ID_FIELD) : -1]) if field[: len(ID_FIELD)] == ID_FIELD and field[-1:] == b"\x02" else None
+    if found is None:
+        raise ValueError(f"entry {row} of the range has the FLAG of a native message and no native id")
+    return found
