@@ -63,7 +63,7 @@ def copy(messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes
     if properties is None or entry_bytes(stored, len(record.body), len(properties)) > entry_bytes_max:
         return None
     body, origin = bytes(record.body), messages.index_at(int(positions[0]))
-    return Draft(stored, 0, body, properties, record.born_ms, int(codes[0]), origin=origin)
+    return Draft(stored, 0, body, properties, record.born_ms, int(codes[0]), origin=origin, sysflag=record.sysflag)
 
 
 def _fitting(properties: bytes, put: dict[str, str]) -> bytes | None:

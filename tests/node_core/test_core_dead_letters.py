@@ -58,6 +58,17 @@ def test_after_the_last_attempt_the_copy_replaces_the_delivery() -> None:
     assert not b.receive() and b.group.statistics()["dead_lettered"] == 1
 
 
+def test_a_dead_letter_of_a_compressed_body_says_so() -> None:
+    """A native message's body stays as its producer compressed it, and so does the record's word for that."""
+    b = make()
+    b.ask(Produce(next(b.tokens), [Draft("t", 0, b"packed", encode(Fields(message_id="id-1")), EPOCH_MS, sysflag=0x201)]))
+    exhaust(b)
+    assert not b.receive()
+    (lease,) = b.receive(topic=DLQ, group="reader")
+    record = decode_record(lease.record)
+    assert (record.body, record.sysflag) == (b"packed", 0x201)
+
+
 def test_one_copy_per_group_and_none_for_others() -> None:
     """Each consumer group has its own attempts and its own dead letters."""
     b = make()
