@@ -20,6 +20,7 @@ from typing import Any
 from bench import report
 
 MODULES = (
+    "limits",
     "encode",
     "core_step",
     "storage_append",
@@ -43,6 +44,7 @@ MODULES = (
     "connections",
     "audit_scan",
     "sim_speed",
+    "peers",
 )
 
 
