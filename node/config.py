@@ -137,6 +137,8 @@ class Limits(Section):
     """Upper bounds on what one caller or one peer may make a node hold."""
 
     max_body_bytes: Annotated[Bytes, Field(ge=1, le=4 << 20)] = 4 << 20
+    max_frame_bytes: Annotated[Bytes, Field(ge=64 << 10, le=16 << 20)] = 1 << 20
+    """Bytes of entries in a native frame; never more than a quarter of a log file."""
     max_properties_bytes: Annotated[Bytes, Field(ge=256, le=16 << 10)] = 16 << 10
     max_user_properties: Annotated[int, Field(ge=0, le=128)] = 128
     max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32

@@ -128,3 +128,17 @@ CONNECTIONS_REFUSED = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+
+NATIVE_STREAMS = Gauge("ledgermq_native_streams", "Streams of the Log service that are open, by method.", ["method"], registry=REGISTRY)
+NATIVE_FRAMES = Counter("ledgermq_native_frames_total", "Native frames stored and acknowledged.", ["group"], registry=REGISTRY)
+NATIVE_MESSAGES = Counter("ledgermq_native_messages_total", "Messages of those frames.", ["group"], registry=REGISTRY)
+NATIVE_BYTES = Counter("ledgermq_native_bytes_total", "Bytes of the entries of those frames.", ["group"], registry=REGISTRY)
+NATIVE_DUPLICATES = Counter(
+    "ledgermq_native_duplicates_total", "Native frames that were sent again and had been stored before.", ["group"], registry=REGISTRY
+)
+NATIVE_REJECTIONS = Counter(
+    "ledgermq_native_rejections_total", "Native frames of which nothing was stored, by reason.", ["group", "reason"], registry=REGISTRY
+)
+NATIVE_FRAME_SECONDS = Histogram(
+    "ledgermq_native_frame_seconds", "From the arrival of a native frame to its answer.", ["group"], buckets=_FAST, registry=REGISTRY
+)

@@ -48,7 +48,9 @@ from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.log_service.callers import Callers
+from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
+from ledgermq.node.log_service.producing import Hosted as HostedLog
 from ledgermq.node.log_service.service import SERVICE as LOG
 from ledgermq.node.log_service.service import LogService, Parts
 from ledgermq.node.members import Members
@@ -324,7 +326,9 @@ class Node:
                 leaders=self._leaders,
                 callers=Callers(self.authority, quotas, namespaces=namespaces),
                 meters=self.service.meters,
-                log_ids={name: identity.log_id for name, identity in identities.items()},
+                hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
+                keys=ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000),
+                limits=config.limits,
             )
         )
         clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
@@ -359,7 +363,7 @@ class Node:
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
         await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
         self.peers.dial()
-        works = (self._announce(), self._publish_health(), self._tell_returns(), self.service.checker.run())
+        works = (self._announce(), self._publish_health(), self._tell_returns(), self.service.checker.run(), self.log_service.run())
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -374,6 +378,7 @@ class Node:
         # Everything still works: calls that come now wait for the next leader and go there.
         await self.leadership.leave()
         self.service.drain()
+        self.log_service.drain()
         self._client_port.close()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
@@ -419,6 +424,8 @@ class Node:
             self.forwarder.changed()
             self.reconciler.changed()
             self._leaders.changed()
+            if not view.serving:
+                self.log_service.led_elsewhere(group)
 
     def _sender(self, group: str) -> Callable[[Sequence[tuple[str, PeerPacket]]], None]:
         """Sends packets of a group from any thread."""
@@ -435,6 +442,7 @@ class Node:
         self.forwarder.changed()
         self.reconciler.changed()
         self._leaders.changed()
+        self.log_service.led_elsewhere(group)
 
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):

@@ -250,6 +250,11 @@ REFUSALS: dict[str, Code] = {
     "lite-subscriptions": Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,
+    "unknown-producer": Code.NOT_FOUND,
+    "stale-epoch": Code.PRECONDITION_FAILED,
+    "sequence-gap": Code.PRECONDITION_FAILED,
+    "partial-frame": Code.PRECONDITION_FAILED,
+    "wrong-kind": Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
 }
 _REFUSAL_TEXTS = {
     "disk-full": "the disk of the leader is full; writing resumes when space returns",

@@ -6,6 +6,7 @@ becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -13,10 +14,15 @@ from typing import Any
 
 import grpc
 
+from ledgermq.node.config import Limits
+from ledgermq.node.log_service import producing
 from ledgermq.node.log_service.callers import Caller, Callers
+from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.locating import Locator
+from ledgermq.node.log_service.open_streams import OpenStreams
 from ledgermq.node.log_service.problems import Moved, as_error, problem
+from ledgermq.node.log_service.producing import Hosted, Producing, Spans
 from ledgermq.node.service.meters import Meters
 from ledgermq.node.service.ports import Engine, Forwarder, Metadata
 from ledgermq.node.service.topics import Topics
@@ -24,11 +30,12 @@ from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code
 
 SERVICE = "ledgermq.v1.Log"
+KEYS_EVERY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the service is made of and needs of its node. `log_ids`: of the broker groups that have a replica here."""
+    """What the service is made of and needs of its node. `hosted`: the broker groups that have a replica here."""
 
     node: str
     cluster_id: str
@@ -38,7 +45,10 @@ class Parts:
     leaders: Leaders
     callers: Callers
     meters: Meters
-    log_ids: Mapping[str, str]
+    hosted: Mapping[str, Hosted]
+    keys: ReceiptKeys
+    limits: Limits
+    spans: Spans | None = None
 
 
 class LogService:
@@ -47,12 +57,44 @@ class LogService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         topics = Topics(parts.metadata)
-        self._locator = Locator(parts.cluster_id, parts.log_ids, topics, parts.leaders, parts.callers)
+        self.streams = OpenStreams()
+        log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
+        self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
+        self._producing = Producing(
+            parts.node,
+            parts.cluster_id,
+            parts.engine,
+            parts.hosted,
+            topics,
+            parts.leaders,
+            parts.callers,
+            parts.keys,
+            self.streams,
+            parts.limits,
+            parts.spans,
+        )
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
-        methods: dict[str, Any] = {"Locate": self._unary("Locate", self._locator.locate)}
+        methods: dict[str, Any] = {
+            "Locate": self._unary("Locate", self._locator.locate),
+            producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
+        }
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def led_elsewhere(self, broker_group: str) -> None:
+        """This node does not serve the broker group any more: its streams go to whoever does."""
+        self.streams.end_of(broker_group)
+
+    def drain(self) -> None:
+        """The node is about to stop: streams end behind the answers that are under way."""
+        self.streams.end_all()
+
+    async def run(self) -> None:
+        """What the service does by itself, until cancelled."""
+        while True:
+            await self._parts.keys.look()
+            await asyncio.sleep(KEYS_EVERY_S)
 
     def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
         """`work` raises `Moved` where another node has to be asked."""

@@ -10,10 +10,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ledgermq.node.config import Limits
 from ledgermq.node.controller.metadata import Outcome, State, apply
 from ledgermq.node.core.calls import GroupView
 from ledgermq.node.log_service.callers import Callers
+from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
+from ledgermq.node.log_service.producing import Hosted
 from ledgermq.node.log_service.service import LogService, Parts
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
@@ -28,6 +31,7 @@ from ledgermq.proto.types import TopicConfig
 SECRET = b"0123456789abcdef0123456789abcdef"
 LOG_ID = "6f9a41c0-log"
 CLUSTER = "cluster"
+FILE_BYTES = 4 << 20
 SERVICE = "/ledgermq.v1.Log/"
 ADDRESSES = {"n1": "10.0.0.1:8081", "n2": "10.0.0.2:8081"}
 
@@ -92,7 +96,14 @@ class FakeEngine:
 class Stage:
     """One node, `n1`, that leads `g1` unless a test says otherwise."""
 
-    def __init__(self, *, authentication: bool = False, quotas: QuotaSettings | None = None, namespaces: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        authentication: bool = False,
+        quotas: QuotaSettings | None = None,
+        namespaces: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
         self.now = 0.0
         self.engine = FakeEngine()
         self.quorum = FakeQuorum()
@@ -102,6 +113,7 @@ class Stage:
         )
         self.leaders = Leaders("n1", self.engine, self._believed, ADDRESSES.get)
         self.meters = Meters()
+        self.keys = ReceiptKeys(self.quorum, self.sealer, lambda: 0)
         self.service = LogService(
             Parts(
                 node="n1",
@@ -112,7 +124,9 @@ class Stage:
                 leaders=self.leaders,
                 callers=Callers(authority, Quotas(quotas or QuotaSettings(), lambda: self.now), namespaces=namespaces),
                 meters=self.meters,
-                log_ids={"g1": LOG_ID},
+                hosted={"g1": Hosted(LOG_ID, FILE_BYTES)},
+                keys=self.keys,
+                limits=limits or Limits(),
             )
         )
         self.engine.show()
@@ -133,6 +147,8 @@ class Stage:
         """Leadership of `g1` goes elsewhere."""
         self.engine.show(leader, term=self.engine.views["g1"].term + 1, serving=leader == "n1")
         self.leaders.changed()
+        if leader != "n1":
+            self.service.led_elsewhere("g1")
 
     def user(self, name: str, secret: str, *grants: str) -> None:
         sealed = self.sealer.seal(name, secret)
