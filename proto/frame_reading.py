@@ -7,7 +7,6 @@ that is refused, or is short, is looked at message by message, by rules written 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +20,7 @@ from ledgermq.proto.layout_columns import BODY_AT, Buffer, Tails, prefixes, tags
 from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code
-from ledgermq.proto.types import I32, I64, UnsealedBatch
+from ledgermq.proto.types import I32, I64, Frame, UnsealedBatch
 
 FEW = 4
 """Up to so many messages are checked one by one: vectors cost some 100 µs before the first."""
@@ -36,24 +35,6 @@ class BadFrame(Exception):
         self.position = position
         self.reason = reason
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """Messages of one topic with consecutive sequence numbers of one producer, checked. The log seals `batch` in place."""
-
-    producer_id: int
-    epoch: int
-    first_sequence: int
-    batch: UnsealedBatch
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def next_sequence(self) -> int:
-        """Of the message behind the last one."""
-        return self.first_sequence + len(self.batch)
 
 
 def read_frame(
