@@ -134,6 +134,10 @@ class ConsumeQueues:
         """The offset the next message of a queue gets: the number of messages it ever had."""
         return self._next.get((topic, queue), 0)
 
+    def written_offset(self, topic: str, queue: int) -> int:
+        """Units below it are in the files, where others may read them (`queue_reader.py`)."""
+        return self._next.get((topic, queue), 0)
+
     def next_offsets(self) -> dict[str, dict[int, int]]:
         """For the snapshot: every queue that ever had a message."""
         table: dict[str, dict[int, int]] = {}

@@ -23,6 +23,7 @@ from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.reads import Read, Reads
+from ledgermq.node.core.recent import Recent
 from ledgermq.node.core.sequencer import Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
@@ -112,6 +113,9 @@ class Group:
         """How often the consume queues found no room."""
         self.left_behind: tuple[str, int] | None = None
         """As the leader said in the last turn; see `ReplicaOutput`."""
+        self.recent: Recent | None = None
+        """What was applied last, while somebody follows the end of the log."""
+        self._followers = 0
         self.writes_refused = False
         """A disk is too full for clients' messages: retention says so. Everything else goes on."""
 
@@ -187,6 +191,20 @@ class Group:
         turn.done += self._reads.confirmed(output.reads)
         turn.replica_wake_at_ns = output.wake_at_ns
         self.left_behind = output.left_behind or self.left_behind
+
+    def keep_recent(self) -> Recent:
+        """Keep what is applied from now on at hand for one more reader beside the turns, until it is released."""
+        if self.recent is None:
+            self.recent = Recent(self.machine.applied_index + 1)
+        self._followers += 1
+        return self.recent
+
+    def release_recent(self, recent: Recent) -> None:
+        """One reader less; without any nothing is kept."""
+        if recent is self.recent:
+            self._followers -= 1
+            if not self._followers:
+                self.recent = None
 
     # Leadership
 
@@ -343,6 +361,8 @@ class Group:
                 break
             applied = turn.changed = True
             turn.applied_bytes += len(effects.entries.data)
+            if self.recent is not None:
+                self.recent.add(effects.entries, effects.columns)
             self._reads.pulls.wake(effects.topics)
             self._sequencer.forget(effects.vanished)
             if self.leader.serving:

@@ -53,6 +53,8 @@ class Effects:
 
     entries: Range
     """The part that was applied."""
+    columns: Columns
+    """Of these entries."""
     topics: dict[str, None]
     """Client topics with new messages, another configuration or a consumer group that was reset."""
     touched: Touched
@@ -104,7 +106,7 @@ class Machine(State):
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
-        effects = Effects(entries, topics, self._touched, self._halves, self._lite_changed, self._vanished)
+        effects = Effects(entries, columns, topics, self._touched, self._halves, self._lite_changed, self._vanished)
         if records and records[0][0] == 0:
             first = records[0][1]
             if isinstance(first, control.TopicRecord):

@@ -1,0 +1,174 @@
+"""The broker groups of this node as their readers see them, and how a reader learns that there is more.
+
+A source lives as long as somebody reads from it: then the window on the newest ranges is kept, else not. Readers are stirred by what the
+group publishes after a turn (new messages of their topic, another leader, another configuration), never by a clock. Reads of files happen
+on two threads that may wait for the disk, so that no reader ever stands in the way of a turn or of the loop; what is in memory is worked on
+by one more thread, so that who follows the end does not wait behind who reads from the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from ledgermq.node.core.calls import Call, GroupView, Refused, Result, Token
+from ledgermq.node.core.ports import Unreadable, reading
+from ledgermq.node.core.recent import Recent
+from ledgermq.node.log_service.reading import Files, files_of, recent_of
+
+COLD_THREADS = 2
+REST_S = 0.05
+"""While somebody produces, a reader of files rests as long as it worked, but not longer than this."""
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """The broker groups of this node."""
+
+    @property
+    def views(self) -> dict[str, GroupView]: ...
+    def new_token(self) -> Token: ...
+    def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
+    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
+    def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
+    def on_hidden(self, listener: Callable[[str], None]) -> None: ...
+
+
+class GroupSource:
+    """One broker group in one of its lives (`tailing.Source`)."""
+
+    def __init__(self, group: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
+        self.group = group
+        self.files = files
+        self.recent = recent
+        self.readers = 0
+        self._engine = engine
+        self._lanes = lanes
+        self._progress: object = None
+
+    def run(self, work: Callable[[Any], T]) -> Awaitable[T]:
+        return self._engine.run(self.group, work)
+
+    async def cold(self, work: Callable[[], T]) -> T:
+        """Raises Unreadable, which was told to the group: it is about to be mended."""
+        began = time.perf_counter()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._lanes.cold, self._guarded, work)
+        except Unreadable as error:
+            damage = error
+            await self._engine.run(self.group, lambda hosted: hosted.fail(damage))
+            raise
+        view = self._engine.views.get(self.group)
+        ends = None if view is None else view.queue_ends
+        if ends is not self._progress:
+            # Messages came since the last piece: whoever waits for their acknowledgement goes first.
+            self._progress = ends
+            await asyncio.sleep(min(time.perf_counter() - began, REST_S))
+        return found
+
+    @staticmethod
+    def _guarded(work: Callable[[], T]) -> T:
+        with reading():
+            return work()
+
+    async def hot(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._lanes.hot, work)
+
+
+class Lanes:
+    """The threads that read."""
+
+    def __init__(self) -> None:
+        self.cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="fetch-files")
+        self.hot = ThreadPoolExecutor(1, thread_name_prefix="fetch-recent")
+
+
+class Waiter:
+    """One reader that waits for news of a group. `topic` "": any news."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._news = asyncio.Event()
+        self._seen: tuple[object, ...] = ()
+
+    def stir(self) -> None:
+        self._news.set()
+
+    def told(self, view: GroupView) -> None:
+        """Mappings and tuples of a view are replaced when they change, so comparing who they are is enough."""
+        ends = view.queue_ends.get(self._topic) if self._topic else view.queue_ends
+        seen = (id(ends), id(view.topics), view.serving, view.leader, view.term)
+        if seen != self._seen:
+            self._seen = seen
+            # Held, so that no other object takes their identity.
+            self._held = (ends, view.topics)
+            self._news.set()
+
+    def begin(self) -> None:
+        """News from now on counts for the next `wait`."""
+        self._news.clear()
+
+    async def wait(self) -> None:
+        await self._news.wait()
+
+
+class Sources:
+    """All groups of one node. Belongs to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.draining = False
+        self._lanes = Lanes()
+        self._open: dict[str, GroupSource] = {}
+        self._waiters: dict[str, dict[Waiter, None]] = {}
+        engine.on_view(self._view)
+        engine.on_hidden(self._hidden)
+
+    async def open(self, group: str, waiter: Waiter) -> GroupSource:
+        """One more reader; `close` ends it. Raises LedgerError while the group does not run here."""
+        source = self._open.get(group)
+        if source is None:
+            files, recent = await self.engine.run(group, lambda hosted: (files_of(hosted), recent_of(hosted)))
+            source = self._open.get(group)
+            if source is None:
+                source = self._open[group] = GroupSource(group, self.engine, self._lanes, files, recent)
+            else:
+                # Somebody else came meanwhile.
+                self._release(group, recent)
+        source.readers += 1
+        self._waiters.setdefault(group, {})[waiter] = None
+        return source
+
+    def close(self, source: GroupSource, waiter: Waiter) -> None:
+        """A reader ends. The last one lets the window go."""
+        self._waiters.get(source.group, {}).pop(waiter, None)
+        source.readers -= 1
+        if not source.readers and self._open.get(source.group) is source:
+            del self._open[source.group]
+            self._release(source.group, source.recent)
+
+    def _release(self, group: str, recent: Recent) -> None:
+        """Nobody waits for it, and a group that does not run has no window."""
+        released = asyncio.ensure_future(self.engine.run(group, lambda hosted: hosted.group.release_recent(recent)))
+        released.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def drain(self) -> None:
+        """Readers end: the node is about to stop."""
+        self.draining = True
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.stir()
+
+    def _view(self, group: str, view: GroupView) -> None:
+        for waiter in self._waiters.get(group, ()):
+            waiter.told(view)
+
+    def _hidden(self, group: str) -> None:
+        """The group does not run here any more; if it comes back, it is another life with other files."""
+        self._open.pop(group, None)
+        for waiter in self._waiters.get(group, ()):
+            waiter.stir()

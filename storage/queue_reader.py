@@ -1,0 +1,50 @@
+"""Units of consume queues read beside the thread that owns the queues: own handles, `pread` only.
+
+Any thread may read. What may be read is the caller's knowledge: units below the queue's *written* offset (`ConsumeQueues.written_offset`)
+never change again, except that retention blanks or removes them, which is told here as `None`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ledgermq.proto.layout import QUEUE_UNIT
+from ledgermq.storage.consume_queue import PRE_BLANK, UNIT_BYTES, QueueUnits
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.mapped_files import file_name
+
+_BLANK_BYTES = int.from_bytes(PRE_BLANK[8:12], "big")
+"""The size that a unit of a trimmed message shows."""
+
+
+class QueueReader:
+    """Reads the consume queues in `directory` (`<group>/consumequeue`)."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits | None:
+        """Units from `first` on, at least one, at most `count`, of one file; they are written. None when retention took the first one.
+        Raises OSError, LogDamaged."""
+        offset = first * UNIT_BYTES
+        inside = offset % self._file_bytes
+        length = min(count * UNIT_BYTES, self._file_bytes - inside)
+        path = f"{self._directory}/{topic}/{queue}/{file_name(offset - inside)}"
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.pread(inside, length)
+        finally:
+            file.close()
+        units = np.frombuffer(data, QUEUE_UNIT, len(data) // UNIT_BYTES)
+        sizes = units["size"].astype(np.int32)
+        if not len(units) or int(sizes[0]) == _BLANK_BYTES:
+            return None
+        if not bool((sizes > 0).all()) or int(sizes.max()) == _BLANK_BYTES:
+            raise LogDamaged(f"{path} does not hold what was dispatched from unit {first} on: restart the node, which rebuilds it")
+        return QueueUnits(first, units["physical_offset"].astype(np.int64), sizes, units["tags_code"].astype(np.int64))

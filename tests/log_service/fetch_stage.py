@@ -1,0 +1,157 @@
+"""One broker group over real files, driven by the test, as the Fetch of the Log service sees it: an engine whose turns are the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.core.calls import Configure, Configured, GroupView, Produce, Produced
+from ledgermq.node.log_service.answers import Answer
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from tests.node.test_node_hosting import Driver, single
+
+
+class DrivenEngine:
+    """Answers at once, in the calling thread; views go to whoever listens."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.views: dict[str, GroupView] = {}
+        self.runs = 0
+        self._listeners: list[Callable[[str, GroupView], None]] = []
+        self._hidden: list[Callable[[str], None]] = []
+        self.publish()
+
+    def on_view(self, listener: Callable[[str, GroupView], None]) -> None:
+        self._listeners.append(listener)
+
+    def on_hidden(self, listener: Callable[[str], None]) -> None:
+        self._hidden.append(listener)
+
+    def new_token(self) -> int:
+        self.driver.tokens += 1
+        return self.driver.tokens
+
+    def publish(self, view: GroupView | None = None) -> None:
+        """What the group showed last, or something else."""
+        found = view or self.driver.view
+        assert found is not None
+        self.views["g1"] = found
+        for listener in self._listeners:
+            listener("g1", found)
+
+    def hide(self) -> None:
+        self.views.pop("g1", None)
+        for listener in self._hidden:
+            listener("g1")
+
+    def run(self, group: str, work: Callable[[Any], Any]) -> asyncio.Future[Any]:
+        self.runs += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(work(self.driver.group))
+        except Exception as error:  # as the engine does: what the work raises reaches whoever awaits it
+            future.set_exception(error)
+        return future
+
+    def call(self, group: str, call: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.driver.turn(call)
+        while call.token not in self.driver.done:
+            self.driver.turn(elapsed_ns=1_000_000_000)
+        future.set_result(self.driver.done.pop(call.token))
+        self.publish()
+        return future
+
+    def tell(self, group: str, call: Any) -> None:
+        self.driver.turn(call)
+
+
+@dataclass(slots=True)
+class Stored:
+    """One message as the test stored it."""
+
+    queue: int
+    offset: int
+    body: bytes
+
+
+class Group:
+    """The group, its topics and what was stored in them."""
+
+    def __init__(self, directory: Path, **group: Any) -> None:
+        self.driver = Driver(single(directory, group=group))
+        self.engine = DrivenEngine(self.driver)
+        self.topics: dict[str, TopicConfig] = {}
+        self.stored: dict[tuple[str, int], list[bytes]] = {}
+
+    def configure(self, name: str, queues: int, incarnation: int = 1) -> None:
+        config = TopicConfig("", name, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
+        self.topics[name] = config
+        assert self.driver.call(lambda token: Configure(token, [config])) == Configured()
+        self.engine.publish()
+
+    def delete(self, name: str) -> None:
+        assert self.driver.call(lambda token: Configure(token, deleted_topics=[name])) == Configured()
+        self.engine.publish()
+
+    def produce(self, rows: Sequence[tuple[str, int, int]]) -> None:
+        """(topic, queue, length of the body) of each message; one batch."""
+        drafts = []
+        for topic, queue, size in rows:
+            kept = self.stored.setdefault((topic, queue), [])
+            body = f"{topic}/{queue}/{len(kept)}:".encode().ljust(size, b".")
+            kept.append(body)
+            drafts.append(Draft(topic, queue, body, encode(Fields(message_id=f"m{len(kept)}")), 1))
+        outcome = self.driver.call(lambda token: Produce(token, drafts))
+        assert isinstance(outcome, Produced)
+        self.engine.publish()
+
+    def ends(self, topic: str) -> tuple[int, ...]:
+        return self.engine.views["g1"].queue_ends[topic]
+
+    def close(self) -> None:
+        self.driver.group.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """An answer, read with the generated code."""
+
+    queue: int
+    first: int
+    bodies: tuple[bytes, ...]
+    skipped: int
+    end: int
+    entries: bytes
+
+
+def got(answer: Answer | bytes) -> Got:
+    """Reads an answer, and checks what holds for all: sizes, places and heads of the entries."""
+    data = answer.data if isinstance(answer, Answer) else answer
+    entries = pb.FetchResponse.FromString(data).entries
+    sizes = np.frombuffer(entries.sizes, "<u4").tolist()
+    assert sum(sizes) == len(entries.entries) and sizes
+    bodies, at = [], 0
+    for place, size in enumerate(sizes):
+        entry = entries.entries[at : at + size]
+        at += size
+        assert int.from_bytes(entry[4:8], "big") == size
+        record = entry[48:]
+        queue, offset = int.from_bytes(record[12:16], "big"), int.from_bytes(record[20:28], "big")
+        if entries.queue >= 0:
+            assert (queue, offset) == (entries.queue, entries.first_offset + place)
+        else:
+            assert int.from_bytes(entry[8:16], "big") == entries.first_offset + place
+        length = int.from_bytes(record[84:88], "big")
+        bodies.append(record[88 : 88 + length])
+    if isinstance(answer, Answer):
+        assert (answer.count, answer.size) == (len(sizes), len(entries.entries))
+    return Got(entries.queue, entries.first_offset, tuple(bodies), entries.skipped, entries.end_offset, entries.entries)

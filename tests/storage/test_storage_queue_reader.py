@@ -1,0 +1,53 @@
+"""Units read beside their owner: what is written, piece by piece; what was trimmed is told; what was never written is damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledgermq.proto.layout import Columns
+from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.queue_reader import QueueReader
+from ledgermq.storage.real_disk import RealDisk
+
+FILE_BYTES = 200
+
+
+def filled(path: Path, count: int) -> tuple[ConsumeQueues, QueueReader]:
+    disk = RealDisk()
+    disk.mkdirs(str(path))
+    queues = ConsumeQueues(disk, str(path), FILE_BYTES)
+    numbers = np.arange(count)
+    zeros = np.zeros(count, np.int32)
+    queues.append(Columns(("t",), zeros, zeros, numbers, numbers - 5, numbers * 1000 + 48, (numbers + 91).astype(np.int32), numbers * 0))
+    return queues, QueueReader(disk, str(path), FILE_BYTES)
+
+
+def test_units_come_up_to_the_end_of_a_file(tmp_path: Path) -> None:
+    """Ten units a file; the next file is another read."""
+    queues, reader = filled(tmp_path, 25)
+    assert queues.written_offset("t", 0) == 25 and queues.written_offset("t", 1) == 0
+    units = reader.read("t", 0, 7, 18)
+    assert units is not None and units.first == 7
+    assert units.physical_offsets.tolist() == [7048, 8048, 9048] and units.sizes.tolist() == [98, 99, 100]
+    more = reader.read("t", 0, 10, 4)
+    assert more is not None and more.tags_codes.tolist() == [5, 6, 7, 8]
+
+
+def test_trimmed_units_are_told(tmp_path: Path) -> None:
+    """A file that is gone, and units that were blanked in the first file that stays."""
+    queues, reader = filled(tmp_path, 25)
+    queues.trim(13_048)
+    assert reader.read("t", 0, 2, 5) is None and reader.read("t", 0, 12, 5) is None
+    kept = reader.read("t", 0, 13, 5)
+    assert kept is not None and kept.first == 13
+
+
+def test_units_that_were_never_written_are_damage(tmp_path: Path) -> None:
+    """The caller knows what is written: zeros there were something else once."""
+    _, reader = filled(tmp_path, 25)
+    with pytest.raises(LogDamaged):
+        reader.read("t", 0, 24, 3)
