@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from ledgermq.node.bodies import plain
 from ledgermq.node.copies import copy_of, judged
 from ledgermq.node.core.calls import Call, Confirm, Confirmed, Peek, Peeked, Refused, Reset, ResetDone, client_of
 from ledgermq.node.explaining import Explainer
@@ -134,9 +135,15 @@ class GroupQueries:
         if lagging is not None:
             reply.lagging.CopyFrom(lagging)
         reply.more = not complete
+        size = 0
         for found, record in rows:
+            if size >= ANSWER_BYTES:
+                # Compressed bodies: what is left comes with the next page.
+                reply.more = True
+                break
             if record.topic != TIMER_TOPIC:
                 reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+                size += len(reply.messages[-1].body)
                 continue
             stored = parse(record.properties)
             delayed = message_of(found.record, "", query.topic, 0, group, int(stored[REAL_QUEUE]), 0)
@@ -174,8 +181,9 @@ class GroupQueries:
             if taken is None:
                 continue
             queue, offset, record = taken
-            reply.messages.append(message_of(record, "", query.topic, 0, group, queue, offset))
-            size += len(record)
+            message = message_of(record, "", query.topic, 0, group, queue, offset)
+            reply.messages.append(message)
+            size += max(len(record), len(message.body))
         reply.more = bool(scan.heads)
         return reply
 
@@ -319,7 +327,7 @@ async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
 
 def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
     """A message record as the admin service shows it. `number` is the queue's over all broker groups."""
-    found = decode_record(record)
+    found = plain(decode_record(record))
     fields = decode_properties(found.properties)
     return admin_pb2.PeekedMessage(
         message_id=fields.message_id,

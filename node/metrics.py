@@ -129,6 +129,11 @@ CONNECTIONS_REFUSED = Counter(
     registry=REGISTRY,
 )
 
+UNREADABLE_BODIES = Counter(
+    "ledgermq_unreadable_bodies_total",
+    "Compressed bodies that are not what their record says, handed out as they are stored.",
+    registry=REGISTRY,
+)
 NATIVE_STREAMS = Gauge("ledgermq_native_streams", "Streams of the Log service that are open, by method.", ["method"], registry=REGISTRY)
 NATIVE_FRAMES = Counter("ledgermq_native_frames_total", "Native frames stored and acknowledged.", ["group"], registry=REGISTRY)
 NATIVE_MESSAGES = Counter("ledgermq_native_messages_total", "Messages of those frames.", ["group"], registry=REGISTRY)

@@ -77,14 +77,20 @@ class Peeks:
         else:
             first = request.offset if which == "offset" else 0
         messages: list[admin_pb2.PeekedMessage] = []
+        size = 0
         stop = first + count
         while True:
             found = await self._look(group, stored, queue, first, stop - first)
             begin = found.next_offset - len(found.records)
-            messages += [
-                message_of(record, topic.namespace, topic.name, number, group, queue, begin + place)
-                for place, record in enumerate(found.records)
-            ]
+            for offset, record in enumerate(found.records, begin):
+                messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset))
+                size += len(messages[-1].body)
+                if size >= PEEK_BYTES:
+                    # Compressed bodies are longer than what was read.
+                    if which != "latest":
+                        return admin_pb2.PeekResponse(messages=messages)
+                    messages = _newest(messages, count)
+                    size = _bytes(messages)
             first = found.next_offset
             if which != "latest" or not found.records or first >= stop:
                 return admin_pb2.PeekResponse(messages=messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledgermq.node.bodies import plain
 from ledgermq.node.core.calls import Handle, Lease
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
@@ -41,6 +42,7 @@ def undecided(topic: str, record: Record) -> pb.Message:
 
 def _content(topic: str, record: Record) -> pb.Message:
     """What a message is, wherever it lies and whoever gets it."""
+    record = plain(record)
     namespace, name = parse_stored(parent_of(topic))
     out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
     fill_message(record.properties, out)

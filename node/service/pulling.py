@@ -110,7 +110,14 @@ class Puller:
         pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)
         status = statuses.OK if pulled.records else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")
         out = [pb.PullMessageResponse(status=status)]
+        next_offset, size = pulled.next_offset, 0
         for offset, record in zip(pulled.offsets, pulled.records, strict=True):
-            out.append(pb.PullMessageResponse(message=delivering.pulled(stored, queue, offset, record)))
-        out.append(pb.PullMessageResponse(next_offset=pulled.next_offset))
+            if size >= BATCH_BYTES:
+                # Compressed bodies are longer than what was read.
+                next_offset = offset
+                break
+            message = delivering.pulled(stored, queue, offset, record)
+            out.append(pb.PullMessageResponse(message=message))
+            size += len(message.body)
+        out.append(pb.PullMessageResponse(next_offset=next_offset))
         return [response.SerializeToString() for response in out]

@@ -1,0 +1,79 @@
+"""Messages that a native producer stored compressed, as unary consumers get them: decompressed, whole, and never without bound."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ledgermq.node import group_queries
+from ledgermq.node.bodies import plain
+from ledgermq.node.core.calls import Peek, Peeked, Produce
+from ledgermq.node.service import pulling
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.compression import Compression, compress
+from ledgermq.proto.layout import Record
+from ledgermq.proto.types import Draft
+from tests.contract.backend import EPOCH_MS, Backend, contract
+from tests.contract.test_contract_pull import pull
+
+LONG = b"the same again and again " * 1000
+
+
+async def store(server: Backend, body: bytes, kind: Compression, stored: bytes | None = None) -> None:
+    """One message of queue 0, its body compressed."""
+    packed = compress(body, kind) if stored is None else stored
+    draft = Draft("T", 0, packed, b"UNIQ_KEY\x01id\x02", EPOCH_MS, sysflag=kind.value)
+    await server.engine.call("g1", Produce(server.engine.new_token(), [draft]))
+
+
+@contract()
+async def test_bodies_are_delivered_as_their_producers_had_them(server: Backend) -> None:
+    """To a Receive, with digest and encoding of the plain body, and to a pull."""
+    for kind in (Compression.LZ4, Compression.ZSTD):
+        await store(server, LONG, kind)
+    received = await server.raw.receive()
+    assert received.bodies == [LONG, LONG]
+    for message in received.messages:
+        assert message.system_properties.body_digest.checksum == hashlib.md5(LONG).hexdigest().upper()
+        assert message.system_properties.body_encoding == pb.IDENTITY
+    assert (await pull(server.raw, 0)).bodies == [LONG, LONG]
+
+
+@contract()
+async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: Backend) -> None:
+    """It must not come again and again, nor hold up those behind it."""
+    broken = b"\x28\xb5\x2f\xfd" + os.urandom(40)
+    await store(server, b"", Compression.ZSTD, broken)
+    await store(server, LONG, Compression.LZ4)
+    received = await server.raw.receive()
+    assert received.bodies == [broken, LONG]
+
+
+@contract()
+async def test_a_pull_ends_before_its_bodies_are_too_many(server: Backend) -> None:
+    """A few kilobytes of log can be mebibytes of messages; the next pull goes on where this one ended."""
+    large = bytes(4 << 20)
+    for _ in range(6):
+        await store(server, large, Compression.ZSTD)
+    first = await pull(server.raw, 0)
+    assert len(first.messages) == pulling.BATCH_BYTES // len(large) == first.next
+    assert len((await pull(server.raw, first.next)).messages) == 2
+
+
+def test_no_body_becomes_larger_than_the_largest_message() -> None:
+    """Whatever its frame claims; and what is not compressed is left alone."""
+    bomb = compress(bytes((4 << 20) + 1), Compression.ZSTD)
+    record = Record("T", 0, 0, 0, 0, 0, "", bomb, b"", Compression.ZSTD.value)
+    assert plain(record) is record
+    assert plain(record._replace(sysflag=0)).body == bomb
+    shown = plain(Record("T", 0, 0, 0, 0, 0, "", compress(LONG, Compression.LZ4), b"", Compression.LZ4.value))
+    assert (shown.body, shown.sysflag) == (LONG, 0)
+
+
+@contract()
+async def test_queries_show_plain_bodies(server: Backend) -> None:
+    """As `peek` and `query` print them."""
+    await store(server, LONG, Compression.LZ4)
+    peeked = await server.engine.call("g1", Peek(server.engine.new_token(), "T", 0, 0, 1))
+    assert isinstance(peeked, Peeked)
+    assert group_queries.message_of(peeked.records[0], "", "T", 0, "g1", 0, 0).body == LONG
