@@ -22,6 +22,7 @@ from bench import report
 MODULES = (
     "limits",
     "encode",
+    "frames",
     "core_step",
     "storage_append",
     "dispatch",

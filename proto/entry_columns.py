@@ -21,6 +21,7 @@ from ledgermq.proto.layout_columns import (
     RECORD_V2,
     Buffer,
     distinct_topics,
+    for_each,
     prefixes,
     tails,
     windows,
@@ -214,8 +215,7 @@ def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> Entr
     _refuse(~right, "its magic or its size is not what it should be")
     _refuse(~columns._tails.ok, "its lengths do not add up")
     if verify:
-        ends = (starts + lengths).tolist()
-        crcs = list(map(crc32c, map(data.__getitem__, map(slice, (starts + HEADER_BYTES).tolist(), ends))))
+        crcs = for_each(crc32c, data, starts + HEADER_BYTES, starts + lengths)
         _refuse(heads["body_crc"].astype(np.int64) != np.array(crcs, np.int64), "its body CRC is not that of its bytes")
     return columns
 

@@ -15,17 +15,13 @@ import numpy as np
 
 from ledgermq.proto.compression import Compression, compressor
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
-from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, complaint
+from ledgermq.proto.frame_rests import Keys, RestEncoder, refused
 from ledgermq.proto.layout_columns import Buffer
-from ledgermq.proto.names import RESERVED_KEYS, has_control_character
 from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
-from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import I32, I64
 
 COMPRESS_OVER_BYTES = 4096
-Keys = str | Sequence[str]
-"""Of one message: one key, or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,7 @@ class FrameBuilder:
             raise ValueError(f"there is no producer {producer_id} with epoch {epoch}")
         self._layout = layout_of(stored_topic)
         self._producer = log_tag, producer_id, epoch
+        self._rests = RestEncoder()
         self._compressors = {kind: compressor(kind) for kind in Compression}
 
     def encode(
@@ -101,15 +98,16 @@ class FrameBuilder:
         sysflags: int | I32 = 0
         if compression is not Compression.NONE:
             bodies, sysflags = self._compressed(bodies, compression, compress_over)
-        rests = _rests(count, tags, keys, properties)
+        rests = self._rests.encode(count, tags, keys, properties)
         body_lengths = np.fromiter(map(len, bodies), np.int64, count)
         if not body_lengths.all():
-            raise _at(int(np.flatnonzero(body_lengths == 0)[0]), Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+            raise refused(int(np.flatnonzero(body_lengths == 0)[0]), Code.MESSAGE_BODY_EMPTY, "the message body is empty")
         property_lengths: int | I64 = ID_PROPERTY_BYTES
         if rests is not None:
             property_lengths = ID_PROPERTY_BYTES + np.fromiter(map(len, rests), np.int64, count)
         sizes = body_lengths + (ENTRY_FIXED_BYTES + self._layout.topic_bytes) + property_lengths
-        heads = heads_of(self._layout, sizes, body_lengths, list(map(crc32, bodies)), queues=queues, born_ms=born_ms, sysflags=sysflags)
+        crcs = np.fromiter(map(crc32, bodies), np.uint32, count)
+        heads = heads_of(self._layout, sizes, body_lengths, crcs, queues=queues, born_ms=born_ms, sysflags=sysflags)
         tails = tails_of(self._layout, property_lengths, *self._producer, first_sequence, count)
         parts: list[Buffer] = [b""] * ((3 if rests is None else 4) * count)
         step = 3 if rests is None else 4
@@ -163,41 +161,3 @@ class FrameBuilder:
                 if len(packed) < len(body):
                     stored[row], sysflags[row] = packed, kind.value
         return stored, sysflags
-
-
-def _at(position: int, code: Code, reason: str) -> LedgerError:
-    return fail(code, f"message {position} of the frame: {reason}")
-
-
-def _rests(
-    count: int, tags: Sequence[str | None] | None, keys: Sequence[Keys | None] | None, properties: Sequence[Mapping[str, str]] | None
-) -> list[bytes] | None:
-    """What follows the message id in each property string; None: nothing anywhere."""
-    for what, column in (("tags", tags), ("keys", keys), ("properties", properties)):
-        if column is not None and len(column) != count:
-            raise ValueError(f"there are {len(column)} {what} for {count} messages")
-    if tags is None and keys is None and properties is None:
-        return None
-    rests: list[bytes] = []
-    for row in range(count):
-        key = None if keys is None else keys[row]
-        user = {} if properties is None else properties[row]
-        key_list = ([key] if isinstance(key, str) else key) if key else ()
-        fields = Fields(tag=tags[row] if tags is not None else None, keys=key_list, user=user)
-        rests.append(_rest(row, fields))
-    return rests
-
-
-def _rest(row: int, fields: Fields) -> bytes:
-    for key, value in fields.user.items():
-        if not key or key in RESERVED_KEYS or has_control_character(key) or has_control_character(value):
-            text = f"the property key {key!r} is reserved, empty, or has a control character in it or its value"
-            raise _at(row, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
-    try:
-        rest = encode(fields)
-    except LedgerError as error:
-        raise _at(row, Code(error.code), error.message) from None
-    found = complaint(rest, PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX)
-    if found is not None:
-        raise _at(row, found.code, found.reason)
-    return rest

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, PREFIX, RECORD_V1, RECORD_V2, V1_TOPIC_MAX
-from ledgermq.proto.native_ids import ID_PROPERTY_BYTES, id_properties
+from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id, put_sequences
 from ledgermq.proto.types import I32, I64
 
 ENTRY_FIXED_BYTES = BODY_AT + 2
@@ -48,7 +48,7 @@ def heads_of(
     layout: Layout,
     sizes: I64,
     body_lengths: I64,
-    crcs: Sequence[int],
+    crcs: Sequence[int] | NDArray[np.uint32],
     *,
     queues: int | I32,
     born_ms: int | I64,
@@ -59,7 +59,7 @@ def heads_of(
     heads = np.zeros(n, PREFIX)
     heads["total_size"] = sizes - HEADER_BYTES
     heads["record_magic"] = layout.record_magic
-    heads["crc32"] = np.array(crcs, np.uint32) & 0x7FFFFFFF
+    heads["crc32"] = np.asarray(crcs, np.uint32) & 0x7FFFFFFF
     heads["queue"] = queues
     heads["flag"] = np.arange(1, n + 1)
     heads["sysflag"] = sysflags
@@ -72,9 +72,10 @@ def tails_of(
     layout: Layout, property_lengths: int | I64, log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int
 ) -> NDArray[np.uint8]:
     """Topic, length of the properties and message id: what follows each body, one row a message."""
+    message_id = native_id(log_tag, producer_id, epoch, first_sequence).encode()
+    first = b"%b\0\0%b%b\x02" % (layout.topic, ID_FIELD, message_id)
+    rows = np.frombuffer(bytearray(first * count), np.uint8).reshape(count, len(first))
     at = len(layout.topic)
-    rows = np.empty((count, at + 2 + ID_PROPERTY_BYTES), np.uint8)
-    rows[:, :at] = np.frombuffer(layout.topic, np.uint8)
     rows[:, at : at + 2] = np.full(count, property_lengths, ">i2").view(np.uint8).reshape(count, 2)
-    rows[:, at + 2 :] = id_properties(log_tag, producer_id, epoch, first_sequence, count)
+    put_sequences(rows[:, :-1], first_sequence)
     return rows

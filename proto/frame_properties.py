@@ -157,8 +157,7 @@ def _is_plain(rests: bytes) -> bool:
 def _values_good(rests: bytes, found: tuple[str, ...], name_of: I32, owners: I64, begins: I64, ends: I64) -> bool:
     if names.TAG in found:
         rows = np.flatnonzero(name_of == found.index(names.TAG))
-        tags, _ = distinct_topics(memoryview(rests), begins[rows], ends[rows] - begins[rows])
-        if any(not tag.strip() or "|" in tag for tag in tags):
+        if not _tags_good(rests, begins[rows], ends[rows]):
             return False
     if names.EXACT_KEYS in found:
         # Rare enough to be looked at one by one.
@@ -167,6 +166,17 @@ def _values_good(rests: bytes, found: tuple[str, ...], name_of: I32, owners: I64
         return True
     rows = np.flatnonzero(name_of == found.index(names.KEYS))
     return _keys_good(rests, begins[rows], ends[rows])
+
+
+def _tags_good(rests: bytes, begins: I64, ends: I64) -> bool:
+    """Neither blank nor with '|': told by the first character, unless there is something unusual."""
+    if (begins == ends).any():
+        return False
+    first = np.frombuffer(rests, np.uint8)[begins]
+    if first.min() > 0x20 and first.max() < 0x80 and b"|" not in rests:
+        return True
+    tags = {rests[begin:end].decode() for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)}
+    return all(tag.strip() and "|" not in tag for tag in tags)
 
 
 def _keys_good(rests: bytes, begins: I64, ends: I64) -> bool:

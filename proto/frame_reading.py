@@ -16,7 +16,7 @@ from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
 from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
 from ledgermq.proto.frame_rules import BORN_MS_MAX, FrameRules, read_message
-from ledgermq.proto.layout_columns import BODY_AT, Buffer, Tails, prefixes, tags_codes, windows
+from ledgermq.proto.layout_columns import BODY_AT, Buffer, Tails, for_each, prefixes, tags_codes, windows
 from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code
@@ -107,8 +107,7 @@ def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tu
         return None
     ends = starts + sizes
     body_ends = starts + BODY_AT + body_lengths
-    view = memoryview(data)
-    crcs = list(map(crc32, map(view.__getitem__, map(slice, (starts + BODY_AT).tolist(), body_ends.tolist()))))
+    crcs = for_each(crc32, data, starts + BODY_AT, body_ends)
     heads = heads_of(layout, sizes, body_lengths, crcs, queues=queues, born_ms=born, sysflags=sysflags)
     if heads.tobytes() != given.tobytes():
         return None
@@ -121,6 +120,7 @@ def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tu
     if not len(longer):
         return queues, np.zeros(n, np.int64)
     lengths = properties[longer] - ID_PROPERTY_BYTES
+    view = memoryview(data)
     rests = b"".join(map(view.__getitem__, map(slice, (ends[longer] - lengths).tolist(), ends[longer].tolist())))
     if not frame_properties.all_good(rests, lengths, rules.max_properties_bytes, rules.max_user_properties):
         return None

@@ -40,6 +40,7 @@ from ledgermq.proto.layout_columns import (
     V1_TOPIC_MAX,
     Buffer,
     Columns,
+    for_each,
     java_hash,
     prefixes,
     put_prefixes,
@@ -308,9 +309,7 @@ def seal(
 
 
 def _body_crcs(data: Buffer, starts: I64, sizes: I32) -> list[int]:
-    view = memoryview(data)
-    ends = starts + sizes
-    return [crc32c(view[a:b]) for a, b in zip((starts + HEADER_BYTES).tolist(), ends.tolist(), strict=True)]
+    return for_each(crc32c, data, starts + HEADER_BYTES, starts + sizes)
 
 
 def _chain_crcs(heads: NDArray[Any], body_crcs: NDArray[Any], prev_chain: int) -> list[int]:

@@ -8,6 +8,7 @@ all this and never imports it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -104,6 +105,20 @@ def java_hash(text: str) -> int:
 def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
     """A view of `data` with one overlapping item of `dtype` at every byte; index it with offsets to gather or scatter unaligned fields."""
     return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
+
+
+_COPIED_BYTES_MAX = 4096
+
+
+def for_each(function: Callable[[Buffer], int], data: Buffer, begins: I64, ends: I64) -> list[int]:
+    """What a function of bytes says of each piece of `data`. Pieces of one length become objects in a single call; so many small copies
+    cost less than as many views."""
+    lengths = ends - begins
+    same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
+    if 0 < same <= _COPIED_BYTES_MAX:
+        return list(map(function, windows(data, np.dtype(f"V{same}"))[begins].tolist()))
+    pieces = data if isinstance(data, bytes) else memoryview(data)
+    return [function(pieces[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def prefixes(data: Buffer, starts: I64) -> NDArray[Any]:

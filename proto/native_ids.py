@@ -26,7 +26,6 @@ SEQUENCE_MAX = (1 << 48) - 1
 
 ID_FIELD = b"UNIQ_KEY\x01"
 ID_PROPERTY_BYTES = len(ID_FIELD) + NATIVE_ID_BYTES + 1
-_HEAD_BYTES, _SEQUENCE_BYTES = 11, 6
 _ID = np.dtype(f"V{NATIVE_ID_BYTES}")
 _HEX_OF_BYTE = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "u2")
 _FLAGS = np.dtype(">i4")
@@ -48,22 +47,20 @@ def native_id(log_tag: int, producer_id: int, epoch: int, sequence: int) -> str:
 
 def native_ids(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.void]:
     """The ids of `count` messages in a row, one item of 34 bytes each."""
-    head = bytes.fromhex(native_id(log_tag, producer_id, epoch, 0)[: 2 * _HEAD_BYTES])
-    digits = np.empty((count, _HEAD_BYTES + _SEQUENCE_BYTES), "u2")
-    digits[:, :_HEAD_BYTES] = _HEX_OF_BYTE[np.frombuffer(head, np.uint8)]
-    numbers = np.arange(first_sequence, first_sequence + count, dtype=">u8").view(np.uint8).reshape(count, 8)
-    digits[:, _HEAD_BYTES:] = _HEX_OF_BYTE[numbers[:, 8 - _SEQUENCE_BYTES :]]
-    return digits.view(_ID).reshape(count)
+    digits = np.frombuffer(bytearray(native_id(log_tag, producer_id, epoch, first_sequence).encode() * count), np.uint8)
+    rows = digits.reshape(count, NATIVE_ID_BYTES)
+    put_sequences(rows, first_sequence)
+    return rows.view(_ID).reshape(count)
 
 
-def id_properties(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.uint8]:
-    """The same as properties, `UNIQ_KEY 0x01 id 0x02`: one row a message."""
-    rows = np.empty((count, ID_PROPERTY_BYTES), np.uint8)
-    rows[:, : len(ID_FIELD)] = np.frombuffer(ID_FIELD, np.uint8)
-    ids = native_ids(log_tag, producer_id, epoch, first_sequence, count)
-    rows[:, len(ID_FIELD) : -1] = ids.view(np.uint8).reshape(count, NATIVE_ID_BYTES)
-    rows[:, -1] = 2
-    return rows
+def put_sequences(rows: NDArray[np.uint8], first_sequence: int) -> None:
+    """Where each row ends with the digits of the first sequence number, write those of its own."""
+    count = len(rows)
+    differing = (first_sequence ^ (first_sequence + count - 1)).bit_length()
+    width = (differing + 7) // 8
+    if width:
+        numbers = np.arange(first_sequence, first_sequence + count, dtype=">u8").view(np.uint8).reshape(count, 8)
+        rows[:, -2 * width :] = _HEX_OF_BYTE[numbers[:, -width:]].view(np.uint8).reshape(count, 2 * width)
 
 
 def read_native_id(text: str | bytes) -> NativeId | None:
