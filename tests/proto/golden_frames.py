@@ -34,11 +34,10 @@ def frame(topic: str) -> dict[str, Any]:
         sequence = FIRST_SEQUENCE + position
         message_id = struct.pack(">BIIH", 0x4C, LOG_TAG, PRODUCER, EPOCH) + struct.pack(">Q", sequence)[2:]
         properties = b"UNIQ_KEY\x01" + message_id.hex().upper().encode() + b"\x02" + rest
-        record = bytearray(plain_record(PlainMessage(topic, queue, body, properties, BORN_MS, 0, 0), 0))
-        struct.pack_into(">i", record, 16, position + 1)
-        struct.pack_into(">i", record, 36, sysflag)
+        message = PlainMessage(topic, queue, body, properties, BORN_MS, 0, 0, flag=position + 1, sysflag=sysflag)
+        record = plain_record(message, 0)
         assert record[8:12] == struct.pack(">I", zlib.crc32(body) & 0x7FFFFFFF)
-        entries.append(bytes(48) + bytes(record))
+        entries.append(bytes(48) + record)
     return {
         "topic": topic,
         "log_tag": LOG_TAG,

@@ -23,6 +23,8 @@ class PlainMessage:
     store_host: str = "0.0.0.0:0"
     channel: int = 0
     origin: int = 0
+    flag: int = 0
+    sysflag: int = 0
 
 
 def host(text: str) -> bytes:
@@ -36,7 +38,7 @@ def plain_record(m: PlainMessage, physical_offset: int) -> bytes:
     record = b"".join(
         (
             struct.pack(">Iii", 0xDAA320AB if v2 else 0xDAA320A7, zlib.crc32(m.body) & 0x7FFFFFFF, m.queue),
-            struct.pack(">iqqi", 0, m.queue_offset, physical_offset, 0),
+            struct.pack(">iqqi", m.flag, m.queue_offset, physical_offset, m.sysflag),
             struct.pack(">q", m.born_ms),
             host("0.0.0.0:0"),
             struct.pack(">q", m.store_ms),

@@ -19,7 +19,7 @@ HOST = "192.168.1.10:10911"
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 TOPICS = st.sampled_from(["flights", "ns@flights", "%DLQ%g", "t" * 127, "n" * 100 + "@" + "t" * 100])
 DRAFTS = st.builds(
-    lambda topic, queue, body, tag, key, mid, born, channel, origin: Draft(
+    lambda topic, queue, body, tag, key, mid, born, channel, origin, sysflag: Draft(
         topic,
         queue,
         body,
@@ -28,6 +28,7 @@ DRAFTS = st.builds(
         layout.tags_code(properties),
         channel,
         origin=origin,
+        sysflag=sysflag,
     ),
     TOPICS,
     st.integers(0, 2**31 - 1),
@@ -38,11 +39,12 @@ DRAFTS = st.builds(
     st.integers(0, 2**62),
     st.sampled_from([0, 0, 0, 1]),
     st.sampled_from([0, 0, 1, 2**40]),
+    st.sampled_from([0, 0, 0x101, 0x201]),
 )
 
 
 def plain(d: Draft, queue_offset: int, store_ms: int) -> PlainMessage:
-    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel, d.origin)
+    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel, d.origin, 0, d.sysflag)
 
 
 def sealed(batch: UnsealedBatch, **changes: object) -> int:
@@ -96,7 +98,8 @@ def test_records_come_back(drafts: list[Draft]) -> None:
         at, size = int(batch.starts[i]), int(batch.sizes[i])
         record = decode_record(memoryview(batch.data)[at + 48 : at + size])
         assert record == decode_record(bytes(batch.data[at + 48 : at + size]))
-        assert record == (d.stored_topic, d.queue, 100 + i, 4096 + at + 48, d.born_ms, 1_700_000_000_123, HOST, d.body, d.properties)
+        place = d.stored_topic, d.queue, 100 + i, 4096 + at + 48, d.born_ms, 1_700_000_000_123, HOST
+        assert record == (*place, d.body, d.properties, d.sysflag)
         assert layout.entry_bytes(d.stored_topic, len(d.body), len(d.properties)) == size
 
 
