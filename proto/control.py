@@ -165,6 +165,31 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A producer of native frames was opened or resumed: from here on it is in this epoch. `sequence`: of its next message, of a producer
+    that is not known yet. `dropped`: producers that were silent for long, and are forgotten with it."""
+
+    TAG: ClassVar[str] = "producer"
+    TOPIC: ClassVar[str] = CONFIG_TOPIC
+
+    producer_id: int
+    epoch: int
+    name: str = ""
+    sequence: int = 0
+    dropped: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {"p": self.producer_id, "e": self.epoch}
+        told = {"n": self.name, "s": self.sequence, "x": self.dropped}
+        return _body(fields | {key: value for key, value in told.items() if value})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> ProducerRecord:
+        dropped = tuple([int(number) for number in fields.get("x", ())])
+        return cls(int(fields["p"]), int(fields["e"]), str(fields.get("n", "")), int(fields.get("s", 0)), dropped)
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """Messages of one topic handed to one client. The lease number of all of them is the index of this entry."""
 
@@ -458,6 +483,7 @@ ControlRecord = (
     | TermStart
     | TopicRecord
     | GroupRecord
+    | ProducerRecord
     | LeaseRecord
     | AckRecord
     | ChangeRecord

@@ -196,7 +196,8 @@ def split_record(record: Buffer) -> tuple[int, int, int, int]:
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs; `origins`
-    are 0 for entries that mark the end of no other one (format §4.3). The tags code of a message on the timer topic is its fire time."""
+    are 0 for entries that mark the end of no other one (format §4.3), `flags` for all but native messages. The tags code of a message on
+    the timer topic is its fire time."""
 
     topics: tuple[str, ...]
     topic_of: I32
@@ -206,6 +207,7 @@ class Columns:
     physical_offsets: I64
     sizes: I32
     origins: I64
+    flags: I32
 
 
 def record_columns(entries: Range) -> Columns:
@@ -229,6 +231,7 @@ def record_columns(entries: Range) -> Columns:
         physical_offsets=heads["physical_offset"].astype(np.int64),
         sizes=entries.sizes - np.int32(HEADER_BYTES),
         origins=heads["prepared_offset"].astype(np.int64),
+        flags=heads["flag"].astype(np.int32),
     )
 
 
@@ -242,12 +245,12 @@ def _columns_of_few(entries: Range) -> Columns:
     for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
         record = entries.data[start + HEADER_BYTES : start + size]
         _, topic_at, topic_end, properties_at = split_record(record)
-        queue, _, queue_offset, physical = _QUEUE_AND_OFFSETS.unpack_from(record, 12)
+        queue, flag, queue_offset, physical = _QUEUE_AND_OFFSETS.unpack_from(record, 12)
         topic = topics.setdefault(str(record[topic_at:topic_end], "utf-8"), len(topics))
         (origin,) = _ORIGIN.unpack_from(record, ORIGIN_AT)
         properties = bytes(record[properties_at:])
         code = fire_time(properties) if record[topic_at:topic_end] == _TIMER_TOPIC else tags_code(properties)
-        rows.append((topic, queue, queue_offset, code, physical, origin))
+        rows.append((topic, queue, queue_offset, code, physical, origin, flag))
     table = np.array(rows, np.int64).T.copy()
     return Columns(
         topics=tuple(topics),
@@ -258,6 +261,7 @@ def _columns_of_few(entries: Range) -> Columns:
         physical_offsets=table[4],
         sizes=entries.sizes - np.int32(HEADER_BYTES),
         origins=table[5],
+        flags=table[6].astype(np.int32),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,15 +106,15 @@ class Sealed(Protocol):
     def sizes(self) -> I32: ...
 
 
-def native_runs(entries: Sealed, heads: NDArray[Any] | None = None) -> list[Run]:
+def native_runs(entries: Sealed, flags: I32 | None = None) -> list[Run]:
     """The frames, or parts of frames, in a range whose bytes were written or verified here, in log order. Messages that came another
-    way are in none. `heads` is what `layout_columns.prefixes` gives for the range, for who has it already.
+    way are in none. `flags` are the FLAGs, for who has them already.
 
     One decoded id a run, and a second one to be sure. ValueError if a record claims to be native and its id does not agree: nothing
     that passed `read_frame` does.
     """
-    column = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT] if heads is None else heads["flag"]
-    flags: I64 = column.astype(np.int64)
+    if flags is None:
+        flags = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT].astype(np.int32)
     if not flags.any():
         return []
     # A run ends where the next entry is not the next one of the same frame: a frame is appended whole, and its first entry has FLAG 1.

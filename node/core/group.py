@@ -13,21 +13,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import Call, CancelReceive, ChangeMembers, Done, GroupView, HandOver, MembersChanged, Returned
-from ledgermq.node.core.flush import FlushPolicy, policy_of
+from ledgermq.node.core.calls import (
+    Call,
+    CancelReceive,
+    ChangeMembers,
+    Done,
+    FrameKnown,
+    FrameProduced,
+    GroupView,
+    HandOver,
+    MembersChanged,
+    ProduceFrame,
+    Refused,
+    Returned,
+)
+from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, policy_of
+from ledgermq.node.core.frame_answers import answer, answer_in_log, certified
+from ledgermq.node.core.framing import Append, IfLeading, InLog, Later
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import DECIDED, Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
 from ledgermq.node.core.memberships import Memberships
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
+from ledgermq.node.core.producers import Stored
 from ledgermq.node.core.ranges import cut
-from ledgermq.node.core.reads import Read, Reads
+from ledgermq.node.core.reads import Assured, Read, Reads
 from ledgermq.node.core.recent import Recent
-from ledgermq.node.core.sequencer import Sequencer
+from ledgermq.node.core.sequencer import Assignment, Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
-from ledgermq.proto.types import Draft, ReplicaStatus, Role
+from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.membership import MemberChange
 from ledgermq.storage.errors import NoSpace
 
@@ -245,11 +261,17 @@ class Group:
 
         With `control_only`, which may use the reserve, there is no client message among them.
         """
-        batch = encode_entries(drafts)
-        assignment = self._sequencer.assign(batch, turn.now_ms)
+        found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
+
+    def _append_batch(
+        self, turn: _Turn, batch: UnsealedBatch, *, control_only: bool = False, urgent: bool = True, early: bool = False
+    ) -> tuple[Assignment, Sequence[Range]] | None:
+        """Its places, and the ranges it became; None as for `_append`. The bytes of the batch are the log's from now on."""
+        place = self._sequencer.assign(batch, turn.now_ms)
         try:
-            where = (assignment.queue_offsets, assignment.store_ms)
-            self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
+            where = (place.queue_offsets, place.store_ms)
+            ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
         except LogFull:
             self._log_full += 1
             turn.full = control_only
@@ -258,9 +280,9 @@ class Group:
             return None
         if not control_only:
             self._reserve_left = _RESERVE_FOR_DELIVERY
-        self._sequencer.appended(assignment)
+        self._sequencer.appended(place)
         self._batches.append(self.replicator.end_index)
-        return assignment.queue_offsets.tolist(), assignment.store_ms
+        return place, ranges
 
     def _propose(self, turn: _Turn) -> bool:
         """Plan everything that waits and append it; True if something was appended."""
@@ -288,7 +310,49 @@ class Group:
             self.leader.withdraw()
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
         turn.done += self.leader.appended(plan, *columns)
-        return bool(plan.drafts)
+        for told in plan.assured:
+            turn.done += self._reads.take(Assured(told.token, told.outcome), serving=self.leader.serving)
+        return self._append_frames(turn, plan.frames) or bool(plan.drafts)
+
+    def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
+        """Judge frames one after the other, and append those that come next in their producer's sequence; True if there was one."""
+        appended = False
+        for at, call in enumerate(calls):
+            verdict = self.leader.framing.judge(call.frame)
+            if isinstance(verdict, Append):
+                memory = call.memory and durability_of(self._policy, self.machine.topics[call.topic].durability, -1) is Durability.MEMORY
+                found = self._append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
+                if found is None:
+                    self._no_room_for(turn, calls[at:])
+                    break
+                appended = True
+                self.leader.frame_appended(call, answer(call.frame.batch, *found, Durability.MEMORY if memory else Durability.DURABLE))
+                continue
+            self.leader.frame_judged(verdict)
+            if isinstance(verdict, Later):
+                self.leader.await_entry(verdict.index, call.token, verdict.outcome)
+            elif isinstance(verdict, IfLeading):
+                turn.done += self._reads.take(Assured(call.token, verdict.outcome), serving=self.leader.serving)
+            elif isinstance(verdict, InLog):
+                turn.done += self._certified([Done(call.token, self._answer_in_log(verdict.frame))])
+            else:
+                turn.done.append(Done(call.token, verdict.outcome))
+        return appended
+
+    def _no_room_for(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> None:
+        """The log took no frame: it is full, or this replica is about to lead no more, and then the next leader may take them."""
+        if self.replicator.accepting:
+            turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
+        else:
+            self.leader.put_back(calls)
+
+    def _answer_in_log(self, stored: Stored) -> FrameProduced | FrameKnown:
+        if stored.first_index < self.replicator.begin_index:
+            return FrameKnown(stored.first_sequence + stored.count)
+        return answer_in_log(self.replicator.read, stored)
+
+    def _certified(self, done: list[Done]) -> list[Done]:
+        return certified(done, self.replicator.durable_indexes)
 
     def _propose_trims(self, turn: _Turn) -> bool:
         """Refuse everything but trims: only they make room again, so what deliveries leave of the reserve is for them too."""
@@ -372,7 +436,7 @@ class Group:
                 for topic in effects.topics:
                     self.leader.polls.wake_topic(topic)
                 self.leader.lite.follow(effects, turn.now_ns)
-            turn.done += self.leader.applied(effects.entries)
+            turn.done += self._certified(self.leader.applied(effects.entries))
             if self._term_start is not None and not self.leader.serving and self.machine.applied_index >= self._term_start:
                 self.leader.serve(turn.now_ns)
         return applied
@@ -430,6 +494,8 @@ class Group:
         """Counters and gauges of this replica, for metrics and status pages."""
         return {
             **self.leader.counters,
+            "producers": len(self.machine.producers),
+            "frames_astray": self.machine.producers.astray,
             "message_ids": self.machine.ids.count,
             "message_ids_forgotten_early": self.machine.ids.forgotten_early,
             "polls_waiting": len(self.leader.polls),

@@ -151,7 +151,7 @@ def new_ids(entries: Range, columns: Columns, topics: Mapping[str, TopicConfig])
     if not windows:
         return
     numbers = [number for number, topic in enumerate(columns.topics) if parent_of(topic) in windows or topic in WAITING_TOPICS]
-    wanted = np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0))
+    wanted = np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0) & (columns.flags == 0))
     for at in wanted.tolist():
         begin, topic = int(entries.starts[at]), columns.topics[int(columns.topic_of[at])]
         record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]

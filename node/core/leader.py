@@ -23,9 +23,11 @@ from ledgermq.node.core.calls import (
     ClientGone,
     ClientsAlive,
     Done,
+    FrameProduced,
     Lease,
     Produce,
     Produced,
+    ProduceFrame,
     Receive,
     Received,
     Refused,
@@ -39,6 +41,7 @@ from ledgermq.node.core.dedup import with_known
 from ledgermq.node.core.delivery import QueueKey, Touched
 from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.flush import Durability, FlushPolicy
+from ledgermq.node.core.framing import PRODUCERS_MAX, Framing, InLog, Told
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.lite_serving import LiteServer
 from ledgermq.node.core.machine import Machine
@@ -51,7 +54,7 @@ from ledgermq.node.core.resolver import Resolver
 from ledgermq.node.core.wheel import Wheel, fire_times
 from ledgermq.proto.types import Range
 
-DECIDED = frozenset({Produce, Ack, Change})
+DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
 """Nearly all calls: nothing but the next plan is concerned with them."""
 _REMEMBERED_RECEIVES = 1024
 
@@ -73,6 +76,8 @@ class LeaderSettings:
     """Deliveries of a message to a consumer group that has no configuration."""
     preferred: str | None = None
     """The replica that is to lead whenever it can."""
+    producers_max: int = PRODUCERS_MAX
+    """Producers of native frames that a broker group remembers."""
     transactions: TransactionRules = field(default_factory=TransactionRules)
 
 
@@ -100,7 +105,8 @@ class Leader:
         patience, most = settings.times.liveness_ns, settings.receive_bytes_max
         self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
         self.members = Members(machine, self._overlay, patience)
-        givers = resolver, self.wheel, self.lite, self.members, burials
+        self.framing = Framing(machine.producers, self._overlay, settings.producers_max)
+        givers = resolver, self.wheel, self.lite, self.members, burials, self.framing
         self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
@@ -120,6 +126,8 @@ class Leader:
         self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
+        self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)
+        self.counters |= dict.fromkeys(("frames", "frame_messages", "frame_duplicates", "frames_refused"), 0)
 
     # Leadership
 
@@ -164,6 +172,7 @@ class Leader:
         self._releases.clear()
         self._answered.clear()
         self._overlay.clear()
+        self.framing.clear()
         self.clock.resign()
         self.lite.resign()
         self.members.resign()
@@ -327,7 +336,29 @@ class Leader:
             self._await(Awaited(index, self.term, poll.call.token, None, poll, leases))
         return plan.done
 
-    def await_entry(self, index: int, token: Token, result: Result) -> None:
+    def put_back(self, calls: Sequence[Call]) -> None:
+        """Calls of a plan that were not decided after all come first in the next one."""
+        self._inbox = [*calls, *self._inbox]
+
+    def frame_appended(self, call: ProduceFrame, answer: FrameProduced) -> None:
+        """The frame is in the log."""
+        assert self.term is not None, "only a leader appends"
+        self.framing.appended(call.frame, answer)
+        self.counters["frames"] += 1
+        self.counters["frame_messages"] += answer.count
+        awaited = Awaited(answer.last_index, self.term, call.token, answer)
+        if answer.durability == Durability.MEMORY.value:
+            self._early.append(awaited)
+            self._uncommitted[call.topic] = answer.last_index
+        else:
+            self._await(awaited)
+
+    def frame_judged(self, verdict: Told) -> None:
+        """A frame was not appended: count why."""
+        stored = isinstance(verdict, InLog) or not isinstance(verdict.outcome, Refused)
+        self.counters["frame_duplicates" if stored else "frames_refused"] += 1
+
+    def await_entry(self, index: int, token: Token, result: Result | Refused) -> None:
         """Answer a call once an entry that was appended for it outside of a plan is applied."""
         assert self.term is not None, "only a leader appends"
         self._await(Awaited(index, self.term, token, result))
@@ -361,6 +392,7 @@ class Leader:
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries; answer what waited for them."""
         self._overlay.applied(entries.last_index)
+        self.framing.applied(entries.last_index)
         self.wheel.applied(entries.last_index)
         for key, offset in self._touched:
             if self._groups.touched(key, offset):

@@ -26,21 +26,22 @@ from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, Record, decode_record, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
+from ledgermq.proto.native_ids import Run, native_runs
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.snapshot import export_minimums
 
 LITE_FLOOR_STEP = 300_000
 """Lite topics begin at multiples of this: where a file of a consume queue begins, as long as these have their default length."""
-SNAPSHOT_VERSION = 3
-SNAPSHOTS_READ = frozenset({2, SNAPSHOT_VERSION})
+SNAPSHOT_VERSION = 4
+SNAPSHOTS_READ = frozenset({2, 3, SNAPSHOT_VERSION})
 """Versions that `restore` understands."""
 _HEADER = 48
 _STORE_MS = slice(104, 112)
 
 
-_Special = control.ControlRecord | Mark | NewHalf
-"""What an entry says besides being a message."""
+_Special = control.ControlRecord | Mark | NewHalf | Run
+"""What an entry, or several of them, say besides being messages."""
 
 
 _BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord
@@ -97,12 +98,14 @@ class Machine(State):
         columns = record_columns(entries)
         records: list[tuple[int, _Special]] = [*_control_records(entries, columns)]
         marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
+        marked += [(run.at, run) for run in native_runs(entries, columns.flags)]
         if marked:
             records = sorted([*records, *marked], key=lambda item: item[0])
         later = [at for at, record in records if isinstance(record, _BETWEEN) and at > 0]
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
+            # No run is cut: a record stands between them.
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
@@ -135,6 +138,10 @@ class Machine(State):
             elif isinstance(record, NewHalf):
                 self.transactions.apply_half(record.offset, record.half)
                 effects.halves.append(record.offset)
+            elif isinstance(record, Run):
+                self.producers.apply_run(entries.first_index + at, record, _store_ms(entries, at))
+            elif isinstance(record, control.ProducerRecord):
+                self.producers.apply_record(record, _store_ms(entries, at))
             else:
                 self._apply_control(entries.first_index + at, record, effects)
         self._advance(entries)
@@ -342,6 +349,7 @@ class Machine(State):
             "offsets": self.offsets.export(),
             "lite": self.lite.export(),
             "lite_floors": {topic: self._lite_floors[topic] for topic in sorted(self._lite_floors)},
+            "producers": self.producers.export(),
             "retained": self.retained.export(),
         }
 
@@ -358,6 +366,7 @@ class Machine(State):
         self.timers.restore(exported.get("timers"))
         self.offsets.restore(exported.get("offsets", {}))
         self.lite.restore(exported.get("lite", {}))
+        self.producers.restore(exported.get("producers", {}))
         self._lite_begins = {}
         self._lite_floors = dict(exported.get("lite_floors", {}))
         self._lite_topics = {}

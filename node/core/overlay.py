@@ -78,19 +78,19 @@ class Overlay:
         assert row not in self._rows, f"two pending records about {row}"
         self._rows[row] = index
         self._mark(index).rows.append(row)
-        self._undo.append(lambda: _restore(self._rows, row, None))
+        self._undo.append(lambda: put_back(self._rows, row, None))
 
     def mark_cursor(self, index: int, key: QueueKey, cursor: int) -> None:
         before = self._cursors.get(key)
         self._cursors[key] = (cursor, index)
         self._mark(index).cursors.append(key)
-        self._undo.append(lambda: _restore(self._cursors, key, before))
+        self._undo.append(lambda: put_back(self._cursors, key, before))
 
     def mark_name(self, index: int, name: str) -> None:
         before = self._names.get(name)
         self._names[name] = index
         self._mark(index).names.append(name)
-        self._undo.append(lambda: _restore(self._names, name, before))
+        self._undo.append(lambda: put_back(self._names, name, before))
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Something beside the overlay follows the plan, too."""
@@ -146,7 +146,8 @@ def reset_pair_name(group: str, topic: str) -> str:
     return f"reset:{group}:{topic}"
 
 
-def _restore(into: dict[K, V], key: K, before: V | None) -> None:
+def put_back(into: dict[K, V], key: K, before: V | None) -> None:
+    """A key has its former value again, or none."""
     if before is None:
         into.pop(key, None)
     else:

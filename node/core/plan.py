@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledgermq.node.core.calls import Call, Done, Lease, Prepare, Produce, Refused, Result, Token
+from ledgermq.node.core.calls import Call, Done, Lease, Prepare, Produce, ProduceFrame, Refused, Result, Token
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.ids import Place as Known
@@ -25,7 +25,7 @@ class Awaited:
     index: int
     term: int
     token: Token
-    result: Result | None
+    result: Result | Refused | None
     """None: a Receive, to be answered with `leases`."""
     poll: Poll | None = None
     """The Receive, as long as this node leads: it may be cancelled meanwhile."""
@@ -44,13 +44,19 @@ class Plan:
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""
+    assured: list[Done] = field(default_factory=list)
+    """Answers that count if this replica still leads."""
+    frames: list[ProduceFrame] = field(default_factory=list)
+    """Frames, to be judged and appended one by one behind the drafts."""
+    held: set[int] = field(default_factory=set)
+    """Producers with a frame among the deferred calls: those behind it wait, too."""
     produced: list[tuple[Produce | Prepare, int, Durability]] = field(default_factory=list)
     """Produce and Prepare calls with the place of their first draft and what their acknowledgement waits for."""
     known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
     """Of calls of `produced` with duplicates, for every message: its place among those that are new, or where it is already."""
     memory_drafts: int = 0
     """How many drafts belong to calls of the class `memory`."""
-    awaited: list[tuple[int, Token, Result]] = field(default_factory=list)
+    awaited: list[tuple[int, Token, Result | Refused]] = field(default_factory=list)
     leased: list[tuple[int, Poll, tuple[Lease, ...]]] = field(default_factory=list)
     settled: list[Pair] = field(default_factory=list)
     """Pairs for which nothing is left."""

@@ -26,14 +26,17 @@ from ledgermq.node.core.calls import (
     Kept,
     Lease,
     OffsetCommitted,
+    OpenProducer,
     Overdue,
     Prepare,
     Produce,
+    ProduceFrame,
     Recall,
     Recalled,
     Reset,
     ResetDone,
     Resolve,
+    ResumeProducer,
     Seal,
     SyncLite,
     Trim,
@@ -43,6 +46,7 @@ from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.fifo_picker import FifoJob
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest
+from ledgermq.node.core.framing import Framing
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.lite_serving import LiteServer
 from ledgermq.node.core.machine import Machine
@@ -80,6 +84,7 @@ class Planner:
         lite: LiteServer,
         members: Members,
         burials: Burials,
+        framing: Framing,
         groups: MessageGroups,
         entry_bytes_max: int,
         policy: FlushPolicy,
@@ -93,6 +98,7 @@ class Planner:
         self._lite = lite
         self._members = members
         self._burials = burials
+        self._framing = framing
         self._groups = groups
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
@@ -107,6 +113,8 @@ class Planner:
                 plan.deferred.append(call)
             elif isinstance(call, Produce):
                 self._produce(plan, call)
+            elif isinstance(call, ProduceFrame):
+                self._frame(plan, call)
             elif isinstance(call, Ack):
                 self._ack(plan, call)
             elif isinstance(call, Change):
@@ -123,6 +131,10 @@ class Planner:
                 self._reset(plan, call)
             elif isinstance(call, CommitOffset):
                 self._commit_offset(plan, call)
+            elif isinstance(call, OpenProducer):
+                self._framing.open(plan, call)
+            elif isinstance(call, ResumeProducer):
+                self._framing.resume(plan, call)
             elif isinstance(call, SyncLite):
                 self._lite.sync(plan, call)
             elif isinstance(call, Seal | Trim):
@@ -219,6 +231,24 @@ class Planner:
         plan.drafts.extend(drafts)
         plan.size += sum(len(draft.body) for draft in call.drafts)
         plan.count("produced", len(call.drafts))
+
+    def _frame(self, plan: Plan, call: ProduceFrame) -> None:
+        """What its producer does not matter to; the rest is judged when the drafts of this plan are in the log (`framing.py`)."""
+        frame, config = call.frame, self._machine.topics.get(call.topic)
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+        elif frame.producer_id in plan.held or self._overlay.configuring(topic_name(call.topic)) is not None:
+            plan.held.add(frame.producer_id)
+            plan.deferred.append(call)
+        elif config is None or not len(frame) or not 0 <= int(frame.batch.queues.min()) <= int(frame.batch.queues.max()) < config.queues:
+            plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
+        elif config.kind not in (TopicKind.NORMAL, TopicKind.MIXED):
+            plan.refuse(call.token, "wrong-kind", f"topic {call.topic} is of kind {config.kind.value}: send to it message by message")
+        elif int(frame.batch.sizes.max()) > self._entry_bytes_max:
+            plan.refuse(call.token, "too-large", f"an entry of {int(frame.batch.sizes.max())} bytes")
+        else:
+            plan.frames.append(call)
+            plan.size += len(frame.batch.data)
 
     def _judge(self, plan: Plan, handle: Handle) -> tuple[bool, int | None]:
         """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""

@@ -6,7 +6,7 @@ plain synchronous call; time comes in as monotonic nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -138,6 +138,10 @@ class Replicator(Protocol):
     @property
     def handover_failure(self) -> str:
         """Why the last handover of this leader came to nothing, for people."""
+        ...
+
+    def durable_indexes(self) -> Mapping[str, int]:
+        """Voter → how far its log is known to be on stable storage; this replica among them. Only a leader knows of the others."""
         ...
 
     def keeps_up(self, node: str, now_ns: int) -> bool:

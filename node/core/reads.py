@@ -10,13 +10,25 @@ on meanwhile. What is read belongs to the machine, who may lead to `raft/`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ledgermq.node.core.calls import Confirm, Confirmed, Done, FindOffset, Peek, Pull, ReadOffset, Refused
+from ledgermq.node.core.calls import Confirm, Confirmed, Done, FindOffset, Peek, Pull, ReadOffset, Refused, Result, Token
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import Replicator
 from ledgermq.node.core.pulls import Pulls
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
+
+
+@dataclass(frozen=True, slots=True)
+class Assured:
+    """An answer that a leader found in its state as of the log's end, and that counts if it still led then."""
+
+    token: Token
+    outcome: Result | Refused
+
+
+_Asked = Read | Assured
 
 
 class Reads:
@@ -27,18 +39,18 @@ class Reads:
         self._machine = machine
         self.pulls = Pulls(machine)
         """Pulls whose index is applied: they go on waiting, for messages."""
-        self._fresh: list[Read] = []
+        self._fresh: list[_Asked] = []
         """Came in this turn, and have no index yet."""
-        self._asked: dict[int, list[Read]] = {}
+        self._asked: dict[int, list[_Asked]] = {}
         """Wait for the answer of a majority: token of the question → calls."""
-        self._indexed: list[tuple[int, Read]] = []
+        self._indexed: list[tuple[int, _Asked]] = []
         """Wait until their read index is applied."""
         self._questions = 0
 
     def __len__(self) -> int:
         return len(self._fresh) + sum(map(len, self._asked.values())) + len(self._indexed)
 
-    def take(self, call: Read, *, serving: bool) -> list[Done]:
+    def take(self, call: _Asked, *, serving: bool) -> list[Done]:
         """Accept a read. Only a leader whose state covers every earlier term does; the answers are those that need no waiting."""
         if not serving:
             return [Done(call.token, self._not_leader())]
@@ -81,6 +93,8 @@ class Reads:
                 self.pulls.take(call)
             elif isinstance(call, Peek):
                 done.append(Done(call.token, self._machine.peek(call)))
+            elif isinstance(call, Assured):
+                done.append(Done(call.token, call.outcome))
             elif isinstance(call, Confirm):
                 done.append(Done(call.token, Confirmed(applied_index)))
             else:

@@ -150,6 +150,11 @@ class RaftReplica:
         peer = self.core.peers.get(node)
         return self.end_index - (NO_INDEX if peer is None else peer.durable)
 
+    def durable_indexes(self) -> dict[str, int]:
+        voters = self.core.members.voters
+        known = {node: peer.durable for node, peer in self.core.peers.items() if node in voters and not peer.provisional}
+        return known | ({self.config.node: self.durable_index} if self.config.node in voters else {})
+
     def status(self) -> ReplicaStatus:
         """`applied_index` is −1: applying is the caller's business."""
         return ReplicaStatus(

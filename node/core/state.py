@@ -18,6 +18,7 @@ from ledgermq.node.core.delivery import Delivery, QueueKey
 from ledgermq.node.core.ids import Ids
 from ledgermq.node.core.lite import LiteSets
 from ledgermq.node.core.offsets import Offsets
+from ledgermq.node.core.producers import Producers
 from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.node.core.transactions import HALF_QUEUE, Transactions
 from ledgermq.proto import control
@@ -104,6 +105,8 @@ class State:
         """Message ids of topics with a deduplication window."""
         self.offsets = Offsets()
         """What consumer groups committed."""
+        self.producers = Producers()
+        """Who appends native frames."""
         self.lite = LiteSets()
         """Which lite topics the clients read from."""
         self._lite_topics: dict[str, dict[str, None]] = {}

@@ -148,6 +148,9 @@ class FakeReplicator:
     def accepting(self) -> bool:
         return self.role is Role.LEADER and (self.handover is None or not self.handover.closed)
 
+    def durable_indexes(self) -> dict[str, int]:
+        return {self.node: self.commit_index, "n2": self.commit_index - 1}
+
     def keeps_up(self, node: str, now_ns: int) -> bool:
         return self.kept_up
 

@@ -82,6 +82,7 @@ RECORDS = st.one_of(
         *[st.lists(TEXT, max_size=3).map(tuple)] * 2,
         st.lists(st.tuples(TEXT, NUMBER), max_size=2).map(tuple),
     ),
+    st.builds(control.ProducerRecord, NUMBER, NUMBER, TEXT, NUMBER, NUMBERS),
     st.builds(control.OffsetRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER), max_size=3).map(tuple)),
 )
 
@@ -123,6 +124,8 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         '{"v":1,"g":"g","t":"ns@t","c":"c","n":5,"w":true,"a":["a","b"],"r":[],"p":[["b",7]]}',
     ),
     (control.OffsetRecord((("g", "ns@t", 2, 7), ("h", "t", 0, 0))), '{"v":1,"a":[["g","ns@t",2,7],["h","t",0,0]]}'),
+    (control.ProducerRecord(7, 0), '{"v":1,"p":7,"e":0}'),
+    (control.ProducerRecord(7, 2, "w", 40, (3, 5)), '{"v":1,"p":7,"e":2,"n":"w","s":40,"x":[3,5]}'),
     (control.RecallRecord(1700000000000, 1699999999999, 7), '{"v":1,"d":1700000000000,"f":1699999999999,"o":7}'),
     (control.TimersRecord(1700000000000, -1, 2), '{"v":1,"f":1700000000000,"o":-1,"n":2}'),
 ]

@@ -363,7 +363,7 @@ def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data
         if begin < end:
             expected.append(Run(begin - low, end - begin, TAG, producer, 0, begin, begin - at))
     assert native_runs(entries) == expected
-    assert native_runs(entries, layout.prefixes(entries.data, entries.starts)) == expected
+    assert native_runs(entries, layout.record_columns(entries).flags) == expected
 
 
 def test_a_run_whose_ids_disagree_is_an_error() -> None:

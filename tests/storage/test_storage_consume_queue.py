@@ -30,6 +30,7 @@ def columns(*rows: tuple[str, int, int]) -> Columns:
         physical_offsets=offsets * 1000 + 48,
         sizes=(offsets + 91).astype(np.int32),
         origins=offsets * 0,
+        flags=np.zeros(len(rows), np.int32),
     )
 
 
@@ -48,7 +49,7 @@ def test_unit_layout_is_rocketmqs(tmp_path: Path) -> None:
     queues = fresh(tmp_path)
     one = np.array([1])
     queues.append(
-        Columns(("TopicTest",), one * 0, np.array([3], np.int32), one * 0, one * 2598919, one * 4096, np.array([115], np.int32), one * 0)  # type: ignore[arg-type]
+        Columns(("TopicTest",), one * 0, one * 3, one * 0, one * 2598919, one * 4096, np.array([115], np.int32), one * 0, one * 0)  # type: ignore[arg-type]
     )
     data = (tmp_path / "consumequeue/TopicTest/3" / ("0" * 20)).read_bytes()
     assert len(data) == FILE_BYTES

@@ -50,6 +50,7 @@ class Log:
             physical_offsets=numbers * 1000 + 48,
             sizes=(numbers + 91).astype(np.int32),
             origins=numbers * 0,
+            flags=np.zeros(len(rows), np.int32),
         )
 
 

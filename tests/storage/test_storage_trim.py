@@ -253,6 +253,7 @@ def columns(*rows: tuple[str, int]) -> Columns:
         physical_offsets=np.arange(len(rows), dtype=np.int64) * 100 + 48,
         sizes=np.full(len(rows), 52, np.int32),
         origins=np.zeros(len(rows), np.int64),
+        flags=np.zeros(len(rows), np.int32),
     )
 
 

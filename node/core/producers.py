@@ -1,0 +1,159 @@
+"""Producers of native frames: who they are, which epoch they are in, and what their next sequence number is.
+
+Here lives the replicated half, a pure function of the log (invariant I8). What a leader does with a frame is decided in `framing.py`.
+
+The law: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 … without a gap and without one twice, over all
+its epochs, whoever led. Epochs only rise, by `producer` records; a message of another epoch than the one in force changes nothing here, nor
+does one of a producer that is not known, nor one out of order: no leader appends such (`astray` counts them).
+
+Of the last `FRAMES_KEPT` frames of a producer it is remembered where they begin. What else there is to say of them stands in the log. A
+frame counts as far as it is in the log: when a leader change cut it, what was kept is a frame. Its entries may be applied in any cuts.
+
+Memory is bounded (I11), because a leader that opens one producer too many lets the record of it drop another (`framing.py`): store times
+decide who, but only the record says so. No producer goes by itself, so none goes between a frame that was accepted and its application.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any
+
+from ledgermq.proto.control import ProducerRecord
+from ledgermq.proto.native_ids import Run
+
+FRAMES_KEPT = 5
+UNNAMED_MS = 24 * 3_600_000
+NAMED_MS = 7 * UNNAMED_MS
+"""A producer that is silent for so long, in store time, may be dropped."""
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A frame in the log, or what is left of one."""
+
+    first_sequence: int
+    count: int
+    first_index: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """`last_ms`: store time of the last sign of it in the log."""
+
+    name: str
+    epoch: int
+    next_sequence: int
+    last_ms: int
+    frames: list[Stored] = field(default_factory=list)
+
+
+class Producers:
+    """The producers of one broker group."""
+
+    def __init__(self) -> None:
+        self.next_id = 1
+        self._unnamed: OrderedDict[int, Producer] = OrderedDict()
+        """The longest silent first; so are the named ones."""
+        self._named: OrderedDict[int, Producer] = OrderedDict()
+        self._ids: dict[str, int] = {}
+        self.astray = 0
+        """Runs of messages that fitted no producer. No state: it begins at 0 with every process."""
+
+    def __len__(self) -> int:
+        return len(self._unnamed) + len(self._named)
+
+    def get(self, producer_id: int) -> Producer | None:
+        """The producer with this id."""
+        return self._unnamed.get(producer_id) or self._named.get(producer_id)
+
+    def named(self, name: str) -> int | None:
+        """The id of the producer with this name."""
+        return self._ids.get(name)
+
+    def expired(self, now_ms: int) -> Iterator[int]:
+        """The ids of those whose time is over."""
+        for table, limit_ms in ((self._unnamed, UNNAMED_MS), (self._named, NAMED_MS)):
+            yield from takewhile(lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until, table)  # type: ignore[misc]
+
+    def by_silence(self) -> Iterator[int]:
+        """The ids of all, the longest silent first."""
+        tables = [((producer.last_ms, number) for number, producer in table.items()) for table in (self._unnamed, self._named)]
+        return (number for _, number in merge(*tables, key=itemgetter(0)))
+
+    # Applying
+
+    def apply_record(self, record: ProducerRecord, store_ms: int) -> None:
+        """A producer was opened or resumed."""
+        for number in record.dropped:
+            self._forget(number)
+        number = record.producer_id
+        producer = self.get(number)
+        if producer is None:
+            table = self._named if record.name else self._unnamed
+            table[number] = Producer(record.name, record.epoch, record.sequence, store_ms)
+            if record.name:
+                self._ids[record.name] = number
+        elif record.epoch >= producer.epoch:
+            producer.epoch = record.epoch
+            self._heard(number, producer, store_ms)
+        self.next_id = max(self.next_id, number + 1)
+
+    def apply_run(self, index: int, run: Run, store_ms: int) -> None:
+        """Messages of one frame are in the log from `index` on."""
+        producer = self.get(run.producer_id)
+        if producer is None or producer.epoch != run.epoch or producer.next_sequence != run.first_sequence:
+            self.astray += 1
+            return
+        frames, last = producer.frames, producer.frames[-1] if producer.frames else None
+        if run.position and last is not None and (last.count, last.first_index + last.count) == (run.position, index):
+            frames[-1] = Stored(last.first_sequence, last.count + run.count, last.first_index)
+        else:
+            frames.append(Stored(run.first_sequence, run.count, index))
+            del frames[:-FRAMES_KEPT]
+        producer.next_sequence += run.count
+        self._heard(run.producer_id, producer, store_ms)
+
+    def _heard(self, number: int, producer: Producer, store_ms: int) -> None:
+        producer.last_ms = store_ms
+        (self._named if producer.name else self._unnamed).move_to_end(number)
+
+    def _forget(self, number: int) -> None:
+        producer = self._unnamed.pop(number, None) or self._named.pop(number, None)
+        if producer is not None and self._ids.get(producer.name) == number:
+            del self._ids[producer.name]
+
+    # Snapshot
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11)."""
+        if self.next_id == 1:
+            return {}
+        rows = {
+            key: [
+                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *([p.name] if p.name else [])]
+                for number, p in table.items()
+            ]
+            for key, table in (("unnamed", self._unnamed), ("named", self._named))
+        }
+        return {"next": self.next_id, **rows}
+
+    def restore(self, exported: Mapping[str, Any]) -> None:
+        """Replace the state by what `export` returned."""
+        self.next_id = exported.get("next", 1)
+        self._ids = {}
+        for key, table in (("unnamed", self._unnamed), ("named", self._named)):
+            table.clear()
+            for number, epoch, sequence, last_ms, places, *name in exported.get(key, ()):
+                frames = [Stored(*places[at : at + 3]) for at in range(0, len(places), 3)]
+                table[number] = Producer(name[0] if name else "", epoch, sequence, last_ms, frames)
+                if name:
+                    self._ids[name[0]] = number
+
+
+def _columns(frames: list[Stored]) -> list[int]:
+    """As a snapshot has them: three numbers a frame."""
+    return [number for frame in frames for number in (frame.first_sequence, frame.count, frame.first_index)]

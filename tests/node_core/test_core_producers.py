@@ -1,0 +1,384 @@
+"""Native producers on one broker group: frames stored once and in order, and answers that stay true."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ledgermq.node.core.calls import (
+    Configure,
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    Produce,
+    ProduceFrame,
+    ProducerOpened,
+    Refused,
+    ResumeProducer,
+)
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.core.producers import NAMED_MS, UNNAMED_MS
+from ledgermq.proto.layout import chain_crc_at, decode_record, record_columns
+from ledgermq.proto.native_ids import native_id
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.types import Draft, Frame, Permission, TopicConfig, TopicDurability, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, Bench, Outcome
+from tests.node_core.core_frames import LOG_TAG, check_sequences, frame, numbered
+
+
+class Producing(Bench):
+    """A bench with a topic of three queues."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), **settings))  # type: ignore[arg-type]
+        self.lead()
+        self.configure("t", 3)
+
+    def open(self, name: str = "") -> ProducerOpened:
+        outcome = self.ask(OpenProducer(next(self.tokens), name))
+        assert isinstance(outcome, ProducerOpened), outcome
+        return outcome
+
+    def resume(self, producer_id: int, epoch: int) -> Outcome | None:
+        return self.ask(ResumeProducer(next(self.tokens), producer_id, epoch))
+
+    def put(self, frame: Frame, topic: str = "t", memory: bool = False) -> Outcome | None:
+        return self.ask(ProduceFrame(next(self.tokens), topic, frame, memory))
+
+    def later(self, frame: Frame) -> int:
+        """Put it; the token of an answer that is not there yet."""
+        call = ProduceFrame(next(self.tokens), "t", frame)
+        assert self.ask(call) is None
+        return call.token
+
+
+def produced(outcome: Outcome | None) -> FrameProduced:
+    assert isinstance(outcome, FrameProduced), outcome
+    return outcome
+
+
+def refused(outcome: Outcome | None) -> tuple[str, int | None]:
+    assert isinstance(outcome, Refused), outcome
+    return outcome.reason, outcome.next_sequence
+
+
+def test_a_frame_is_stored_as_it_came_and_the_answer_says_where() -> None:
+    """Index, term, queue ranges, chain CRC and store time of the answer are those of the entries."""
+    b = Producing()
+    p = b.open()
+    assert p == ProducerOpened(1, 0, 0)
+    b.send("before", queue=1)
+    answer = produced(b.put(frame(1, 0, 0, ["a", "b", "c", "d"], queues=[1, 0, 1, 1], tags=["x", "", "y", "x"])))
+    entries = b.log.ranges[-1]
+    assert (answer.first_index, answer.term, answer.count, answer.last_index) == (entries.first_index, 1, 4, entries.last_index)
+    assert answer.ranges == ((0, 0, 1), (1, 1, 3))
+    assert answer.chain_crc == chain_crc_at(entries.data, int(entries.starts[-1])) == entries.last_chain
+    record = decode_record(entries.data[48 : int(entries.sizes[0])])
+    assert (record.body, record.store_ms, record.queue, record.queue_offset) == (b"a", answer.store_ms, 1, 1)
+    assert (answer.durability, answer.duplicate) == ("durable", False)
+    assert record_columns(entries).flags.tolist() == [1, 2, 3, 4]
+
+
+def test_the_answer_names_the_replicas_that_have_all_of_it() -> None:
+    """A replica counts when its durable index, at that moment, covers the last entry."""
+    b = Producing()
+    b.open()
+    answer = produced(b.put(numbered(1, 0, 0, 3)))
+    assert answer.durable == (("n1", answer.last_index),), "n2 lacks the last entry"
+
+
+def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
+    """A duplicate appends nothing; its answer is read from the log, also when other replicas have more of it by then."""
+    b = Producing()
+    b.open()
+    first = produced(b.put(numbered(1, 0, 0, 7, queues=3)))
+    b.put(numbered(1, 0, 7, 2))
+    end = b.log.end_index
+    again = produced(b.put(numbered(1, 0, 0, 7, queues=3)))
+    assert again.durable == (("n1", end), ("n2", end - 1))
+    assert replace(again, duplicate=False, durable=()) == replace(first, durable=()) and again.duplicate
+    assert b.log.end_index == end and b.group.leader.counters["frame_duplicates"] == 1
+
+
+def test_of_the_frames_before_the_last_five_it_is_only_known_that_they_are_stored() -> None:
+    """Bounded memory: an old duplicate is stored, and that is all there is to say; so is one that is cut otherwise."""
+    b = Producing()
+    b.open()
+    for first in range(0, 14, 2):
+        b.put(numbered(1, 0, first, 2))
+    assert b.put(numbered(1, 0, 2, 2)) == FrameKnown(14)
+    assert produced(b.put(numbered(1, 0, 4, 2))).duplicate
+    assert b.put(numbered(1, 0, 4, 3)) == FrameKnown(14)
+    assert b.put(numbered(1, 0, 13, 1)) == FrameKnown(14)
+
+
+def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
+    """Nothing is appended, and the answer says with which number to go on."""
+    b = Producing()
+    b.open()
+    b.put(numbered(1, 0, 0, 4))
+    end = b.log.end_index
+    assert refused(b.put(numbered(1, 0, 5, 1))) == ("sequence-gap", 4)
+    assert refused(b.put(numbered(1, 0, 2, 4))) == ("partial-frame", 4)
+    assert refused(b.put(numbered(2, 0, 0, 1))) == ("unknown-producer", None)
+    assert refused(b.put(numbered(1, 1, 4, 1))) == ("unknown-producer", None), "no epoch of this log"
+    assert refused(b.resume(7, 0)) == ("unknown-producer", None)
+    assert b.log.end_index == end
+    assert b.group.leader.counters["frames_refused"] == 4
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue", "reason"),
+    [("u", 0, "unknown-topic"), ("t", 3, "unknown-topic"), ("t", -1, "unknown-topic"), ("fifo", 0, "wrong-kind")],
+)
+def test_a_frame_for_nowhere_is_refused(topic: str, queue: int, reason: str) -> None:
+    """The topic must be in force, take plain messages, and have every queue that is named."""
+    b = Producing()
+    b.open()
+    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "fifo", TopicKind.FIFO, 1, Permission.READ_WRITE, 1),)))
+    assert refused(b.put(frame(1, 0, 0, ["a", "b"], topic, [0, queue]), topic))[0] == reason
+
+
+def test_what_is_larger_than_a_log_file_is_refused() -> None:
+    """Like any other message."""
+    b = Producing(entry_bytes_max=400)
+    b.open()
+    assert refused(b.put(frame(1, 0, 0, ["a", "b" * 300])))[0] == "too-large"
+    assert produced(b.put(frame(1, 0, 0, ["a", "b" * 100])))
+
+
+def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
+    """Each opening is the next epoch; the sequence goes on; frames of older epochs are refused, stored ones among them."""
+    b = Producing()
+    assert b.open("writer") == ProducerOpened(1, 0, 0)
+    assert b.open() == ProducerOpened(2, 0, 0)
+    b.put(numbered(1, 0, 0, 3))
+    assert b.open("writer") == ProducerOpened(1, 1, 3)
+    assert refused(b.put(numbered(1, 0, 3, 1))) == ("stale-epoch", None)
+    assert refused(b.put(numbered(1, 0, 0, 3))) == ("stale-epoch", None)
+    assert refused(b.resume(1, 0)) == ("stale-epoch", None)
+    assert produced(b.put(numbered(1, 1, 3, 2)))
+    assert b.resume(1, 1) == ProducerOpened(1, 1, 5)
+    assert produced(b.put(numbered(1, 1, 0, 3))).duplicate, "the same messages under the later epoch"
+    check_sequences(b.log.ranges, b.machine.producers)
+
+
+def test_a_name_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
+    """The sequence goes on, and the former id is gone."""
+    b = Producing()
+    b.open("writer")
+    b.put(numbered(1, 0, 0, 3))
+    producer = b.machine.producers.get(1)
+    assert producer is not None
+    producer.epoch = 0xFFFF
+    assert b.open("writer") == ProducerOpened(2, 0, 3)
+    assert refused(b.put(numbered(1, 0xFFFF, 3, 1)))[0] == "unknown-producer"
+    assert produced(b.put(numbered(2, 0, 3, 1))) and b.open("writer") == ProducerOpened(2, 1, 4)
+
+
+def test_frames_of_one_turn_follow_each_other() -> None:
+    """Five frames under way at once, and one that has come already: each is judged against those before it."""
+    b = Producing()
+    b.open()
+    calls = [ProduceFrame(next(b.tokens), "t", numbered(1, 0, first, 2)) for first in (0, 2, 4, 2, 6, 8)]
+    b.turn(*calls)
+    answers = [produced(b.done[call.token]) for call in calls]
+    assert [answer.duplicate for answer in answers] == [False, False, False, True, False, False]
+    assert replace(answers[3], duplicate=False) == answers[1]
+    check_sequences(b.log.ranges, b.machine.producers)
+
+
+def test_a_duplicate_of_what_is_not_committed_waits_for_it() -> None:
+    """So does everything else that rests on it: a gap, a part, an older epoch, an old frame that is cut otherwise."""
+    b = Producing()
+    b.open("writer")
+    b.replicator.commit_at_once = False
+    first = b.later(numbered(1, 0, 0, 4))
+    waiting = [
+        b.later(numbered(1, 0, 0, 4)),
+        b.later(numbered(1, 0, 9, 1)),
+        b.later(numbered(1, 0, 2, 4)),
+        b.later(numbered(1, 0, 1, 2)),
+    ]
+    call = OpenProducer(next(b.tokens), "writer")
+    b.turn(call)
+    stale = b.later(numbered(1, 0, 4, 1))
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert replace(produced(b.done[waiting[0]]), duplicate=False) == produced(b.done[first])
+    assert refused(b.done[waiting[1]]) == ("sequence-gap", 4)
+    assert refused(b.done[waiting[2]]) == ("partial-frame", 4)
+    assert b.done[waiting[3]] == FrameKnown(4)
+    assert b.done[call.token] == ProducerOpened(1, 1, 4)
+    assert refused(b.done[stale]) == ("stale-epoch", None)
+
+
+def test_what_was_lost_with_its_leader_may_come_again() -> None:
+    """The answer is unknown; the log does not have it; the same sequence numbers are new."""
+    b = Producing()
+    b.open()
+    b.put(numbered(1, 0, 0, 2))
+    b.replicator.commit_at_once = False
+    lost = [b.later(numbered(1, 0, 2, 2)), b.later(numbered(1, 0, 2, 2)), b.later(numbered(1, 0, 7, 1))]
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert [refused(b.done[token])[0] for token in lost] == ["unknown-outcome"] * 3
+    b.log.cut(b.replicator.commit_index)
+    b.replicator.commit_at_once = True
+    b.lead(3)
+    assert b.resume(1, 0) == ProducerOpened(1, 0, 2)
+    assert not produced(b.put(numbered(1, 0, 2, 2))).duplicate
+    check_sequences(b.log.ranges, b.machine.producers)
+
+
+def test_what_a_new_leader_inherits_is_stored() -> None:
+    """An uncommitted frame of a former term counts once the new leader's term has begun, and only then is anything judged."""
+    b = Producing()
+    b.open()
+    b.replicator.commit_at_once = False
+    b.later(numbered(1, 0, 0, 2))
+    b.replicator.follow(2, "n2")
+    b.turn()
+    b.lead(3)
+    again, next_ = b.later(numbered(1, 0, 0, 2)), b.later(numbered(1, 0, 2, 2))
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert produced(b.done[again]).duplicate and not produced(b.done[next_]).duplicate
+    assert produced(b.done[again]).term == 1
+
+
+def test_what_is_not_there_is_said_only_by_a_leader_that_still_leads() -> None:
+    """A replica that was deposed without knowing might not have the producer, or the message before."""
+    b = Producing()
+    b.open()
+    b.replicator.lease = False
+    gap, stranger = b.later(numbered(1, 0, 4, 1)), b.later(numbered(9, 0, 0, 1))
+    call = ResumeProducer(next(b.tokens), 9, 0)
+    assert b.ask(call) is None
+    b.replicator.reads = [(question, None) for question in b.replicator.questions]
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert [refused(b.done[token])[0] for token in (gap, stranger, call.token)] == ["not-leader"] * 3
+
+
+def test_frames_behind_one_that_must_wait_do_the_same() -> None:
+    """A topic that is being configured holds its frames, and with them what its producer sends elsewhere."""
+    b = Producing()
+    b.configure("u", 1)
+    b.open()
+    b.replicator.commit_at_once = False
+    b.configure("t", 4, 2)
+    waiting, behind = b.later(numbered(1, 0, 0, 2)), ProduceFrame(next(b.tokens), "u", numbered(1, 0, 2, 2, "u"))
+    b.turn(behind)
+    assert b.log.ranges[-1].last_index == b.log.end_index and not any(record_columns(r).flags.any() for r in b.log.ranges)
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert produced(b.done[waiting]) and produced(b.done[behind.token])
+
+
+def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
+    """Neither in the log nor in what is known of the producer; those behind it in the turn are refused, too."""
+    b = Producing()
+    b.open()
+    b.replicator.full = True
+    calls = [ProduceFrame(next(b.tokens), "t", numbered(1, 0, first, 2)) for first in (0, 2)]
+    opening, resuming = OpenProducer(next(b.tokens), "x"), ResumeProducer(next(b.tokens), 1, 0)
+    b.turn(*calls)
+    assert [refused(b.done[call.token])[0] for call in calls] == ["disk-full"] * 2
+    b.turn(opening, resuming)
+    assert [refused(b.done[call.token])[0] for call in (opening, resuming)] == ["disk-full"] * 2
+    b.replicator.full = False
+    assert not produced(b.put(numbered(1, 0, 0, 2))).duplicate
+    assert b.open("x") == ProducerOpened(2, 0, 0)
+
+
+def test_a_topic_may_acknowledge_from_memory_who_asks_for_it() -> None:
+    """Class memory is answered when it is replicated, with nobody named; who does not ask, or whose topic is durable, waits."""
+    b = Producing()
+    memory = TopicConfig("", "m", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability=TopicDurability.MEMORY)
+    b.ask(Configure(next(b.tokens), topics=(memory,)))
+    b.open()
+    b.replicator.commit_at_once = False
+    b.replicator.replicated = b.log.end_index + 100
+    early = produced(b.put(numbered(1, 0, 0, 2, "m"), "m", memory=True))
+    assert (early.durability, early.durable) == ("memory", ())
+    durable = b.later(numbered(1, 0, 2, 2))
+    asked = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 4, 2), memory=True)
+    again = ProduceFrame(next(b.tokens), "m", numbered(1, 0, 0, 2, "m"), memory=True)
+    b.turn(asked, again)
+    assert asked.token not in b.done and again.token not in b.done
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert [produced(b.done[token]).durability for token in (durable, asked.token, again.token)] == ["durable"] * 3
+    assert b.replicator.urgencies[-3:] == [(False, True), (True, False), (True, False)]
+
+
+def test_silent_producers_make_room_and_active_ones_stay() -> None:
+    """The unnamed are dropped after a day, the named after a week, beyond the limit the longest silent; each with a record of another."""
+    b = Producing(producers_max=3)
+    b.open("named")
+    b.open()
+    b.pass_time(UNNAMED_MS * MS)
+    b.open()
+    assert [refused(b.resume(number, 0)) if number == 2 else b.resume(number, 0) for number in (1, 2, 3)] == [
+        ProducerOpened(1, 0, 0),
+        ("unknown-producer", None),
+        ProducerOpened(3, 0, 0),
+    ]
+    b.put(numbered(1, 0, 0, 1))
+    b.open()
+    b.open()
+    assert refused(b.put(numbered(3, 0, 0, 1)))[0] == "unknown-producer", "the longest silent of four"
+    assert produced(b.put(numbered(1, 0, 1, 1)))
+    b.pass_time(NAMED_MS * MS)
+    assert b.open("named") == ProducerOpened(1, 1, 2), "nobody else came meanwhile"
+    b.pass_time(NAMED_MS * MS)
+    b.open()
+    assert len(b.machine.producers) == 1 and b.open("named") == ProducerOpened(7, 0, 0)
+
+
+def test_nobody_is_dropped_of_whom_something_is_on_its_way() -> None:
+    """Or a frame that was accepted would be applied to nothing."""
+    b = Producing(producers_max=2)
+    b.open()
+    b.open()
+    b.replicator.commit_at_once = False
+    frame_ = b.later(numbered(1, 0, 0, 1))
+    calls = [OpenProducer(next(b.tokens)) for _ in range(3)]
+    b.turn(*calls)
+    gone = b.later(numbered(2, 0, 0, 1))
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert produced(b.done[frame_]) and refused(b.done[gone])[0] == "unknown-producer"
+    assert all(isinstance(b.done[call.token], ProducerOpened) for call in calls)
+    assert b.machine.producers.astray == 0 and b.machine.producers.get(1) is not None
+
+
+def test_ids_of_native_messages_are_no_business_of_a_deduplication_window() -> None:
+    """And an id that only looks native, in a message that came another way, is of no producer."""
+    b = Producing()
+    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "d", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, dedup_ms=60_000),)))
+    b.open()
+    b.put(numbered(1, 0, 0, 3, "d"), "d")
+    assert b.machine.ids.count == 0
+    looks = Fields(message_id=native_id(LOG_TAG, 1, 0, 3))
+    b.ask(Produce(next(b.tokens), [Draft("t", 0, b"x", encode(looks), EPOCH_MS)]))
+    known = b.machine.producers.get(1)
+    assert known is not None and known.next_sequence == 3 and not b.machine.producers.astray
+
+
+def test_the_table_survives_a_snapshot() -> None:
+    """Whatever a leader says of frames afterwards is what it would have said before."""
+    b = Producing()
+    b.open("writer")
+    b.open()
+    for first in range(0, 12, 2):
+        b.put(numbered(1, 0, first, 2, queues=3))
+    exported = json.loads(json.dumps(b.machine.export(LOG_ID)))
+    other = Producing()
+    other.machine.producers.restore(exported["producers"])
+    assert other.machine.producers.export() == b.machine.producers.export()
+    assert other.machine.producers.named("writer") == 1 and other.machine.producers.next_id == 3
