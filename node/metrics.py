@@ -122,6 +122,22 @@ OVER_QUOTA = Counter(
 FRONT_CONNECTIONS = Gauge(
     "ledgermq_front_connections", "Open connections of clients, where the front of the port counts them.", registry=REGISTRY
 )
+FETCH_STREAMS = Gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", ["group"], registry=REGISTRY)
+FETCHED_BYTES = Counter(
+    "ledgermq_fetched_bytes_total",
+    "Bytes of entries sent to native readers, by where they were found: recent (memory), waiting (the turns), cold (files).",
+    ["group", "source"],
+    registry=REGISTRY,
+)
+FETCHED_MESSAGES = Counter(
+    "ledgermq_fetched_messages_total", "Entries sent to native readers, by where they were found.", ["group", "source"], registry=REGISTRY
+)
+FETCH_SKIPPED = Counter(
+    "ledgermq_fetch_skipped_total", "Messages that retention took before a native reader came to them.", ["group"], registry=REGISTRY
+)
+FETCH_CREDIT_WAITS = Counter(
+    "ledgermq_fetch_credit_waits_total", "How often a native reader had given no more credit.", ["group"], registry=REGISTRY
+)
 CONNECTIONS_REFUSED = Counter(
     "ledgermq_connections_refused_total",
     "Connections of clients that the front of the port closed, by reason.",

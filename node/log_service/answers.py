@@ -58,6 +58,7 @@ class Answer:
     count: int
     size: int
     source: str
+    skipped: int = 0
 
 
 def entries_answer(batch: Batch, end_offset: int, skipped: int) -> Answer:
@@ -77,4 +78,4 @@ def entries_answer(batch: Batch, end_offset: int, skipped: int) -> Answer:
     )
     tail = _number(_END_OFFSET, end_offset) + _number(_SKIPPED, skipped)
     whole: Iterable[Piece] = (bytes((_ENTRIES,)), varint(len(head) + size + len(tail)), head, *batch.pieces, tail)
-    return Answer(b"".join(whole), len(batch.sizes), size, batch.source)
+    return Answer(b"".join(whole), len(batch.sizes), size, batch.source, skipped)

@@ -15,16 +15,18 @@ from typing import Any
 import grpc
 
 from ledgermq.node.config import Limits
-from ledgermq.node.log_service import producing
+from ledgermq.node.log_service import fetching, producing
 from ledgermq.node.log_service.callers import Caller, Callers
+from ledgermq.node.log_service.fetching import Fetcher
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.locating import Locator
 from ledgermq.node.log_service.open_streams import OpenStreams
 from ledgermq.node.log_service.problems import Moved, as_error, problem
 from ledgermq.node.log_service.producing import Hosted, Producing, Spans
+from ledgermq.node.log_service.sources import Engine, Sources
 from ledgermq.node.service.meters import Meters
-from ledgermq.node.service.ports import Engine, Forwarder, Metadata
+from ledgermq.node.service.ports import Forwarder, Metadata
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code
@@ -58,6 +60,9 @@ class LogService:
         self._parts = parts
         topics = Topics(parts.metadata)
         self.streams = OpenStreams()
+        meter = parts.meters.of(f"Log/{fetching.METHOD}")
+        sources = Sources(parts.engine)
+        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter)
         log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
         self._producing = Producing(
@@ -78,6 +83,7 @@ class LogService:
         """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
         methods: dict[str, Any] = {
             "Locate": self._unary("Locate", self._locator.locate),
+            fetching.METHOD: grpc.stream_stream_rpc_method_handler(self._fetcher.serve),
             producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
         }
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)

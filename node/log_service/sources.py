@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.core.calls import Call, GroupView, Refused, Result, Token
+from ledgermq.node.core.calls import GroupView
 from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.recent import Recent
 from ledgermq.node.log_service.reading import Files, files_of, recent_of
+from ledgermq.node.service import ports
 
 COLD_THREADS = 2
 REST_S = 0.05
@@ -26,13 +27,9 @@ REST_S = 0.05
 T = TypeVar("T")
 
 
-class Engine(Protocol):
-    """The broker groups of this node."""
+class Engine(ports.Engine, Protocol):
+    """The broker groups of this node, as they can be looked into."""
 
-    @property
-    def views(self) -> dict[str, GroupView]: ...
-    def new_token(self) -> Token: ...
-    def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
     def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
     def on_hidden(self, listener: Callable[[str], None]) -> None: ...
@@ -41,8 +38,9 @@ class Engine(Protocol):
 class GroupSource:
     """One broker group in one of its lives (`tailing.Source`)."""
 
-    def __init__(self, group: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
+    def __init__(self, group: str, log_id: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
         self.group = group
+        self.log_id = log_id
         self.files = files
         self.recent = recent
         self.readers = 0
@@ -77,6 +75,17 @@ class GroupSource:
 
     async def hot(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._lanes.hot, work)
+
+
+    async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
+        """The first offset of begin … end−1 that was stored at a time or later; `end` without one."""
+        written = await self.run(lambda hosted: int(hosted.store.queues.written_offset(topic, queue)))
+        high = max(begin, min(written, end))
+        found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms))
+        if found < high or high == end:
+            return found
+        # The rest waits in memory.
+        return min(end, await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))))
 
 
 class Lanes:
@@ -121,7 +130,6 @@ class Sources:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.draining = False
         self._lanes = Lanes()
         self._open: dict[str, GroupSource] = {}
         self._waiters: dict[str, dict[Waiter, None]] = {}
@@ -132,10 +140,10 @@ class Sources:
         """One more reader; `close` ends it. Raises LedgerError while the group does not run here."""
         source = self._open.get(group)
         if source is None:
-            files, recent = await self.engine.run(group, lambda hosted: (files_of(hosted), recent_of(hosted)))
+            files, recent, log_id = await self.engine.run(group, _found)
             source = self._open.get(group)
             if source is None:
-                source = self._open[group] = GroupSource(group, self.engine, self._lanes, files, recent)
+                source = self._open[group] = GroupSource(group, log_id, self.engine, self._lanes, files, recent)
             else:
                 # Somebody else came meanwhile.
                 self._release(group, recent)
@@ -156,13 +164,6 @@ class Sources:
         released = asyncio.ensure_future(self.engine.run(group, lambda hosted: hosted.group.release_recent(recent)))
         released.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def drain(self) -> None:
-        """Readers end: the node is about to stop."""
-        self.draining = True
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.stir()
-
     def _view(self, group: str, view: GroupView) -> None:
         for waiter in self._waiters.get(group, ()):
             waiter.told(view)
@@ -172,3 +173,8 @@ class Sources:
         self._open.pop(group, None)
         for waiter in self._waiters.get(group, ()):
             waiter.stir()
+
+
+def _found(hosted: Any) -> tuple[Files, Recent, str]:
+    """Between two turns."""
+    return files_of(hosted), recent_of(hosted), hosted.store.identity.log_id

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ledgermq.node.core.recent import Applied
+from ledgermq.node.core.recent import Applied, Recent
 from ledgermq.node.log_service.answers import Answer, Batch, entries_answer
 from ledgermq.node.log_service.reading import Ends, Files, look, waiting
 from ledgermq.proto.layout import HEADER_BYTES
@@ -37,16 +37,10 @@ class Gone(Exception):
     """The topic is not in force in this broker group any more."""
 
 
-class Recents(Protocol):
-    """The window (`core/recent.py`)."""
-
-    def since(self, index: int) -> list[Applied] | None: ...
-
-
 class Source(Protocol):
     """One broker group that runs here, as its readers see it."""
 
-    recent: Recents
+    recent: Recent
     files: Files
 
     def run(self, work: Callable[[Any], T]) -> Awaitable[T]:
@@ -95,9 +89,14 @@ class QueueTail:
         return int(self._next[queue])
 
     @property
-    def skipped(self) -> int:
-        """What was skipped and not told yet."""
-        return sum(self._skipped.values())
+    def places(self) -> dict[int, int]:
+        """The next offset of every queue."""
+        return {queue: int(self._next[queue]) for queue in self._queues}
+
+    @property
+    def next_index(self) -> int:
+        """Everything before this entry of the log was handed out, once the reader has caught up."""
+        return self._follows if self._cursor is None else self._cursor
 
     async def read(self, ends: Sequence[int], incarnation: int, max_bytes: int) -> list[Answer]:
         """What comes next, within `max_bytes` but at least one entry; nothing when the reader is at the end. `ends`: where the queues end,

@@ -105,6 +105,11 @@ class Quotas:
             if quota.bytes_per_s and size:
                 self._bucket(scope, "bytes", float(quota.bytes_per_s)).left -= size
 
+    def owed_s(self, limited: list[tuple[Scope, Quota]]) -> float:
+        """The seconds until none of these buckets is below zero."""
+        rates = [(scope, name, per_s) for scope, q in limited for name, per_s in (("messages", q.messages_per_s), ("bytes", q.bytes_per_s))]
+        return max((-self._bucket(scope, name, float(per_s)).left / per_s for scope, name, per_s in rates if per_s), default=0.0)
+
     def _bucket(self, scope: Scope, rate: str, per_s: float) -> _Bucket:
         """The bucket, filled up to now."""
         key, now = (*scope, rate), self._now()
@@ -153,6 +158,10 @@ class Hold:
     def cost(self, messages: int, size: int) -> None:
         """What the call turned out to cost."""
         self._quotas.charge(self._limited, messages, size)
+
+    def owed_s(self) -> float:
+        """How long it takes until everything that was taken is paid for: so long a stream rests."""
+        return self._quotas.owed_s(self._limited)
 
     def __enter__(self) -> Hold:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ledgermq.node.log_service.answers import Answer
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from tests.log_service.log_stage import Stage
 from tests.node.test_node_hosting import Driver, single
 
 
@@ -46,6 +47,11 @@ class DrivenEngine:
         self.views["g1"] = found
         for listener in self._listeners:
             listener("g1", found)
+
+    def show(self, leader: str | None = "n1", *, term: int = 0, serving: bool = True, topics: Any = None) -> None:
+        """What the group shows, but who leads it."""
+        assert self.driver.view is not None
+        self.publish(replace(self.driver.view, leader=leader, serving=serving))
 
     def hide(self) -> None:
         self.views.pop("g1", None)
@@ -119,6 +125,20 @@ class Group:
 
     def close(self) -> None:
         self.driver.group.close()
+
+
+class DrivenStage(Stage):
+    """The Log service over such a group."""
+
+    def __init__(self, group: Group, **options: Any) -> None:
+        self.group = group
+        super().__init__(engine=group.engine, **options)
+
+    def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+        """A topic that is agreed, and in force."""
+        names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        self.quorum.command({"op": "create-topic", **names})
+        self.group.configure(name, queues, self.quorum.state.topics[namespace, name].incarnation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,11 @@ class FakeEngine:
             future.set_result(outcome)
         return future
 
+    def on_view(self, listener: Any) -> None:
+        """Views change without being told here."""
+
+    on_hidden = on_view
+
     def tell(self, group: str, call: Any) -> None:
         self.calls.append(call)
 
@@ -103,9 +108,10 @@ class Stage:
         quotas: QuotaSettings | None = None,
         namespaces: bool = True,
         limits: Limits | None = None,
+        engine: Any = None,
     ) -> None:
         self.now = 0.0
-        self.engine = FakeEngine()
+        self.engine = engine or FakeEngine()
         self.quorum = FakeQuorum()
         self.sealer = Sealer((SECRET,), CLUSTER)
         authority = Authority(
@@ -171,6 +177,10 @@ class Wire:
         response = getattr(pb, f"{method}Response")
         stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         return await stub(request if isinstance(request, bytes) else request.SerializeToString(), metadata=metadata, timeout=20)
+
+    def fetch(self, metadata: Any = ()) -> Any:
+        """A Fetch stream; what is written goes as it is, answers come as bytes."""
+        return self.channel.stream_stream(SERVICE + "Fetch")(metadata=metadata, timeout=30)
 
     def produce(self, metadata: Any = ()) -> Any:
         """A Produce stream; what is written goes as it is."""

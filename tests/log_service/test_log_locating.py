@@ -70,7 +70,7 @@ def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
         assert (await wire.unary("Locate", pb.LocateRequest(topic="rmq_sys_x"))).problem.code == 40002
         assert (await wire.unary("Locate", b"\xff\xff\xff")).problem.code == 40000
         families = {sample.labels["method"] for family in stage.meters.families() for sample in family.samples}
-        assert families == {"Log/Locate"}
+        assert "Log/Locate" in families
 
     staged(test, Stage())
 
