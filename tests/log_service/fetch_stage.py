@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.calls import Configure, Configured, GroupView, Produce, Produced
+from ledgermq.node.core.calls import Configure, Configured, GroupView, Produce, Produced, Refused
 from ledgermq.node.log_service.answers import Answer
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.properties import Fields, encode
@@ -26,6 +26,7 @@ class DrivenEngine:
         self.driver = driver
         self.views: dict[str, GroupView] = {}
         self.runs = 0
+        self.leads = True
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden: list[Callable[[str], None]] = []
         self.publish()
@@ -49,8 +50,9 @@ class DrivenEngine:
             listener("g1", found)
 
     def show(self, leader: str | None = "n1", *, term: int = 0, serving: bool = True, topics: Any = None) -> None:
-        """What the group shows, but who leads it."""
+        """What the group shows, but who leads it. Of another leader's group calls are refused here."""
         assert self.driver.view is not None
+        self.leads = serving
         self.publish(replace(self.driver.view, leader=leader, serving=serving))
 
     def hide(self) -> None:
@@ -69,6 +71,9 @@ class DrivenEngine:
 
     def call(self, group: str, call: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.leads:
+            future.set_result(Refused("not-leader"))
+            return future
         self.driver.turn(call)
         while call.token not in self.driver.done:
             self.driver.turn(elapsed_ns=1_000_000_000)
