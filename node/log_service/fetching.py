@@ -88,14 +88,16 @@ class Fetcher:
                 await context.write(last.SerializeToString())
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        caller = await self._callers.of(context)
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                first = pb.FetchRequest.FromString(await anext(aiter(requests)))
+                data = await anext(aiter(requests))
         except StopAsyncIteration:
             return
         except TimeoutError:
             raise fail(Code.REQUEST_TIMEOUT, "a Fetch begins with its opening, which did not come") from None
+        # Now and not before: whoever is refused while he says his first word hears of a broken stream instead of the reason.
+        caller = await self._callers.of(context)
+        first = pb.FetchRequest.FromString(data)
         if first.WhichOneof("request") != "open":
             raise fail(Code.BAD_REQUEST, "the first request of a Fetch is its opening")
         stream = _Stream(self, caller, first.open, context)
