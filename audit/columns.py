@@ -17,6 +17,8 @@ RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
 TIMER_TOPIC = b"rmq_sys_ledgermq_timer"
 FIRE_TIME = b"\x02TIMER_OUT_MS\x01"
 TAGS = b"TAGS\x01"
+NATIVE_BEGIN = b"UNIQ_KEY\x014C"
+NATIVE_BYTES = len(b"UNIQ_KEY\x01") + 34 + 1
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -107,6 +109,16 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
         record_crcs=_record_crcs(window, body_at, np.where(fits, at, body_at)),
         property_at=property_at,
     )
+
+
+def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
+    """Whether property strings begin with a native message id: `UNIQ_KEY`, 01, 34 upper-case hexadecimal digits, the first two 4C, 02."""
+    data: U8 = np.frombuffer(window, np.uint8)
+    found = data[np.minimum(property_at[:, None] + np.arange(NATIVE_BYTES), len(data) - 1)]
+    begin, digits = found[:, : len(NATIVE_BEGIN)], found[:, len(NATIVE_BEGIN) : -1]
+    hexadecimal = ((digits >= ord("0")) & (digits <= ord("9"))) | ((digits >= ord("A")) & (digits <= ord("F")))
+    native: Flags = (begin == np.frombuffer(NATIVE_BEGIN, np.uint8)).all(axis=1) & hexadecimal.all(axis=1) & (found[:, -1] == 2)
+    return native & (property_at + NATIVE_BYTES <= ends)
 
 
 def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:

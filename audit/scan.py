@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit import derived
-from ledgermq.audit.columns import RAFT_TOPIC, Columns, Parts, take_apart
+from ledgermq.audit.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.decode import (
     ENTRY_MAGIC,
     HEADER_BYTES,
@@ -83,6 +83,10 @@ class LogReport:
     """Indexes of entries that are not intact."""
     election_tail: int | None = None
     """From this index on, the file holds only term-start records."""
+
+
+PACKINGS = (0x101, 0x201)
+"""SYSFLAGs of compressed bodies: LZ4, ZSTD."""
 
 
 class Scan:
@@ -312,8 +316,10 @@ class Scan:
     def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:
         """The rules of a record, for intact entries only: elsewhere the damage itself is the finding."""
         pos = self.task.base + columns.offset
-        constant = (rows["flag"] != 0) | (rows["sys_flag"] != 0) | (rows["born_host"] != 0)
-        constant |= rows["reconsume_times"] != 0
+        constant = (rows["born_host"] != 0) | (rows["reconsume_times"] != 0)
+        packed = rows["sys_flag"].astype(np.int64)
+        flagged = self._odd_flags(piece, rows, columns, parts)
+        odd_packing = (packed != 0) & ~np.isin(packed, PACKINGS)
         origin = rows["prepared_offset"].astype(np.int64)
         odd_origin = (origin < 0) | (origin >= np.maximum(columns.index, 1))
         whole = columns.sound
@@ -322,7 +328,9 @@ class Scan:
             ("record.magic", 4, 8, columns.intact & ~parts.right_magic, "MAGICCODE does not fit the topic"),
             ("record.structure", RECORD_FIXED_BYTES - 4, 0, columns.intact & ~parts.fits, "its parts do not fill the record"),
             ("record.crc", 8, 12, whole & (rows["record_crc"] != parts.record_crcs), "BODYCRC is not that of the body"),
-            ("record.constant", 16, 84, columns.intact & constant, "a field that must be zero is not"),
+            ("record.constant", 48, 76, columns.intact & constant, "a field that must be zero is not"),
+            ("record.sysflag", 36, 40, columns.intact & odd_packing, "SYSFLAG is none of those that a record may have"),
+            ("record.native", 16, 20, flagged, "FLAG is not the place of a native message in its frame"),
             ("record.origin", 76, 84, columns.intact & odd_origin, "its origin is not before it"),
             ("record.position", 28, 36, columns.intact & (rows["physical_offset"] != pos + HEADER_BYTES), "PHYSICALOFFSET is not pos + 48"),
             ("record.topic", 12, 0, whole & (~parts.right_topic | (columns.queue < 0)), "the topic or the queue id is illegal"),
@@ -340,6 +348,20 @@ class Scan:
                     proof = "the property string is not name 01 value 02, repeated"
                     place = a - int(piece.offsets[at])
                     self._flaw(piece, at, int(columns.index[at]), "record.properties", place, int(piece.sizes[at]), proof, torn=False)
+
+    def _odd_flags(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> Flags:
+        """Records whose FLAG is neither 0 nor that of the next message of a frame with a native id. Behind a damaged entry, or at the begin
+        of a piece, nothing is known of the one before."""
+        flags = rows["flag"].astype(np.int64)
+        odd: Flags = columns.intact & (flags < 0)
+        if flags.any():
+            later = np.flatnonzero(columns.sound & (flags > 1))
+            later = later[(later > 0) & columns.intact[later - 1]]
+            odd[later] |= flags[later] != flags[later - 1] + 1
+            native = np.flatnonzero(columns.sound & (flags > 0))
+            ends = piece.offsets[native] + piece.sizes[native]
+            odd[native] |= ~native_ids(piece.window, parts.property_at[native], ends)
+        return odd
 
     def _check_order(self, piece: Piece, columns: Columns) -> None:
         """Terms and store times never fall from one intact entry to the next."""

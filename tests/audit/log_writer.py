@@ -48,6 +48,8 @@ class Message:
     channel: int = 0
     time: int = CREATED
     term: int = 1
+    flag: int = 0
+    sysflag: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ class Writer:
         wide = len(topic) > 127
         total = (92 if wide else 91) + len(message.body) + len(topic) + len(properties)
         crc = zlib.crc32(message.body) & 0x7FFFFFFF if message.body else 0
-        fixed = struct.pack(">iIiiiqqi", total, 0xDAA320AB if wide else 0xDAA320A7, crc, message.queue, 0, offset, pos, 0)
+        magic = 0xDAA320AB if wide else 0xDAA320A7
+        fixed = struct.pack(">iIiiiqqi", total, magic, crc, message.queue, message.flag, offset, pos, message.sysflag)
         fixed += struct.pack(">q8sq8siq", message.time, bytes(8), message.time, b"\x7f\0\0\1" + struct.pack(">i", 8081), 0, 0)
         name = struct.pack(">h" if wide else ">b", len(topic)) + topic
         return fixed + struct.pack(">i", len(message.body)) + message.body + name + struct.pack(">h", len(properties)) + properties

@@ -326,3 +326,36 @@ def test_other_wrong_writers_are_caught(tmp_path: Path, what: str, monkeypatch: 
     }[what]
     result = run(tmp_path)
     assert result.verdict == "FAIL" and expected in {f.flaw.rule for f in result.findings}, [f.text for f in result.findings]
+
+
+def native(sequence: int, flag: int, time: int, **changes: object) -> Message:
+    message_id = f"4C{0x6F961986:08X}{7:08X}{1:04X}{sequence:012X}"
+    return Message("flights", b"body", **{"key": message_id, "time": time, "term": 9, "flag": flag, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (None, None),
+        ({"flag": 4}, "record.native"),
+        ({"flag": 3}, "record.native"),
+        ({"flag": -1}, "record.native"),
+        ({"key": "4C" + "0" * 31 + "g"}, "record.native"),
+        ({"key": "4C"}, "record.native"),
+        ({"key": "01" + "0" * 32}, "record.native"),
+        ({"sysflag": 0x201}, None),
+        ({"sysflag": 0x301}, "record.sysflag"),
+    ],
+)
+def test_native_messages_are_held_to_their_rules(tmp_path: Path, change: dict[str, object] | None, rule: str | None) -> None:
+    """Two frames pass; a FLAG that does not count, an id that is not native and an unknown SYSFLAG are found on every replica."""
+    messages = history(4, 30)
+    time = messages[-1].time
+    messages += [native(i, i + 1, time) for i in range(3)] + [native(3 + i, i + 1, time) for i in range(3)]
+    if change is not None:
+        messages[-2] = native(4, **{"flag": 2, "time": time, **change})  # type: ignore[arg-type]
+    write_cluster(tmp_path, messages)
+    result = run(tmp_path)
+    found = {(f.flaw.rule, f.replica) for f in result.findings}
+    wanted = set() if rule is None else {(rule, name) for name in NODES}
+    assert found == wanted and result.verdict == ("PASS" if rule is None else "FAIL"), [f.text for f in result.findings]

@@ -44,7 +44,8 @@ DRAFTS = st.builds(
 
 
 def plain(d: Draft, queue_offset: int, store_ms: int) -> PlainMessage:
-    return PlainMessage(d.stored_topic, d.queue, d.body, d.properties, d.born_ms, queue_offset, store_ms, HOST, d.channel, d.origin, 0, d.sysflag)
+    said = d.stored_topic, d.queue, d.body, d.properties, d.born_ms
+    return PlainMessage(*said, queue_offset, store_ms, HOST, d.channel, d.origin, 0, d.sysflag)
 
 
 def sealed(batch: UnsealedBatch, **changes: object) -> int:
