@@ -51,8 +51,8 @@ from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.producing import Hosted as HostedLog
+from ledgermq.node.log_service.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.log_service.service import SERVICE as LOG
-from ledgermq.node.log_service.service import LogService, Parts
 from ledgermq.node.members import Members
 from ledgermq.node.opening import controller_directory
 from ledgermq.node.overview import Overview
@@ -447,6 +447,8 @@ class Node:
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):
             return await self.admin.execute(group, method, request)
+        if method.startswith(LOG_PREFIX):
+            return await self.log_service.execute(group, method, request)
         return await self.service.execute(group, method, metadata, request, deadline)
 
     async def _listen(self, key: str, port: int, open_port: Callable[[], Any]) -> None:

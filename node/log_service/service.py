@@ -7,7 +7,7 @@ becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import grpc
 
 from ledgermq.node.config import Limits
-from ledgermq.node.log_service import fetching, producing
+from ledgermq.node.core.calls import Refused
+from ledgermq.node.forward import CallRefused
+from ledgermq.node.log_service import fetching, producing, verifying
 from ledgermq.node.log_service.callers import Caller, Callers
 from ledgermq.node.log_service.fetching import Fetcher
 from ledgermq.node.log_service.keys import ReceiptKeys
@@ -25,6 +27,7 @@ from ledgermq.node.log_service.open_streams import OpenStreams
 from ledgermq.node.log_service.problems import Moved, as_error, problem
 from ledgermq.node.log_service.producing import Hosted, Producing, Spans
 from ledgermq.node.log_service.sources import Engine, Sources
+from ledgermq.node.log_service.verifying import Verifier
 from ledgermq.node.service.meters import Meters
 from ledgermq.node.service.ports import Forwarder, Metadata
 from ledgermq.node.service.topics import Topics
@@ -32,6 +35,8 @@ from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code
 
 SERVICE = "ledgermq.v1.Log"
+LOG_PREFIX = f"{SERVICE}/"
+"""Begins the name of every forwarded call that `LogService.execute` answers."""
 KEYS_EVERY_S = 600.0
 
 
@@ -65,6 +70,16 @@ class LogService:
         self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter)
         log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
+        self._verifier = Verifier(
+            parts.cluster_id,
+            log_ids,
+            lambda: topics.broker_groups,
+            parts.engine,
+            parts.forwarder,
+            parts.callers,
+            parts.keys,
+            f"{LOG_PREFIX}{verifying.METHOD}",
+        )
         self._producing = Producing(
             parts.node,
             parts.cluster_id,
@@ -84,6 +99,7 @@ class LogService:
         methods: dict[str, Any] = {
             "Locate": self._unary("Locate", self._locator.locate),
             fetching.METHOD: grpc.stream_stream_rpc_method_handler(self._fetcher.serve),
+            verifying.METHOD: self._unary(verifying.METHOD, self._verifier.verify),
             producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
         }
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)
@@ -101,6 +117,12 @@ class LogService:
         while True:
             await self._parts.keys.look()
             await asyncio.sleep(KEYS_EVERY_S)
+
+    async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
+        """A call of this service that a peer or the forwarder sent to the leader. Raises CallRefused."""
+        if method != f"{LOG_PREFIX}{verifying.METHOD}":
+            raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
+        return await self._verifier.execute(group, request)
 
     def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
         """`work` raises `Moved` where another node has to be asked."""

@@ -1,0 +1,117 @@
+"""Whether the log says what a receipt says: its entries, piece by piece, against every field. No I/O, no waiting.
+
+A receipt names entries by their indexes. The log must have the receipt's term at the first of them and its chain CRC at the last: the chain
+covers every byte before it, so equal chain CRCs are an equal history. What is read on the way must be whole, of the stated topic and
+producer, with the stated sequence numbers, and have the stated offsets in each queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ledgermq.proto import log_pb2
+from ledgermq.proto.layout import BadEntry, decode_record, verify_range
+from ledgermq.proto.layout_columns import HEADER_BYTES, prefixes
+from ledgermq.proto.native_ids import native_runs
+from ledgermq.proto.types import Range
+
+PIECE_BYTES = 1 << 20
+"""Read from the log between two turns."""
+
+Verdict = log_pb2.Verdict
+
+
+def true() -> log_pb2.Verdict:
+    return Verdict(result=Verdict.TRUE)
+
+
+def false(reason: str) -> log_pb2.Verdict:
+    return Verdict(result=Verdict.FALSE, reason=reason)
+
+
+def unverifiable(reason: str) -> log_pb2.Verdict:
+    return Verdict(result=Verdict.UNVERIFIABLE, reason=reason)
+
+
+def contradiction(receipt: log_pb2.Receipt) -> str:
+    """What a receipt says that no frame can be; empty: nothing. The MAC was held against it already."""
+    ranges = receipt.ranges
+    if not 0 < receipt.count == sum(item.count for item in ranges) or receipt.first_index < 1:
+        return f"{receipt.count} messages from index {receipt.first_index} are not those of its queues"
+    if any(one.queue >= other.queue for one, other in pairwise(ranges)) or not all(item.count for item in ranges):
+        return "its queues are not in order"
+    return ""
+
+
+def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
+    """What the log's bookkeeping says, on the engine's thread; None: the entries have to be read. `log` is the `EntryLog` of a leader that
+    has applied everything that was acknowledged before."""
+    first, last = receipt.first_index, receipt.first_index + receipt.count - 1
+    memory = receipt.durability == log_pb2.MEMORY
+    if first < log.begin_index:
+        return unverifiable(f"trimmed: the log begins with entry {log.begin_index}")
+    if last > applied_index:
+        if not memory:
+            return false(f"the log ends with entry {applied_index}")
+        lost = "" if last <= log.end_index else "; acknowledged from memory and lost, or not there yet"
+        return unverifiable(f"entry {last} is not committed{lost}")
+    if (term := log.term_at(first)) != receipt.term or log.chain_at(last) != receipt.chain_crc:
+        what = f"entry {first} has term {term}" if term != receipt.term else f"entry {last} has another chain CRC"
+        return false(f"{what}; acknowledged from memory and lost" if memory else what)
+    return None
+
+
+class Proof:
+    """The entries of one receipt. `add` takes them in pieces, in order; any thread, one at a time."""
+
+    def __init__(self, receipt: log_pb2.Receipt) -> None:
+        self._receipt = receipt
+        self.next_index = receipt.first_index
+        self._left = receipt.count
+        self._offsets = {item.queue: item.first_offset for item in receipt.ranges}
+        self._ends = {item.queue: item.first_offset + item.count for item in receipt.ranges}
+
+    def add(self, entries: Range) -> log_pb2.Verdict | None:
+        """The verdict, or None while entries are missing."""
+        try:
+            found = verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+        except BadEntry as error:
+            return unverifiable(f"this replica's copy is damaged, run the audit: {error}")
+        count = min(self._left, len(found))
+        found = replace(found, starts=found.starts[:count], sizes=found.sizes[:count])
+        wrong = self._producer(found, count) or self._places(found)
+        if wrong:
+            return false(wrong)
+        self.next_index += count
+        self._left -= count
+        if self._left:
+            return None
+        return true() if self._offsets == self._ends else false("its queues have other offsets")
+
+    def _producer(self, found: Range, count: int) -> str:
+        receipt, sequence = self._receipt, self._receipt.first_sequence + self.next_index - self._receipt.first_index
+        runs = native_runs(found)
+        told = [(run.at, run.producer_id, run.epoch, run.first_sequence - run.at) for run in runs]
+        wanted = (receipt.producer_id, receipt.epoch, sequence)
+        if not told or told[0][0] or sum(run.count for run in runs) != count or any(run[1:] != wanted for run in told):
+            return f"the entries from {self.next_index} on are not messages {sequence} and after of producer {wanted[0]}, epoch {wanted[1]}"
+        places = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+        topics = {decode_record(found.data[at + HEADER_BYTES : at + size]).topic for at, size in places}
+        return "" if topics == {receipt.topic} else f"the entries from {self.next_index} on are of topic {min(topics)}"
+
+    def _places(self, found: Range) -> str:
+        heads = prefixes(found.data, found.starts)
+        if int(heads["store_ms"].min()) != self._receipt.store_ms or int(heads["store_ms"].max()) != self._receipt.store_ms:
+            return f"it was stored at {int(heads['store_ms'][0])}"
+        queues, offsets = heads["queue"].astype(np.int64), heads["queue_offset"].astype(np.int64)
+        for queue in np.unique(queues).tolist():
+            here = offsets[queues == queue]
+            first = self._offsets.get(queue)
+            if first is None or not np.array_equal(here, np.arange(first, first + len(here))):
+                return f"its messages in queue {queue} begin with offset {int(here[0])}"
+            self._offsets[queue] = first + len(here)
+        return ""
