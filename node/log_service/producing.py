@@ -94,7 +94,7 @@ class Producing:
         """One stream, to its end."""
         with contextlib.suppress(*GONE), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
             try:
-                await self._serve(await self._callers.of(context), context)
+                await self._serve(context)
             except GONE:
                 raise
             except Moved as moved:
@@ -104,7 +104,8 @@ class Producing:
                 found = problem(as_error(error, self._node, METHOD))
                 await context.write(log_pb2.ProduceResponse(problem=found).SerializeToString())
 
-    async def _serve(self, caller: Caller, context: Any) -> None:
+    async def _serve(self, context: Any) -> None:
+        # Heard before its caller is judged: a client that is still writing would lose the answer.
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await context.read()
@@ -112,6 +113,7 @@ class Producing:
             raise fail(Code.REQUEST_TIMEOUT, f"the stream did not open a producer within {OPEN_WITHIN_S:g} s") from None
         if data is grpc.aio.EOF:
             return
+        caller = await self._callers.of(context)
         request = read(data)
         if isinstance(request, FrameRequest):
             raise fail(Code.BAD_REQUEST, "the first request of a stream opens a producer")
