@@ -28,7 +28,7 @@ from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.control import Membership
 from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, java_hash, make_range, seal
@@ -85,10 +85,12 @@ class MemoryLog:
         return int.from_bytes(self.record(physical_offset - 48 + 8, 8), "big")
 
     def cut(self, end_index: int) -> None:
-        """Drop whole ranges above `end_index`."""
+        """Drop everything above `end_index`, which may lie amid a batch."""
         while self.ranges and self.ranges[-1].first_index > end_index:
             self.ranges.pop()
-        assert self.end_index == end_index, "only at a border of ranges"
+        if self.ranges:
+            self.ranges[-1] = cut(self.ranges[-1], end_index)
+        assert self.end_index == end_index
 
 
 class FakeReplicator:

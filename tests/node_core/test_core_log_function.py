@@ -27,18 +27,24 @@ from ledgermq.node.core.calls import (
     Configure,
     CountChecks,
     Forward,
+    FrameProduced,
     Handle,
+    OpenProducer,
     Overdue,
     OverdueHalves,
     Prepare,
     Produce,
     Produced,
+    ProduceFrame,
+    ProducerOpened,
     Recall,
     Recalled,
     Receive,
     Received,
+    Refused,
     Reset,
     Resolve,
+    ResumeProducer,
     SyncLite,
     Trim,
 )
@@ -56,6 +62,7 @@ from ledgermq.proto.properties import ORIGIN, Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Range, TopicConfig, TopicKind
 from ledgermq.storage.errors import NoSpace
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, MemoryQueues
+from tests.node_core.core_frames import check_sequences, numbered, sequences
 
 LIVENESS_NS = 10 * SECOND
 TOPICS = {
@@ -103,7 +110,7 @@ class World:
     def __init__(self) -> None:
         times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_NS)
         rules = TransactionRules(check_ns=2 * SECOND, interval_ns=4 * SECOND, checks_max=2, retry_ns=SECOND)
-        self.bench = Bench(settings=LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4))
+        self.bench = Bench(settings=LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4, producers_max=3))
         self.term = 1
         self.bodies = 0
         self.incarnation = 1
@@ -112,6 +119,12 @@ class World:
         self.delayed: list[tuple[int, int, int]] = []
         self.halves: list[tuple[int, str]] = []
         self.judged: set[int] = set()
+        self.producers: dict[int, int] = {}
+        """Producer → its epoch, as last told."""
+        self.next: dict[int, int] = {}
+        """Producer → sequence number of its next new message, as far as its client knows."""
+        self.receipts: list[tuple[int, int, FrameProduced]] = []
+        """(producer, first sequence number, answer) of what is durable."""
         self.bench.lead(1)
         self.turn(Configure(next(self.bench.tokens), tuple(TOPICS.values()), tuple(GROUPS.values())))
 
@@ -134,6 +147,15 @@ class World:
                 for draft, offset, fire_ms in zip(call.drafts, outcome.queue_offsets, outcome.fire_ms or (0,) * 99, strict=False):
                     if fire_ms:
                         self.delayed.append((draft.deliver_ms, fire_ms, offset))
+            elif isinstance(outcome, ProducerOpened):
+                self.producers[outcome.producer_id] = outcome.epoch
+                self.next[outcome.producer_id] = outcome.next_sequence
+            elif isinstance(call, ProduceFrame):
+                producer = call.frame.producer_id
+                if isinstance(outcome, FrameProduced):
+                    self.receipts.append((producer, call.frame.first_sequence, outcome))
+                elif isinstance(outcome, Refused) and outcome.next_sequence is not None:
+                    self.next[producer] = outcome.next_sequence
             elif isinstance(outcome, Produced) and isinstance(call, Prepare):
                 ids = [parse(draft.properties)["UNIQ_KEY"] for draft in call.drafts]
                 self.halves += zip(outcome.queue_offsets, ids, strict=True)
@@ -168,6 +190,25 @@ class World:
     def recall(self, a: int, b: int) -> None:
         if self.delayed:
             self.turn(Recall(self.token, *self.delayed[a % len(self.delayed)]))
+
+    def open(self, a: int, b: int) -> None:
+        self.turn(OpenProducer(self.token, ("", "", "w", "v")[a % 4]))
+
+    def resume(self, a: int, b: int) -> None:
+        number = 1 + a % 6
+        self.turn(ResumeProducer(self.token, number, max(0, self.producers.get(number, 0) - (b == 11))))
+
+    def frames(self, a: int, b: int) -> None:
+        """Frames that follow each other in one turn, among them some that come again, cut as before or otherwise, too early, too late."""
+        number = list(self.producers)[-1 - a % len(self.producers)] if self.producers else 1
+        first, calls = self.next.get(number, 0), []
+        for at in range(1 + b % 3):
+            size, back = 1 + (a + at) % 4, (0, 0, 0, 2, 3, 8, -2)[(a * 5 + b * 3 + at) % 7]
+            frame = numbered(number, self.producers.get(number, 0), max(0, first - back), size, ("n", "m")[b % 2], 2)
+            calls.append(ProduceFrame(self.token, ("n", "m")[b % 2], frame))
+            first += 0 if back else size
+        self.next[number] = first
+        self.turn(*calls)
 
     def prepare(self, a: int, b: int) -> None:
         self.turn(Prepare(self.token, [self.draft("m", a, b)], [None]))
@@ -289,8 +330,7 @@ class World:
         replicator.follow(self.term, "n2")
         if a % 2:
             self.turn()
-        borders = [entries.last_index for entries in log.ranges if entries.last_index >= replicator.commit_index]
-        log.cut(borders[b % len(borders)])
+        log.cut(max(replicator.commit_index, log.end_index - b))
         self.turn()
         self.term += 1
         if a % 3 == 0:
@@ -326,6 +366,16 @@ class World:
         machine = self.bench.machine
         assert machine.timers.pending == 0, "delayed messages that never fire"
         self.drain()
+
+    def check_frames(self) -> None:
+        """Each message once and in order, and every receipt is true."""
+        check_sequences(self.bench.log.ranges, self.bench.machine.producers)
+        assert self.bench.machine.producers.astray == 0
+        places = {(producer, sequence): index for index, producer, _, sequence in sequences(self.bench.log.ranges)}
+        for producer, first, receipt in self.receipts:
+            assert [places[producer, first + at] for at in range(receipt.count)] == list(range(receipt.first_index, receipt.last_index + 1))
+            last = cut(self.bench.log.read(receipt.last_index), receipt.last_index)
+            assert (last.last_chain, last.term) == (receipt.chain_crc, receipt.term)
 
     def drain(self) -> None:
         b, machine = self.bench, self.bench.machine
@@ -395,6 +445,9 @@ STEPS = {
     "send_lite": 3,
     "delay": 3,
     "recall": 1,
+    "open": 2,
+    "resume": 1,
+    "frames": 6,
     "prepare": 3,
     "resolve": 3,
     "check": 1,
@@ -431,6 +484,7 @@ def run(steps: list[tuple[str, int, int]], seed: int) -> None:
         same(wanted, exported(replica(log, Random(seed), most=30, full=0.2)))
         same(wanted, exported(replica(log, Random(seed), most=8, restarts=0.15, full=0.1)))
         check_marks(log)
+        world.check_frames()
         if not last:
             world.settle()
 
