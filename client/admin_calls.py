@@ -170,5 +170,8 @@ class AdminCalls:
     def delete_user(self, name: str) -> pb.DeleteUserResponse:
         return self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
 
+    def rotate_receipt_key(self) -> pb.RotateReceiptKeyResponse:
+        return self._ask("RotateReceiptKey", pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse)
+
     def list_users(self, name: str = "") -> pb.ListUsersResponse:
         return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)

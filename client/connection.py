@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ledgermq.client.errors import BadArgument, Unreachable, refusal
+from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
@@ -141,7 +141,7 @@ class Endpoints(Generic[C]):
             raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or work on that machine")
 
     def asking(self, path: str, request: Message, response: type[M]) -> Talk[M]:
-        """Call until the answer's `status` is OK or not worth repeating.
+        """Call until the answer's `status` is OK, or it has no `problem`, or one that is not worth repeating.
 
         Transport failures move on to the next endpoint, retryable statuses wait a little; both only within the timeout. Only for calls
         that may be repeated. Raises Unreachable or Refused.
@@ -159,9 +159,9 @@ class Endpoints(Generic[C]):
                 last = f"{address} answers {code.name}"
                 self.elsewhere(address)
             else:
-                if answer.status.code == OK:
+                problem = _trouble(answer)
+                if problem is None:
                     return cast(M, answer)
-                problem = refusal(answer.status.code, answer.status.message)
                 if not problem.retryable:
                     raise problem
                 last = problem.what
@@ -169,6 +169,17 @@ class Endpoints(Generic[C]):
         endpoints = ";".join(str(a) for a in self.addresses)
         what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({last})"
         raise Unreachable(what, "check the endpoints and that the nodes run")
+
+
+def _trouble(answer: Any) -> Refused | None:
+    """Why an answer is none. Answers of the Log service have a problem where those of others have a status."""
+    if "status" in answer.DESCRIPTOR.fields_by_name:
+        return None if answer.status.code == OK else refusal(answer.status.code, answer.status.message)
+    if not answer.HasField("problem"):
+        return None
+    trouble = refusal(answer.problem.code, answer.problem.message)
+    trouble.retryable = answer.problem.retryable
+    return trouble
 
 
 class Connection(Endpoints[grpc.Channel]):

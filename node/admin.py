@@ -20,6 +20,7 @@ from ledgermq.node.engine import Engine
 from ledgermq.node.group_queries import name_of
 from ledgermq.node.group_settings import given_of, group_info, settings_of
 from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
+from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.logs import get_logger
 from ledgermq.node.members import CHANGE_METHOD, Members
 from ledgermq.node.overview import Overview, queue_ends, topic_info
@@ -55,6 +56,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         members: Members,
         users: UserAdmin,
         clients: ClientList,
+        receipt_keys: ReceiptKeys,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -66,6 +68,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._members = members
         self._users = users
         self._clients = clients
+        self._receipt_keys = receipt_keys
 
     # -- status
 
@@ -341,6 +344,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def ListUsers(self, request: Any, context: Any) -> admin_pb2.ListUsersResponse:
         return await _answered(admin_pb2.ListUsersResponse, lambda: self._users.list(request))
+
+    # -- receipts
+
+    async def RotateReceiptKey(self, request: Any, context: Any) -> admin_pb2.RotateReceiptKeyResponse:
+        async def answer() -> admin_pb2.RotateReceiptKeyResponse:
+            key_id, keys = await self._receipt_keys.rotate()
+            return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
+
+        return await _answered(admin_pb2.RotateReceiptKeyResponse, answer)
 
     def _require_broker_group(self, group: str) -> None:
         known = self._controller.state.broker_groups

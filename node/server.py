@@ -316,6 +316,7 @@ class Node:
         self._spans = spans_of(config.tracing, config.node)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
+        receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
         self.log_service = LogService(
             Parts(
                 node=config.node,
@@ -327,13 +328,14 @@ class Node:
                 callers=Callers(self.authority, quotas, namespaces=namespaces),
                 meters=self.service.meters,
                 hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
-                keys=ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000),
+                keys=receipt_keys,
                 limits=config.limits,
             )
         )
         clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
         self.admin = AdminService(
-            self.engine, self.controller, self.overview, peeks, queries, self.retainer, self.leadership, members, users, clients
+            *(self.engine, self.controller, self.overview, peeks, queries, self.retainer),
+            *(self.leadership, members, users, clients, receipt_keys),
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families))

@@ -1107,3 +1107,17 @@ class ClientInfo(_message.Message):
     hostname: str
     silent_ms: int
     def __init__(self, client_id: _Optional[str] = ..., node: _Optional[str] = ..., connected: _Optional[bool] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., hostname: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...
+
+class RotateReceiptKeyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RotateReceiptKeyResponse(_message.Message):
+    __slots__ = ("status", "key_id", "keys")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    key_id: str
+    keys: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., key_id: _Optional[str] = ..., keys: _Optional[int] = ...) -> None: ...

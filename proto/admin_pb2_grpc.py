@@ -189,6 +189,11 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.FromString,
                 _registered_method=True)
+        self.RotateReceiptKey = channel.unary_unary(
+                '/ledgermq.v1.Admin/RotateReceiptKey',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -380,6 +385,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateReceiptKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -537,6 +548,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListUsers,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'RotateReceiptKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateReceiptKey,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1376,6 +1392,33 @@ class Admin:
             '/ledgermq.v1.Admin/ListUsers',
             ledgermq_dot_proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateReceiptKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/RotateReceiptKey',
+            ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,8 +71,9 @@ class ReceiptKeys:
             if self.newest() is None:
                 raise fail(Code.HA_NOT_AVAILABLE, "the first key for receipts is being agreed on; try again")
 
-    async def rotate(self) -> Outcome:
-        """Let another key sign from now on; what was signed stays verifiable. The outcome's value names the newest. Raises LedgerError."""
+    async def rotate(self) -> tuple[str, int]:
+        """Let another key sign from now on; what was signed stays verifiable. The newest key id, and how many keys there are. Raises
+        LedgerError."""
         known = self._quorum.state.receipt_keys
         key_id = secrets.token_hex(_ID_BYTES)
         sealed = self._sealer.seal(_name(key_id), secrets.token_bytes(KEY_BYTES).hex())
@@ -80,7 +81,7 @@ class ReceiptKeys:
         outcome = await self._quorum.submit("add-receipt-key", arguments, TIMEOUT_S)
         assert outcome.value is not None, "adding a key names the newest one"
         log.info("receipts are signed with a new key", key=outcome.value["key_id"])
-        return outcome
+        return outcome.value["key_id"], outcome.value["keys"]
 
     async def look(self) -> None:
         """Replace a key that has become old. What fails is tried at the next look."""

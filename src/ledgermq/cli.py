@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and what became of them."),
+    "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
     "why-kept": ("ledgermq.client.storage_commands:why_kept", "Why a log file is still there, or since when it is not."),
     "transfer": ("ledgermq.client.leadership_commands:transfer", "Let another node lead a broker group."),
     "member": ("ledgermq.client.member_commands:member", "Let nodes join and leave the cluster, and say where they are."),

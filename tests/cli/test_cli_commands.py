@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq import cli
-from ledgermq.client import admin_commands, commands, group_commands, leadership_commands, member_commands, message_commands
+from ledgermq.client import admin_commands, commands, group_commands, leadership_commands, member_commands, message_commands, receipt_commands
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
@@ -32,6 +32,7 @@ COMMANDS = [
     message_commands.consume,
     message_commands.peek,
     message_commands.query,
+    receipt_commands.receipts,
     log_commands.why_kept,
     leadership_commands.transfer,
     member_commands.member,

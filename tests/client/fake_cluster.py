@@ -14,11 +14,15 @@ from typing import Any
 
 import grpc
 
-from ledgermq.client.service import ADMIN, MESSAGING
-from ledgermq.proto import admin_pb2, messaging_pb2
+from ledgermq.client.service import ADMIN, LOG, MESSAGING
+from ledgermq.proto import admin_pb2, log_pb2, messaging_pb2
 
-SERVICES = {ADMIN: admin_pb2.DESCRIPTOR.services_by_name["Admin"], MESSAGING: messaging_pb2.DESCRIPTOR.services_by_name["MessagingService"]}
-MODULES = {ADMIN: admin_pb2, MESSAGING: messaging_pb2}
+SERVICES = {
+    ADMIN: admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+    LOG: log_pb2.DESCRIPTOR.services_by_name["Log"],
+    MESSAGING: messaging_pb2.DESCRIPTOR.services_by_name["MessagingService"],
+}
+MODULES = {ADMIN: admin_pb2, LOG: log_pb2, MESSAGING: messaging_pb2}
 
 
 class FakeNode(grpc.GenericRpcHandler):

@@ -1,0 +1,98 @@
+"""Receipts in files, and whether they are true: reads what a producer wrote, and asks a running cluster about it.
+
+A file holds one receipt a row, with the columns of `proto/receipts.py`: Parquet by its name, JSON lines otherwise. Rows go to the cluster
+in order, some hundred at a time; nothing of the file is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import BadArgument
+from ledgermq.client.service import LOG
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.receipts import receipt_of
+
+BATCH = 200
+RESULTS = {pb.Verdict.TRUE: "true", pb.Verdict.FALSE: "false", pb.Verdict.UNVERIFIABLE: "unverifiable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A receipt of a file. `row` counts from 1; a row that is no receipt is false, and has none."""
+
+    row: int
+    result: str
+    reason: str
+    receipt: pb.Receipt | None = None
+
+
+def judge(connection: Connection, path: Path) -> Iterator[Judged]:
+    """Every row of the file, in order. Raises BadArgument for a file that cannot be read, Unreachable or Refused as calls do."""
+    rows = enumerate(_rows(path), 1)
+    while batch := list(itertools.islice(rows, BATCH)):
+        yield from _judged(connection, batch)
+
+
+def _judged(connection: Connection, batch: list[tuple[int, Any]]) -> Iterator[Judged]:
+    read: list[tuple[int, pb.Receipt | None, str]] = []
+    for number, row in batch:
+        try:
+            read.append((number, receipt_of(row), ""))
+        except ValueError as error:
+            read.append((number, None, str(error)))
+    request = pb.VerifyRequest(receipts=[receipt for _, receipt, _ in read if receipt is not None])
+    verdicts = iter(connection.ask(LOG + "Verify", request, pb.VerifyResponse).verdicts if request.receipts else ())
+    for number, receipt, wrong in read:
+        if receipt is None:
+            yield Judged(number, "false", wrong)
+            continue
+        verdict = next(verdicts)
+        yield Judged(number, RESULTS.get(verdict.result, "unverifiable"), verdict.reason, receipt)
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    return _parquet(path) if path.suffix == ".parquet" else _lines(path)
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    """A line that is no JSON object is a row that is no receipt."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    yield _object(line)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _parquet(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise BadArgument(f"{path} is a Parquet file, and pyarrow is not installed", "pip install pyarrow") from error
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> BadArgument:
+    return BadArgument(f"the file {path} cannot be read ({why})", "give a file of receipts, .parquet or JSON lines")
