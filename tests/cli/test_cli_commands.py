@@ -16,7 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from ledgermq import cli
-from ledgermq.client import admin_commands, commands, group_commands, leadership_commands, member_commands, message_commands, receipt_commands
+from ledgermq.client import (
+    admin_commands,
+    commands,
+    group_commands,
+    leadership_commands,
+    member_commands,
+    message_commands,
+    receipt_commands,
+)
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
