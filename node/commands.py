@@ -20,7 +20,7 @@ import yaml
 from ledgermq.node import config as configuration
 from ledgermq.node.errors import FatalError
 from ledgermq.node.local import LocalCluster
-from ledgermq.node.security import certificates, minting
+from ledgermq.node.security import certificates, minting, peer_wire
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
 _SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
@@ -82,7 +82,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     loaded.secret()
     loaded.check_exposure()
     certificates.of_clients(loaded.tls)
-    certificates.peer_wire(loaded.peer_tls)
+    peer_wire.peer_wire(loaded.peer_tls)
     groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"
     click.echo(f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}")
 

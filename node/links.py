@@ -1,7 +1,7 @@
 """The dialling side: one outgoing stream to every peer, kept open for as long as the peer is one, wherever it moves.
 
 Loss: replication packets may be dropped, oldest first, when a peer does not take them fast enough (raft repeats them). A call is never
-dropped silently: it either stays in the queue until a frame takes it, or fails with `NotSent`; once a frame took it, an end of the stream
+dropped silently: it either stays in the queue until a write takes it, or fails with `NotSent`; once a write took it, an end of the stream
 means `Lost`: its outcome is unknown.
 """
 
@@ -10,31 +10,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from ledgermq.node import metrics
 from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.framing import BadFrame
 from ledgermq.node.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
 from ledgermq.node.logs import get_logger
-from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, METHOD, RECEIVE_BYTES, Outbox, PeerHandler, both, frame, only, read
-from ledgermq.node.security.certificates import PeerWire
+from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerHandler, PeerStream
+from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2
 
 RECONNECT_S = (0.02, 0.05, 0.1, 0.2)
 REFUSED_RETRY_S = 2.0
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", RECEIVE_BYTES),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 2000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 
 log = get_logger()
 
@@ -57,7 +46,7 @@ class Link:
         greeter: Greeter,
         handler: PeerHandler,
         limit_bytes: int,
-        wire: PeerWire | None = None,
+        wire: PeerWire,
     ) -> None:
         self.peer = peer
         self.up = False
@@ -68,7 +57,7 @@ class Link:
         self._greeter = greeter
         self._handler = handler
         self._limit_bytes = limit_bytes
-        self._wire = wire or PeerWire()
+        self._wire = wire
         self._outbox: Outbox | None = None
         self._calls: dict[int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]] = {}
         self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
@@ -157,11 +146,8 @@ class Link:
                 self.refusal = str(refusal)
                 if refusal.reason != ALIVE:
                     pause = REFUSED_RETRY_S
-            except (grpc.RpcError, OSError, TimeoutError, DecodeError, EOFError):
+            except (OSError, DecodeError, BadFrame, EOFError):
                 # Not reachable, or the stream broke: the loop tries again; the state is visible as `up` and in readiness.
-                pass
-            except asyncio.InvalidStateError:
-                # The library reports a write on a call that ended in the same moment this way.
                 pass
             await asyncio.sleep(pause)
 
@@ -178,43 +164,34 @@ class Link:
             attempt.result()
 
     async def _connect_once(self) -> None:
-        async with self._wire.channel(self._address, self.peer, CHANNEL_OPTIONS) as channel:
-            stream: Any = channel.stream_stream(METHOD)(wait_for_ready=False)
+        stream: PeerStream | None = None
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                stream = await self._wire.connect(self._address, self.peer, PeerStream)
+                await self._greet(stream)
+            self._set_up(stream)
             try:
-                async with asyncio.timeout(GREETING_TIMEOUT_S):
-                    await self._greet(stream)
-                self._set_up()
-                try:
-                    await self._exchange(stream)
-                finally:
-                    self._set_down()
+                reason = await stream.ended
             finally:
-                stream.cancel()
+                self._set_down()
+            if reason is not None:
+                raise reason
+        finally:
+            if stream is not None:
+                stream.end()
 
-    async def _greet(self, stream: Any) -> None:
-        challenge = only(await read(stream), "challenge")
+    async def _greet(self, stream: PeerStream) -> None:
+        challenge = await stream.hear("challenge")
         nonce = secrets.token_bytes(NONCE_BYTES)
-        hello = self._greeter.hello(challenge.nonce, nonce)
-        await stream.write(frame([peer_pb2.PeerMessage(hello=hello)]))
-        reply = only(await read(stream), "hello_reply")
+        stream.say(peer_pb2.PeerMessage(hello=self._greeter.hello(challenge.nonce, nonce)))
+        reply = await stream.hear("hello_reply")
         if reply.HasField("refusal"):
             raise Refused(reply.refusal_reason or "refused", f"node {self.peer} refuses this node: {reply.refusal[:500]}")
         await asyncio.to_thread(self._greeter.check_reply, nonce, reply, self.peer)
 
-    async def _exchange(self, stream: Any) -> None:
-        outbox = self._outbox
-        assert outbox is not None
-
-        async def write() -> None:
-            while True:
-                await stream.write(await outbox.frame())
-
-        async def take() -> None:
-            while True:
-                for message in (await read(stream)).messages:
-                    self._take(message)
-
-        await both(take(), write())
+    def _hear(self, frames: list[Frame]) -> None:
+        for head, _ in frames:
+            self._take(peer_pb2.PeerMessage.FromString(head))
 
     def _take(self, message: peer_pb2.PeerMessage) -> None:
         kind = message.WhichOneof("content")
@@ -227,8 +204,8 @@ class Link:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.node_status_reply)
 
-    def _set_up(self) -> None:
-        self._outbox = Outbox(self.peer, self._limit_bytes)
+    def _set_up(self, stream: PeerStream) -> None:
+        self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)
         self.up = True
         self.refusal = None
         self._failures = 0

@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import grpc.aio
-
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.links import Link
 from ledgermq.node.logs import get_logger
-from ledgermq.node.peer_server import SERVER_OPTIONS, PeerServer
+from ledgermq.node.peer_server import PeerServer
 from ledgermq.node.peer_stream import PeerHandler
-from ledgermq.node.security.certificates import PeerWire
+from ledgermq.node.security.peer_wire import PeerWire
 
 log = get_logger()
 
@@ -38,16 +36,12 @@ class Peers:
         self._limit_bytes = limit_bytes
         self.links = {peer: self._link(peer, where) for peer, where in addresses.items()}
         self._server = PeerServer(greeter, handler, limit_bytes, self._wire)
-        self._grpc: grpc.aio.Server | None = None
         self._dialling = False
         self._ending: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> int:
-        """Open the peer port; the bound port, 0 when it is taken."""
-        self._grpc = grpc.aio.server(handlers=[self._server.handlers()], options=SERVER_OPTIONS)
-        port = self._wire.open_port(self._grpc, address)
-        await self._grpc.start()
-        return port
+        """Open the peer port; the bound port. Raises OSError when it cannot be had."""
+        return await self._server.listen(address)
 
     def dial(self) -> None:
         self._dialling = True
@@ -77,8 +71,7 @@ class Peers:
 
     async def stop(self) -> None:
         await asyncio.gather(*(link.stop() for link in self.links.values()), *self._ending)
-        if self._grpc is not None:
-            await self._grpc.stop(0.1)
+        await self._server.stop()
 
     def send_packets(self, group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
         for peer, packet in packets:

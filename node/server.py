@@ -65,7 +65,7 @@ from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
 from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.certificates import peer_wire
+from ledgermq.node.security.peer_wire import peer_wire
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.node.service.gate import Gate

@@ -7,12 +7,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class PeerFrame(_message.Message):
-    __slots__ = ("messages",)
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    messages: _containers.RepeatedCompositeFieldContainer[PeerMessage]
-    def __init__(self, messages: _Optional[_Iterable[_Union[PeerMessage, _Mapping]]] = ...) -> None: ...
-
 class PeerMessage(_message.Message):
     __slots__ = ("challenge", "hello", "hello_reply", "replication", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
@@ -114,14 +108,12 @@ class HelloReply(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
 
 class Replication(_message.Message):
-    __slots__ = ("group", "header", "payload")
+    __slots__ = ("group", "header")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HEADER_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     group: str
     header: bytes
-    payload: bytes
-    def __init__(self, group: _Optional[str] = ..., header: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., header: _Optional[bytes] = ...) -> None: ...
 
 class ForwardCall(_message.Message):
     __slots__ = ("sequence", "group", "method", "metadata", "request", "deadline_ms")

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from ledgermq.proto import peer_pb2 as ledgermq_dot_proto_dot_peer__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -23,75 +22,3 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
-
-
-class PeerStub:
-    """Missing associated documentation comment in .proto file."""
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.Link = channel.stream_stream(
-                '/ledgermq.v1.Peer/Link',
-                request_serializer=ledgermq_dot_proto_dot_peer__pb2.PeerFrame.SerializeToString,
-                response_deserializer=ledgermq_dot_proto_dot_peer__pb2.PeerFrame.FromString,
-                _registered_method=True)
-
-
-class PeerServicer:
-    """Missing associated documentation comment in .proto file."""
-
-    def Link(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_PeerServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'Link': grpc.stream_stream_rpc_method_handler(
-                    servicer.Link,
-                    request_deserializer=ledgermq_dot_proto_dot_peer__pb2.PeerFrame.FromString,
-                    response_serializer=ledgermq_dot_proto_dot_peer__pb2.PeerFrame.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'ledgermq.v1.Peer', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('ledgermq.v1.Peer', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class Peer:
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Link(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/ledgermq.v1.Peer/Link',
-            ledgermq_dot_proto_dot_peer__pb2.PeerFrame.SerializeToString,
-            ledgermq_dot_proto_dot_peer__pb2.PeerFrame.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

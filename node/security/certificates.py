@@ -1,8 +1,8 @@
 """Certificates as files: read at the start, looked at again while the node runs, and turned into what gRPC wants.
 
-Whoever renews a certificate replaces the files; from the next connection on the new ones count, without a restart. Files that do not fit
-together, because one of them was not replaced yet or never will be, leave the old ones in force, and the log says so. Connections that
-stand are not touched.
+What nodes use between them is made of them in `peer_wire.py`. Whoever renews a certificate replaces the files; from the next connection on
+the new ones count, without a restart. Files that do not fit together, because one of them was not replaced yet or never will be, leave the
+old ones in force, and the log says so. Connections that stand are not touched.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from ledgermq.node.errors import EXIT_SECRET, ConfigError, FatalError
 from ledgermq.node.logs import get_logger
-from ledgermq.node.security.settings import PeerTls, Tls
+from ledgermq.node.security.settings import Tls
 
 LOOK_EVERY_S = 1.0
 
@@ -138,38 +137,3 @@ def of_clients(tls: Tls) -> CertificateFiles | None:
         return None
     assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
     return CertificateFiles(tls.certificate_file, tls.key_file, tls.client_ca_file)
-
-
-class PeerWire:
-    """How nodes reach each other: in plain, or with a certificate on each side that names its node."""
-
-    def __init__(self, files: CertificateFiles | None = None) -> None:
-        self._files = files
-
-    def open_port(self, server: grpc.aio.Server, address: str) -> int:
-        """Let a peer server listen there; the port."""
-        if self._files is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, server_credentials(self._files))
-
-    def channel(self, address: str, peer: str, options: Any) -> grpc.aio.Channel:
-        """A channel to a node. What answers there must have a certificate for the node's name, whatever the address."""
-        if self._files is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        pems = self._files.current()
-        credentials = grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
-        return grpc.aio.secure_channel(address, credentials, options=(*options, ("grpc.ssl_target_name_override", peer)))
-
-    def names(self, context: Any) -> frozenset[str] | None:
-        """The names in the certificate of an accepted stream; None: nobody has to show one."""
-        if self._files is None:
-            return None
-        return frozenset(name.decode("utf-8", "replace") for name in context.auth_context().get("x509_subject_alternative_name", ()))
-
-
-def peer_wire(tls: PeerTls) -> PeerWire:
-    """As configured. Raises as `CertificateFiles`."""
-    if tls.mode == "off":
-        return PeerWire()
-    assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
-    return PeerWire(CertificateFiles(tls.certificate_file, tls.key_file, tls.ca_file))

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from ledgermq.node import metrics
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security import certificates, front, minting
-from ledgermq.node.security.certificates import CertificateFiles, PeerWire
+from ledgermq.node.security.certificates import CertificateFiles
 from ledgermq.node.security.front import PREFACE, Front, Pace
+from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.node.service.gate import common_name_of
 from tests.contract.backend import run
 
@@ -431,35 +432,44 @@ async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path
             assert await plain.unary_unary("/echo/name")(b"x", timeout=10) == b"\nx", "who shows none has no name"
 
 
+class Named(asyncio.Protocol):
+    """The accepting side: says when there is a connection."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+
 @scenario
 async def test_peers_check_each_others_names(directory: Path) -> None:
     """A node reaches a peer only where a certificate for the peer's name answers, and shows its own."""
     minting.ensure(directory, {"n1": ("127.0.0.1",), "n2": ("127.0.0.1",)})
     wires = {name: PeerWire(files(directory, name, authority=True)) for name in ("n1", "n2")}
-    seen: list[Any] = []
+    listener = await wires["n2"].listen("127.0.0.1:0")
+    port = listener.getsockname()[1]
 
-    class Names(grpc.GenericRpcHandler):
-        def service(self, details: Any) -> Any:
-            async def unary(request: bytes, context: Any) -> bytes:
-                seen.append(wires["n2"].names(context))
-                return b""
+    async def accepted() -> Named:
+        connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        return await wires["n2"].accept(connection, Named)
 
-            return grpc.unary_unary_rpc_method_handler(unary)
+    async def met(wire: PeerWire, peer: str) -> list[Any]:
+        return await asyncio.gather(accepted(), wire.connect(f"127.0.0.1:{port}", peer, Named), return_exceptions=True)
 
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Names(),))
-    port = wires["n2"].open_port(server, "127.0.0.1:0")
-    await server.start()
     try:
-        async with wires["n1"].channel(f"127.0.0.1:{port}", "n2", ()) as right:
-            await right.unary_unary("/a/b")(b"", timeout=10)
-        assert seen == [frozenset({"n1", "127.0.0.1", "localhost"})]
-        for wire, peer in ((wires["n1"], "n3"), (PeerWire(), "n2")):
-            async with wire.channel(f"127.0.0.1:{port}", peer, ()) as wrong:
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await wrong.unary_unary("/a/b")(b"", timeout=2)
+        there, here = await met(wires["n1"], "n2")
+        assert wires["n2"].names(there.transport) == frozenset({"n1", "127.0.0.1", "localhost"})
+        here.transport.close()
+        there, here = await met(wires["n1"], "n3")
+        assert isinstance(here, ssl.SSLCertVerificationError), "the certificate names n2"
+        accepting = asyncio.create_task(accepted())
+        plain = await PeerWire().connect(f"127.0.0.1:{port}", "n2", Named)
+        plain.transport.write(b"plaintext")
+        with pytest.raises(OSError):
+            await accepting
     finally:
-        await server.stop(0)
+        listener.close()
 
 
 def test_minted_once_and_renewed_when_names_change(tmp_path: Path) -> None:

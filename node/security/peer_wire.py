@@ -1,0 +1,116 @@
+"""How nodes reach each other: plain TCP, or TLS with a certificate on each side that names its node. What they say is `peer_stream.py`.
+
+Connections are made here and nowhere else, with the newest certificate files that fit together (`certificates.py`). Connections are
+accepted one by one, not by the loop's own server, so that a handshake is part of a greeting with its limits of number and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from ledgermq.node.security.certificates import CertificateFiles, Pems
+from ledgermq.node.security.settings import PeerTls
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+BACKLOG = 128
+
+
+class PeerWire:
+    """One node's way to its peers and from them."""
+
+    def __init__(self, files: CertificateFiles | None = None) -> None:
+        self._files = files
+        self._made: tuple[Pems, ssl.SSLContext, ssl.SSLContext] | None = None
+
+    async def connect(self, address: str, peer: str, make: Callable[[], P]) -> P:
+        """A connection to a node. What answers there must have a certificate for the node's name, whatever the address. Raises OSError."""
+        host, port = split(address)
+        context = None if self._files is None else self._contexts()[0]
+        name = None if context is None else peer
+        _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
+        return stream
+
+    async def listen(self, address: str) -> socket.socket:
+        """A socket that listens there. Raises OSError for an address that cannot be had."""
+        host, port = split(address)
+        if host in ("", "::"):
+            return _everywhere(port)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, where = found[0]
+        return _not_blocking(socket.create_server(where[:2], family=family, backlog=BACKLOG))
+
+    async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:
+        """The stream of an accepted connection, after the handshake, if there is one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        try:
+            context = None if self._files is None else self._contexts()[1]
+            # With TLS the loop's own answer is its protocol of the encryption, not ours.
+            stream = make()
+            await loop.connect_accepted_socket(lambda: stream, connection, ssl=context)
+        except BaseException:
+            connection.close()
+            raise
+        return stream
+
+    def names(self, transport: asyncio.BaseTransport) -> frozenset[str] | None:
+        """The names in the certificate of an accepted connection; None: nobody has to show one."""
+        if self._files is None:
+            return None
+        shown = transport.get_extra_info("peercert") or {}
+        return frozenset(name for _, name in shown.get("subjectAltName", ()))
+
+    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For dialling and for accepting, of the newest files."""
+        assert self._files is not None
+        pems = self._files.current()
+        if self._made is None or self._made[0] is not pems:
+            self._made = pems, _context(ssl.PROTOCOL_TLS_CLIENT, pems), _context(ssl.PROTOCOL_TLS_SERVER, pems)
+        return self._made[1:]
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[address]:port`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _context(role: int, pems: Pems) -> ssl.SSLContext:
+    """Both ends are this program: nothing older than TLS 1.3, and no way without a certificate of the authority."""
+    context = ssl.SSLContext(role)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    assert pems.authority is not None, "checked by the configuration"
+    context.load_verify_locations(cadata=pems.authority.decode("ascii", "ignore"))
+    # The library takes files only. This one exists in memory alone, and holds what was checked to fit together.
+    file = os.memfd_create("peer-certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(file, pems.key + b"\n" + pems.certificate)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+    return context
+
+
+def _everywhere(port: int) -> socket.socket:
+    """Every address of both families on one port."""
+    if not socket.has_dualstack_ipv6():
+        return _not_blocking(socket.create_server(("", port), backlog=BACKLOG))
+    return _not_blocking(socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True))
+
+
+def _not_blocking(listener: socket.socket) -> socket.socket:
+    listener.setblocking(False)
+    return listener
+
+
+def peer_wire(tls: PeerTls) -> PeerWire:
+    """As configured. Raises as `CertificateFiles`."""
+    if tls.mode == "off":
+        return PeerWire()
+    assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
+    return PeerWire(CertificateFiles(tls.certificate_file, tls.key_file, tls.ca_file))
