@@ -1,0 +1,426 @@
+"""A consumer on the native streams, for one event loop: batches of every queue in order, positions, commits, membership.
+
+Here the parts are put together. What may be read is in `positions.py`, how it comes in `fetching.py`, whose it is in `joining.py`, and what
+a batch holds in `received.py`. Nothing is decided twice: an offset is committed only while its queue has a position here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ledgermq.client.connection import Address
+from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
+from ledgermq.client.native.connection import Located, LogConnection
+from ledgermq.client.native.fetching import Flow
+from ledgermq.client.native.joining import Confirm, Membership
+from ledgermq.client.native.positions import Place, Positions, Run, Start
+from ledgermq.client.native.received import Batch
+from ledgermq.client.native.settings import WIRE, ConsumerOptions, ConsumerSettings, QueuesChanged, at_offset, start_of
+from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.frames import BadEntries
+from ledgermq.proto.status import Code
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TIMEOUT_S = 30.0
+WATCH_S = 5.0
+"""After so long without a word from a leader another node is asked who leads, and what queues there are."""
+PROGRESS_S = 0.1
+DISTRUST_MAX = 3
+"""A message that is damaged so many times in a row is damaged in the log."""
+
+
+class AsyncConsumer:
+    """Reads one topic in batches. An asynchronous context manager; for one task at a time.
+
+        async with AsyncConsumer("127.0.0.1:8081", "orders", group="billing", auto_commit=True) as consumer:
+            async for batch in consumer.batches():
+                work(batch.bodies())
+
+    Every stored message of a queue comes once and in order, whatever happens to its leader; what retention removed before it was read is
+    told by `Batch.skipped` and `statistics()`. With a consumer group it is at least once: what was not committed comes again to whoever has
+    the queue next. Methods raise ClusterError.
+    """
+
+    def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
+        """`endpoints`: host:port;host:port. For the options see `ConsumerOptions`. Raises BadArgument."""
+        given: dict[str, Any] = dict(options)
+        wire = {"timeout_s": TIMEOUT_S, **{name: given.pop(name) for name in WIRE if name in given}}
+        self.settings = ConsumerSettings(topic, **given)
+        self._connection = LogConnection(endpoints, **wire)
+        self._positions = Positions()
+        self._places: tuple[Place, ...] = ()
+        """Queues by number: over all broker groups, in the order of their names."""
+        self._flows: dict[str, Flow] = {}
+        self._ready: deque[Run] = deque()
+        self._news = asyncio.Event()
+        self._returned = asyncio.Event()
+        """Set while the application has no batch in hand."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._membership: Membership | None = None
+        self._assigned = self.settings.group is None
+        self._committing = asyncio.Lock()
+        self._distrusted: tuple[Place, int, int] | None = None
+        self._messages = self._bytes = self._batches = 0
+        self._told_at = 0.0
+
+    async def __aenter__(self) -> AsyncConsumer:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.close()
+        except ClusterError:
+            # What went wrong first is what the caller is to see.
+            if kind is None:
+                raise
+
+    # -- open and close
+
+    async def open(self) -> None:
+        """Find the topic and begin to read, or to join the group. Raises Unreachable or Refused."""
+        self._returned.set()
+        self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+        if self.settings.group is None:
+            self._begin(self._chosen())
+        else:
+            first = pb.JoinRequest(
+                broker_group=self._places[0].broker_group,
+                namespace=self.settings.namespace,
+                topic=self.settings.topic,
+                consumer_group=self.settings.group,
+                member=f"{self._connection.client_id}@{secrets.token_hex(4)}",
+            )
+            self._membership = Membership(self._connection, first, self._change)
+            self._start(self._membership.run())
+            if self.settings.auto_commit:
+                self._start(self._commit_by_itself())
+        self._start(self._watch())
+
+    async def close(self) -> None:
+        """Commit what is processed (with auto_commit), leave the group, end all streams."""
+        try:
+            if self.settings.auto_commit and self._membership is not None and self._failure is None:
+                await self._commit(self._positions.to_commit(handed=False))
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._ready.clear()
+            await self._connection.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """An error of what runs beside the application is the application's: the next batch raises it."""
+        try:
+            await work
+        except Exception as error:
+            self._failure = self._failure or error
+            self._news.set()
+
+    # -- what is read
+
+    def _locate(self, located: Located) -> None:
+        places = [Place(*queue) for queue in located.queues]
+        if not places:
+            raise Refused(Code.TOPIC_NOT_FOUND, f"topic {self.settings.topic} has no queues")
+        self._places = tuple(places)
+        groups = {place.broker_group for place in places}
+        window = self.settings.read_ahead_bytes // len(groups)
+        for name in sorted(groups - self._flows.keys()):
+            flow = Flow(self._connection, name, self._positions, window, self._wanted(name), self._came)
+            self._flows[name] = flow
+            self._start(flow.run())
+
+    def _wanted(self, broker_group: str) -> pb.OpenFetch:
+        s = self.settings
+        opening = pb.OpenFetch(broker_group=broker_group, namespace=s.namespace, topic=s.topic, max_response_bytes=s.response_bytes)
+        opening.consumer_group = s.group or ""
+        return opening
+
+    def _chosen(self) -> list[Place]:
+        """Without a group: the queues to be read that are not read yet."""
+        numbers = range(len(self._places)) if self.settings.queues is None else sorted(self.settings.queues)
+        return [place for place in map(self._place, numbers) if place not in self._positions]
+
+    def _place(self, number: int) -> Place:
+        if not 0 <= number < len(self._places):
+            what = f"topic {self.settings.topic} has no queue {number}"
+            raise BadArgument(what, f"its queues are 0 to {len(self._places) - 1}")
+        return self._places[number]
+
+    def _begin(self, places: Iterable[Place], committed: Mapping[Place, int] | None = None) -> None:
+        for place in places:
+            offset = None if committed is None else committed.get(place)
+            start = start_of(self.settings.start, self._places.index(place)) if offset is None else Start(offset=offset)
+            self._positions.add(place, start, offset)
+
+    def _restart(self, places: Iterable[Place]) -> None:
+        for name in {place.broker_group for place in places}:
+            self._flows[name].restart()
+
+    def _came(self, run: Run | None) -> None:
+        if run is not None:
+            self._ready.append(run)
+        self._news.set()
+
+    async def _watch(self) -> None:
+        """Where a leader is silent, ask another node whether it still is one. Also finds queues that the topic got meanwhile."""
+        suspects: dict[str, Address | None] = {}
+        while True:
+            await asyncio.sleep(WATCH_S)
+            quiet = [name for name, flow in self._flows.items() if flow.silent_s() >= WATCH_S]
+            if not quiet:
+                continue
+            try:
+                self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+            except Unreachable:
+                continue
+            for name in quiet:
+                leader = self._connection.leader(name)
+                # One node may be late to hear of a leader: the second time counts.
+                if leader != self._flows[name].address and suspects.get(name) == leader:
+                    self._flows[name].restart()
+                    if self._membership is not None and self._membership.broker_group == name:
+                        self._membership.restart()
+                suspects[name] = leader
+            if self.settings.group is None and self.settings.queues is None and (new := self._chosen()):
+                self._begin(new)
+                self._restart(new)
+
+    # -- batches
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Batches as they come, for ever, or with `until_end` until everything has come. Asking for the next one says that the last one is
+        processed."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    async def arrow_batches(self, columns: Collection[str] | None = None) -> AsyncIterator[pyarrow.RecordBatch]:
+        """The same as Arrow record batches (`Batch.to_arrow`); needs pyarrow."""
+        async for batch in self.batches():
+            yield batch.to_arrow(columns)
+
+    async def next_batch(self, wait_s: float | None = None) -> Batch | None:
+        """The next batch. None: nothing came within `wait_s`, or with `until_end` everything has come."""
+        self._positions.all_processed()
+        self._returned.set()
+        loop = asyncio.get_running_loop()
+        deadline = None if wait_s is None else loop.time() + wait_s
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            batch = self._next_ready()
+            if batch is not None:
+                self._returned.clear()
+                self._tell()
+                return batch
+            if self.settings.until_end and self._assigned and self._positions.finished():
+                return None
+            self._news.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
+            except TimeoutError:
+                return None
+
+    def _next_ready(self) -> Batch | None:
+        while self._ready:
+            came = self._ready.popleft()
+            self._flows[came.place.broker_group].taken(len(came.entries))
+            if not self._positions.current(came.place, came.generation):
+                continue
+            run = self._positions.until_target(came) if self.settings.until_end else came
+            if run is None:
+                continue
+            try:
+                batch = Batch.read(run, self._places.index(run.place), self.settings.verify)
+            except BadEntries as error:
+                self._distrust(run, error)
+                continue
+            self._positions.hand(run)
+            if self.settings.tags is not None:
+                batch = batch.with_tags(self.settings.tags)
+                if not len(batch):
+                    # There is nothing in it to work on.
+                    self._positions.all_processed()
+                    continue
+            self._messages += len(batch)
+            self._bytes += batch.entry_bytes
+            self._batches += 1
+            return batch
+        return None
+
+    def _distrust(self, run: Run, error: BadEntries) -> None:
+        """Read it once more: it may have been damaged on its way."""
+        times = self._distrusted[2] + 1 if self._distrusted and self._distrusted[:2] == (run.place, run.offset) else 1
+        self._distrusted = run.place, run.offset, times
+        what = f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
+        if times >= DISTRUST_MAX:
+            raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
+        self._positions.again(run)
+        self._flows[run.place.broker_group].restart(what)
+
+    def _tell(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self.settings.on_progress is not None and now - self._told_at >= PROGRESS_S:
+            self._told_at = now
+            self.settings.on_progress(self.statistics())
+
+    def statistics(self) -> ConsumerStatistics:
+        """What was done, and how far every queue is."""
+        queues = []
+        for place in self._positions:
+            p = self._positions[place]
+            skipped = p.missed + p.missed_ahead
+            queues.append(QueueStatistics(self._places.index(place), place.broker_group, p.handed, p.committed, p.end, skipped))
+        buffered = sum(flow.window.waiting for flow in self._flows.values())
+        streams = sum(flow.opened for flow in self._flows.values())
+        return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues))
+
+    # -- positions
+
+    def assigned(self) -> tuple[int, ...]:
+        """The numbers of the queues that are read."""
+        return self._numbers(self._positions)
+
+    def _numbers(self, places: Iterable[Place]) -> tuple[int, ...]:
+        return tuple(sorted(map(self._places.index, places)))
+
+    def seek(self, queue: int, to: int | str | datetime) -> None:
+        """Go on elsewhere in one queue: an offset, `earliest`, `latest`, or the first message stored at a moment or later."""
+        place = self._place(queue)
+        if place not in self._positions:
+            raise BadArgument(f"queue {queue} is not read here", "choose one of assigned()")
+        self._positions.seek(place, at_offset(to) if isinstance(to, int) else start_of(to, queue))
+        self._restart([place])
+
+    def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
+        """Go on with the first message stored at this moment (or milliseconds since 1970) or later, in one queue or in all."""
+        start = Start(store_ms=moment) if isinstance(moment, int) else start_of(moment, 0)
+        places = list(self._positions) if queue is None else [self._place(queue)]
+        for place in places:
+            self._positions.seek(place, start)
+        self._restart(places)
+
+    # -- the consumer group
+
+    async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """Store how far the group is: behind everything that was handed out, or for each of these queues the next offset to be read.
+
+        Durable on a majority when it returns. Queues that were revoked meanwhile are left out. Raises BadArgument, Unreachable or Refused.
+        """
+        if self.settings.group is None:
+            raise BadArgument("without a consumer group nothing is committed", "name a group")
+        if offsets is None:
+            await self._commit(self._positions.to_commit(handed=True))
+        else:
+            await self._commit({self._place(queue): offset for queue, offset in offsets.items()})
+
+    async def _commit(self, offsets: Mapping[Place, int]) -> None:
+        async with self._committing:
+            for name in sorted({place.broker_group for place in offsets}):
+                await self._commit_at(name, {place: offset for place, offset in offsets.items() if place.broker_group == name})
+
+    async def _commit_at(self, broker_group: str, offsets: Mapping[Place, int]) -> None:
+        """Once more without the queues that were revoked while the cluster refused them."""
+        assert self._membership is not None, "only members commit"
+        own = {place: offset for place, offset in offsets.items() if place in self._positions}
+        while own:
+            request = pb.CommitRequest(
+                **self._as_group(broker_group),
+                offsets=[pb.QueueOffset(queue=place.queue, offset=offset) for place, offset in own.items()],
+                member=self._membership.member,
+                generation=self._membership.generation,
+            )
+            try:
+                await self._connection.ask("Commit", broker_group, request, pb.CommitResponse)
+            except Refused:
+                left = {place: offset for place, offset in own.items() if place in self._positions}
+                if left == own and request.generation == self._membership.generation:
+                    raise
+                own = left
+            else:
+                self._positions.committed(own)
+                return
+
+    def _as_group(self, broker_group: str) -> dict[str, str]:
+        assert self.settings.group is not None, "only members ask as a group"
+        s = self.settings
+        return {"broker_group": broker_group, "namespace": s.namespace, "topic": s.topic, "consumer_group": self.settings.group}
+
+    async def _commit_by_itself(self) -> None:
+        """What is processed, in intervals. While the cluster cannot be reached there is nothing to do but try again."""
+        while True:
+            await asyncio.sleep(self.settings.commit_interval_s)
+            with suppress(Unreachable):
+                await self._commit(self._positions.to_commit(handed=False))
+
+    async def _change(self, numbers: frozenset[int], confirm: Confirm) -> None:
+        """Make these queues ours: see `joining.py` for the order."""
+        if any(number >= len(self._places) for number in numbers):
+            self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+        wanted = set(map(self._place, numbers))
+        gone = set(self._positions) - wanted
+        if gone:
+            await self._let_go(gone)
+        await confirm()
+        new = sorted(wanted - set(self._positions))
+        if new:
+            self._begin(new, await self._committed(new))
+            await self._call(self.settings.on_assigned, new)
+            self._restart(new)
+        self._assigned = self._assigned or bool(numbers)
+        self._news.set()
+
+    async def _let_go(self, gone: Collection[Place]) -> None:
+        self._positions.pause(gone)
+        self._restart(gone)
+        assert self._membership is not None, "only members let go"
+        if self._positions.in_hand(gone):
+            # A batch that the application finishes in time need not come again at the next member.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._membership.liveness_s / 3):
+                    await self._returned.wait()
+        if self.settings.auto_commit:
+            processed = self._positions.to_commit(handed=False)
+            with suppress(ClusterError):
+                await self._commit({place: offset for place, offset in processed.items() if place in gone})
+        await self._call(self.settings.on_revoked, gone)
+        self._positions.drop(gone)
+
+    async def _call(self, told: QueuesChanged | None, places: Iterable[Place]) -> None:
+        if told is not None:
+            answer = told(self._numbers(places))
+            if inspect.isawaitable(answer):
+                await answer
+
+    async def _committed(self, places: Collection[Place]) -> dict[Place, int]:
+        """What the group committed in these queues."""
+        found: dict[Place, int] = {}
+        for name in sorted({place.broker_group for place in places}):
+            request = pb.OffsetsRequest(**self._as_group(name))
+            answer = await self._connection.ask("Offsets", name, request, pb.OffsetsResponse)
+            states = {Place(name, state.queue): state.committed for state in answer.queues if state.committed >= 0}
+            found |= {place: states[place] for place in places if place in states}
+        return found

@@ -1,0 +1,177 @@
+"""What a consumer hands out: consecutive messages of one queue, as columns that are made when they are asked for.
+
+The entries stay the bytes that came; a column is read out of them in vectors where the format allows it. Nothing is known here of streams
+and positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.client.errors import Refused
+from ledgermq.client.native.arrow import record_batch
+from ledgermq.client.native.positions import Run
+from ledgermq.client.native.spans import PropertyFields
+from ledgermq.client.reading import moment_of
+from ledgermq.client.results import Message
+from ledgermq.proto.frames import BadBody, BadEntries, EntryColumns, read_entries
+from ledgermq.proto.names import parse_stored, stored_name
+from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG
+from ledgermq.proto.status import Code
+from ledgermq.proto.types import I64
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ID_CHARACTERS = 34
+
+
+class Batch:
+    """Messages of one queue in order, one row each. Their offsets follow each other, unless some were left out because of their tags."""
+
+    def __init__(self, run: Run, queue: int, columns: EntryColumns) -> None:
+        self._number = queue
+        self.broker_group = run.place.broker_group
+        self.group_queue = run.place.queue
+        """Its id within the broker group."""
+        self.skipped = run.missed
+        """Messages in front of it that retention removed before they were read."""
+        self.next_offset = run.end
+        """Where the queue is read on; what to commit once the batch is processed."""
+        self._columns = columns
+        self._run = run
+
+    @property
+    def queue(self) -> int:
+        """Its number over all broker groups, as administration has it."""
+        return self._number
+
+    @property
+    def columns(self) -> EntryColumns:
+        """Everything that the entries hold, as stored."""
+        return self._columns
+
+    @classmethod
+    def read(cls, run: Run, queue: int, verify: bool) -> Batch:
+        """Raises BadEntries for bytes that are not the entries they should be."""
+        columns = read_entries(run.sizes, run.entries, verify=verify)
+        offsets = np.arange(run.first_offset, run.first_offset + len(columns))
+        if not ((columns.queue_offsets == offsets) & (columns.queues == run.place.queue)).all():
+            raise BadEntries(-1, f"they are not those of queue {run.place.queue} from offset {run.first_offset} on")
+        batch = cls(run, queue, columns)
+        return batch if run.stop - run.begin == len(columns) else batch.rows(np.arange(run.begin, run.stop))
+
+    def rows(self, chosen: NDArray[np.int64]) -> Batch:
+        """Some of the messages, by their rows, as a batch of the same place."""
+        c = self.columns
+        return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen]))
+
+    def with_tags(self, tags: Collection[str]) -> Batch:
+        """The messages that have one of these tags."""
+        found = self._fields.spans(TAG)
+        wanted = found.rows[found.among([tag.encode() for tag in tags])]
+        return self if len(wanted) == len(self) else self.rows(wanted)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __repr__(self) -> str:
+        return f"<Batch queue={self.queue} messages={len(self)} next_offset={self.next_offset} skipped={self.skipped}>"
+
+    @property
+    def entry_bytes(self) -> int:
+        """Of its entries, as stored."""
+        return int(self.columns.sizes.sum(dtype=np.int64))
+
+    @property
+    def topic(self) -> str:
+        """The topic's name, without its namespace."""
+        names, _ = self.columns.topics
+        return parse_stored(names[0])[1] if names else ""
+
+    @property
+    def offsets(self) -> I64:
+        return self.columns.queue_offsets
+
+    @property
+    def store_ms(self) -> I64:
+        return self.columns.store_ms
+
+    @property
+    def born_ms(self) -> I64:
+        return self.columns.born_ms
+
+    @cached_property
+    def _fields(self) -> PropertyFields:
+        return PropertyFields(self.columns)
+
+    def bodies(self) -> list[bytes]:
+        """As their producers had them, decompressed. Raises Refused for one that is not what it says."""
+        try:
+            return self.columns.bodies()
+        except BadBody as error:
+            raise self._damaged(error) from error
+
+    def joined_bodies(self) -> tuple[bytes, I64]:
+        """The bodies back to back, and where each begins, the end of the last one included. Raises as `bodies`."""
+        try:
+            return self.columns.joined_bodies()
+        except BadBody as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BadBody) -> Refused:
+        what = f"a body of queue {self.queue} from offset {int(self.offsets[0])} on cannot be decompressed: {error}"
+        return Refused(Code.MESSAGE_CORRUPTED, what, "its producer stored it so; `columns` has the bytes as they are")
+
+    def tags(self) -> list[str | None]:
+        return self._fields.texts(TAG)
+
+    def message_ids(self) -> list[str | None]:
+        return self._fields.texts(MESSAGE_ID)
+
+    def keys(self) -> list[tuple[str, ...]]:
+        """The keys of each message."""
+        return [() if text is None else tuple(self.columns.fields(row).keys) for row, text in enumerate(self._fields.texts(KEYS))]
+
+    def properties(self) -> list[dict[str, str]]:
+        """The user properties of each message."""
+        return [dict(self.columns.fields(row).user) for row in range(len(self))]
+
+    def messages(self) -> Iterator[Message]:
+        """One object a message: a convenience that costs more than everything else here."""
+        stored, _ = self.columns.topics
+        topic = stored_name(*parse_stored(stored[0])) if stored else ""
+        rows = zip(self.bodies(), self.offsets.tolist(), self.born_ms.tolist(), self.store_ms.tolist(), strict=True)
+        for row, (body, offset, born, store) in enumerate(rows):
+            fields = self.columns.fields(row)
+            yield Message(
+                message_id=fields.message_id,
+                topic=topic,
+                queue=self.queue,
+                offset=offset,
+                tag=fields.tag,
+                keys=tuple(fields.keys),
+                message_group=fields.message_group,
+                properties=fields.user,
+                body=body,
+                body_encoding="GZIP" if fields.gzip else None,
+                attempt=None,
+                born=moment_of(born),
+                stored=moment_of(store),
+                broker_group=self.broker_group,
+                group_queue=self.group_queue,
+                delayed_until=None,
+            )
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def to_arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatch:
+        """As an Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises as `bodies`, and
+        BadArgument for a column that there is none of."""
+        return record_batch(self, self._fields, columns)

@@ -1,0 +1,94 @@
+"""`AsyncConsumer` for threads: the same options and methods, each waiting in the caller's thread.
+
+Streams, credit and signs of life go on in a thread of their own while the application works on a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Unpack
+
+from ledgermq.client.native.background import Background
+from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.received import Batch
+from ledgermq.client.native.settings import ConsumerOptions, ConsumerSettings
+from ledgermq.client.native.statistics import ConsumerStatistics
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Consumer:
+    """Reads one topic in batches. A context manager; for one thread at a time. Callbacks run in the consumer's own thread.
+
+        with Consumer("127.0.0.1:8081", "orders", start="latest") as consumer:
+            for batch in consumer.batches():
+                work(batch.bodies())
+
+    See `AsyncConsumer` for what holds. Methods raise ClusterError.
+    """
+
+    def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
+        """As `AsyncConsumer`."""
+        self._consumer = AsyncConsumer(endpoints, topic, **options)
+        self._background: Background | None = None
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        return self._consumer.settings
+
+    def __enter__(self) -> Consumer:
+        self._background = Background("ledgermq-consumer")
+        try:
+            self._background.wait(self._consumer.__aenter__())
+        except BaseException:
+            self._background.close()
+            raise
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        loop, self._background = self._loop, None
+        try:
+            loop.wait(self._consumer.__aexit__(kind, *rest))
+        finally:
+            loop.close()
+
+    @property
+    def _loop(self) -> Background:
+        assert self._background is not None, "a consumer is used within its `with` block"
+        return self._background
+
+    def batches(self) -> Iterator[Batch]:
+        """See `AsyncConsumer.batches`."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def arrow_batches(self, columns: Collection[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+        """See `AsyncConsumer.arrow_batches`."""
+        for batch in self.batches():
+            yield batch.to_arrow(columns)
+
+    def next_batch(self, wait_s: float | None = None) -> Batch | None:
+        """See `AsyncConsumer.next_batch`."""
+        return self._loop.wait(self._consumer.next_batch(wait_s))
+
+    def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """See `AsyncConsumer.commit`."""
+        self._loop.wait(self._consumer.commit(offsets))
+
+    def seek(self, queue: int, to: int | str | datetime) -> None:
+        """See `AsyncConsumer.seek`."""
+        self._loop.run(lambda: self._consumer.seek(queue, to))
+
+    def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
+        """See `AsyncConsumer.seek_time`."""
+        self._loop.run(lambda: self._consumer.seek_time(moment, queue))
+
+    def assigned(self) -> tuple[int, ...]:
+        """See `AsyncConsumer.assigned`."""
+        return self._loop.run(self._consumer.assigned)
+
+    def statistics(self) -> ConsumerStatistics:
+        """See `AsyncConsumer.statistics`."""
+        return self._loop.run(self._consumer.statistics)

@@ -1,0 +1,479 @@
+"""The reading half of `ledgermq.v1.Log` in memory: broker groups whose leaders move, streams that break, queues that are trimmed, members
+that join and leave. What it answers follows proto/log.proto; how it cuts, delays and breaks is drawn from a source of chance.
+
+`FakeLog` is the cluster; `served` puts its nodes behind real gRPC ports, `FakeConnection` reaches them without any network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from ledgermq.client.connection import Address
+from ledgermq.client.native.connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.layout import encode_messages, seal
+from ledgermq.proto.native_ids import native_ids
+from ledgermq.proto.status import Code
+
+SERVICE = "/ledgermq.v1.Log/"
+LIVENESS_MS = 3000
+
+
+class Broken(Exception):
+    """The connection breaks here."""
+
+
+class Queue:
+    """One queue: its entries, of which those below `begin` are gone."""
+
+    def __init__(self, queue: int) -> None:
+        self.queue = queue
+        self.begin = 0
+        self.entries: list[bytes] = []
+
+    @property
+    def end(self) -> int:
+        return len(self.entries)
+
+    def append(self, bodies: Iterable[bytes], tags: Iterable[str] | None = None, store_ms: int = 0) -> None:
+        bodies = list(bodies)
+        if not bodies:
+            return
+        first = self.end
+        ids = [found.decode() for found in native_ids(1, 1, self.queue, first, len(bodies)).tolist()]
+        batch = encode_messages("t", self.queue, bodies, born_ms=1, message_ids=ids, tags=None if tags is None else list(tags))
+        offsets = np.arange(first, first + len(bodies))
+        seal(batch, first_index=first, term=1, pos=0, queue_offsets=offsets, store_ms=store_ms, store_host=bytes(8), prev_chain=1)
+        for start, size in zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True):
+            self.entries.append(bytes(batch.data[start : start + size]))
+
+    def at_time(self, store_ms: int) -> int:
+        stored = [int.from_bytes(entry[104:112], "big") for entry in self.entries]
+        return next((offset for offset, ms in enumerate(stored) if ms >= store_ms and offset >= self.begin), self.end)
+
+
+class Group:
+    """A broker group: its queues, its leader (a node number, or None), and how often streams were broken."""
+
+    def __init__(self, queues: int) -> None:
+        self.queues = [Queue(queue) for queue in range(queues)]
+        self.leader: int | None = 0
+        self.breaks = 0
+
+
+class Members:
+    """A consumer group: who has which queue. A queue is given only when nobody holds it."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.held: dict[str, set[int]] = {}
+        """What a member may still read."""
+        self.given: dict[str, set[int]] = {}
+        """What it was last told."""
+        self.told: dict[str, int] = {}
+
+    def share(self, queues: int) -> None:
+        """Balance; what somebody else holds is given later."""
+        self.generation += 1
+        names = sorted(self.held)
+        wanted: dict[str, set[int]] = {name: set() for name in names}
+        for queue in range(queues):
+            if names:
+                wanted[names[queue % len(names)]].add(queue)
+        for name in names:
+            others = set().union(*(held for other, held in self.held.items() if other != name))
+            self.given[name] = wanted[name] - others
+        for name in names:
+            self.held[name] |= self.given[name]
+
+    def finished(self, member: str, generation: int, queues: int) -> None:
+        """The member let go of what it was not given."""
+        if generation == self.told.get(member) and self.held[member] != self.given[member]:
+            self.held[member] = set(self.given[member])
+            self.share(queues)
+
+
+class FakeLog:
+    """The cluster. `chance` decides how responses are cut; `trouble` is how likely a stream breaks at each of them."""
+
+    def __init__(self, groups: dict[str, int] | None = None, *, nodes: int = 3, chance: random.Random | None = None) -> None:
+        self.groups = {name: Group(queues) for name, queues in (groups or {"g1": 2}).items()}
+        self.nodes = nodes
+        self.chance = chance or random.Random(0)
+        self.trouble = 0.0
+        self.run_max = 5
+        self.endpoints = [f"127.0.0.1:{9001 + node}" for node in range(nodes)]
+        self.committed: dict[tuple[str, int], int] = {}
+        self.commits: list[tuple[str, pb.CommitRequest]] = []
+        self.members = Members()
+        self.overdrawn = 0
+        """Bytes that were sent without credit, beyond one entry."""
+        self.fetches = 0
+        self.corrupt = 0
+        """So many responses will be damaged."""
+        self.keys: dict[str, int] = defaultdict(int)
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- what happens to the cluster
+
+    def store(self, group: str, queue: int, bodies: Iterable[bytes], **options: Any) -> None:
+        self.groups[group].queues[queue].append(bodies, **options)
+        self.changed()
+
+    def trim(self, group: str, queue: int, begin: int) -> None:
+        self.groups[group].queues[queue].begin = max(begin, self.groups[group].queues[queue].begin)
+        self.changed()
+
+    def lead(self, group: str, node: int | None) -> None:
+        self.groups[group].leader = node
+        self.changed()
+
+    def break_streams(self, group: str) -> None:
+        self.groups[group].breaks += 1
+        self.changed()
+
+    @property
+    def queue_count(self) -> int:
+        return sum(len(group.queues) for group in self.groups.values())
+
+    def redirect(self, group: str) -> pb.Redirect:
+        leader = self.groups[group].leader
+        named = {} if leader is None else {"leader": f"n{leader + 1}", "endpoint": self.endpoints[leader]}
+        return pb.Redirect(broker_group=group, **named)
+
+    # -- calls
+
+    def locate(self, request: pb.LocateRequest) -> pb.LocateResponse:
+        if request.topic != "t":
+            return pb.LocateResponse(problem=pb.Problem(code=Code.TOPIC_NOT_FOUND, message=f"no topic {request.topic}"))
+        answer = pb.LocateResponse(cluster_id="c", kind="normal")
+        for name, group in sorted(self.groups.items()):
+            answer.broker_groups.add(name=name, queues=range(len(group.queues)), leader=self.redirect(name))
+        return answer
+
+    def commit(self, node: int, request: pb.CommitRequest) -> pb.CommitResponse:
+        if self.groups[request.broker_group].leader != node:
+            return pb.CommitResponse(redirect=self.redirect(request.broker_group))
+        self.commits.append((request.member, request))
+        for one in request.offsets:
+            number = self.number(request.broker_group, one.queue)
+            if request.member and number not in self.members.held.get(request.member, set()):
+                problem = pb.Problem(code=Code.PRECONDITION_FAILED, message=f"queue {number} is not {request.member}'s")
+                return pb.CommitResponse(problem=problem)
+        for one in request.offsets:
+            self.committed[request.broker_group, one.queue] = one.offset
+        return pb.CommitResponse()
+
+    def offsets(self, node: int, request: pb.OffsetsRequest) -> pb.OffsetsResponse:
+        if self.groups[request.broker_group].leader != node:
+            return pb.OffsetsResponse(redirect=self.redirect(request.broker_group))
+        answer = pb.OffsetsResponse()
+        for queue in self.groups[request.broker_group].queues:
+            committed = self.committed.get((request.broker_group, queue.queue), -1)
+            answer.queues.add(queue=queue.queue, committed=committed, begin=queue.begin, end=queue.end)
+        return answer
+
+    def number(self, group: str, queue: int) -> int:
+        places = [(name, one) for name, of in sorted(self.groups.items()) for one in range(len(of.queues))]
+        return places.index((group, queue))
+
+    # -- Fetch
+
+    async def fetch(self, node: int, requests: AsyncIterator[pb.FetchRequest]) -> AsyncIterator[pb.FetchResponse]:
+        opening = (await anext(requests)).open
+        group = self.groups[opening.broker_group]
+        breaks = group.breaks
+        if group.leader != node:
+            yield pb.FetchResponse(redirect=self.redirect(opening.broker_group))
+            return
+        self.fetches += 1
+        credit = [opening.credit_bytes]
+        granting = asyncio.ensure_future(self._grants(requests, credit))
+        try:
+            places, opened = self._opened(group, opening)
+            yield pb.FetchResponse(opened=opened)
+            told = False
+            while True:
+                changed = self._changed
+                if group.leader != node:
+                    yield pb.FetchResponse(redirect=self.redirect(opening.broker_group))
+                    return
+                if group.breaks != breaks or self.chance.random() < self.trouble:
+                    raise Broken
+                entries = self._entries(group, places, credit[0], opening.max_response_bytes or 1 << 20)
+                if entries is not None:
+                    told = False
+                    credit[0] -= len(entries.entries)
+                    yield pb.FetchResponse(entries=entries)
+                    continue
+                if all(places[queue] >= group.queues[queue].end for queue in places) and not told:
+                    told = True
+                    yield pb.FetchResponse(caught_up=pb.CaughtUp(ends=_ranges({queue: group.queues[queue].end for queue in places})))
+                await changed.wait()
+        finally:
+            granting.cancel()
+
+    async def _grants(self, requests: AsyncIterator[pb.FetchRequest], credit: list[int]) -> None:
+        async for request in requests:
+            credit[0] += request.credit_bytes
+            self.changed()
+
+    def _opened(self, group: Group, opening: pb.OpenFetch) -> tuple[dict[int, int], pb.FetchOpened]:
+        places: dict[int, int] = {}
+        for one in getattr(opening, "from"):
+            queue = group.queues[one.queue]
+            place = one.WhichOneof("place")
+            if place == "offset":
+                places[one.queue] = max(one.offset, queue.begin)
+            elif place == "store_ms":
+                places[one.queue] = queue.at_time(one.store_ms)
+            else:
+                places[one.queue] = queue.begin if one.earliest else queue.end
+        ends = {queue: group.queues[queue].end for queue in places}
+        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends))
+
+    def _entries(self, group: Group, places: dict[int, int], credit: int, limit: int) -> pb.Entries | None:
+        ready = [queue for queue, place in places.items() if place < group.queues[queue].end]
+        if not ready or credit <= 0:
+            return None
+        queue = group.queues[self.chance.choice(ready)]
+        skipped = max(0, queue.begin - places[queue.queue])
+        first = places[queue.queue] + skipped
+        if first >= queue.end:
+            return None
+        chosen = queue.entries[first : first + self.chance.randint(1, self.run_max)]
+        while len(chosen) > 1 and sum(map(len, chosen)) > min(credit, limit):
+            chosen.pop()
+        places[queue.queue] = first + len(chosen)
+        sizes, data = np.array([len(entry) for entry in chosen], "<u4").tobytes(), b"".join(chosen)
+        self.overdrawn = max(self.overdrawn, len(data) - credit if len(chosen) > 1 else 0)
+        if self.corrupt:
+            self.corrupt -= 1
+            data = data[:140] + bytes([data[140] ^ 1]) + data[141:]
+        return pb.Entries(queue=queue.queue, first_offset=first, sizes=sizes, entries=data, end_offset=queue.end, skipped=skipped)
+
+    # -- Join
+
+    async def join(self, node: int, requests: AsyncIterator[pb.JoinRequest]) -> AsyncIterator[pb.JoinResponse]:
+        first = await anext(requests)
+        group = self.groups[first.broker_group]
+        breaks = group.breaks
+        if group.leader != node:
+            yield pb.JoinResponse(redirect=self.redirect(first.broker_group))
+            return
+        members, member = self.members, first.member
+        self.keys[member] += 1
+        stream = self.keys[member]
+        if member not in members.held:
+            members.held[member] = set()
+            members.share(self.queue_count)
+        members.told.pop(member, None)
+        self.changed()
+        confirming = asyncio.ensure_future(self._confirmations(requests, member))
+        left = True
+        try:
+            while True:
+                changed = self._changed
+                if group.leader != node:
+                    left = False
+                    yield pb.JoinResponse(redirect=self.redirect(first.broker_group))
+                    return
+                if group.breaks != breaks:
+                    left = False
+                    raise Broken
+                if members.told.get(member) != members.generation:
+                    members.told[member] = members.generation
+                    yield pb.JoinResponse(
+                        assignment=pb.Assignment(
+                            generation=members.generation,
+                            queues=sorted(members.given[member]),
+                            members=sorted(members.held),
+                            liveness_ms=LIVENESS_MS,
+                        )
+                    )
+                    continue
+                await changed.wait()
+        finally:
+            confirming.cancel()
+            if left:
+                self._gone(member)
+            else:
+                asyncio.get_running_loop().call_later(LIVENESS_MS / 1000, self._silent, member, stream)
+
+    async def _confirmations(self, requests: AsyncIterator[pb.JoinRequest], member: str) -> None:
+        async for request in requests:
+            if member in self.members.held:
+                self.members.finished(member, request.generation, self.queue_count)
+                self.changed()
+
+    def _silent(self, member: str, stream: int) -> None:
+        if self.keys[member] == stream:
+            self._gone(member)
+
+    def _gone(self, member: str) -> None:
+        if self.members.held.pop(member, None) is not None:
+            self.members.given.pop(member, None)
+            self.members.share(self.queue_count)
+            self.changed()
+
+
+def _ranges(offsets: dict[int, int]) -> list[pb.QueueRange]:
+    return [pb.QueueRange(queue=queue, first_offset=offset) for queue, offset in sorted(offsets.items())]
+
+
+class FakeCall:
+    """What `grpc.aio` calls a StreamStreamCall, as far as the client uses it."""
+
+    def __init__(self, answers: Callable[[AsyncIterator[Any]], AsyncIterator[Any]], read: Any, response: Any, request: Any) -> None:
+        self._requests: asyncio.Queue[Any] = asyncio.Queue()
+        self._responses: asyncio.Queue[Any] = asyncio.Queue(1)
+        self._read_request = read
+        self._raw = request is None
+        self._cancelled = False
+        self._task = asyncio.ensure_future(self._work(answers(self._incoming())))
+
+    async def _incoming(self) -> AsyncIterator[Any]:
+        while True:
+            yield await self._requests.get()
+
+    async def _work(self, answers: AsyncIterator[Any]) -> None:
+        end: Any = grpc.aio.EOF
+        try:
+            async for answer in answers:
+                await self._responses.put(answer.SerializeToString() if self._raw else answer)
+        except Broken:
+            empty = grpc.aio.Metadata()
+            end = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, empty, empty, "broken as told")
+        except asyncio.CancelledError:
+            await answers.aclose()  # type: ignore[attr-defined]
+            raise
+        await self._responses.put(end)
+
+    async def write(self, request: Any) -> None:
+        if self._task.done():
+            raise asyncio.InvalidStateError("RPC already finished.")
+        self._requests.put_nowait(self._read_request(request) if self._raw else request)
+
+    async def read(self) -> Any:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        answer = await self._responses.get()
+        if answer is _CANCELLED:
+            raise asyncio.CancelledError
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+            while not self._responses.empty():
+                self._responses.get_nowait()
+            self._responses.put_nowait(_CANCELLED)
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+
+_CANCELLED = object()
+
+
+class FakeConnection(LogConnection):
+    """A connection whose nodes are in this process and loop."""
+
+    def __init__(self, log: FakeLog, timeout_s: float = 1000.0) -> None:
+        super().__init__(";".join(log.endpoints), timeout_s=timeout_s, chance=random.Random(0))
+        self.log = log
+
+    def _node(self, address: Address) -> int:
+        return self.log.endpoints.index(str(address))
+
+    async def locate(self, topic: str, namespace: str = "") -> Located:
+        answer = self.log.locate(pb.LocateRequest(topic=topic, namespace=namespace))
+        if answer.HasField("problem"):
+            raise problem_of(answer.problem)
+        groups = tuple(BrokerGroupQueues(group.name, tuple(group.queues), group.log_id) for group in answer.broker_groups)
+        return Located(answer.cluster_id, answer.kind, groups)
+
+    def stream(self, path: str, address: Address, request: Any = None, response: Any = None) -> Any:
+        node = self._node(address)
+        if path.endswith("Fetch"):
+            return FakeCall(lambda requests: self.log.fetch(node, requests), pb.FetchRequest.FromString, response, request)
+        return FakeCall(lambda requests: self.log.join(node, requests), None, response, request)
+
+    async def ask(self, method: str, broker_group: str, request: Any, response: Any) -> Any:
+        search = Search(self, broker_group, Pauses(self.chance))
+        while True:
+            node = self._node(await search.next_address())
+            await asyncio.sleep(0)
+            answer = {"Commit": self.log.commit, "Offsets": self.log.offsets}[method](node, request)
+            if answer.HasField("redirect"):
+                search.redirected(answer.redirect)
+            elif answer.HasField("problem"):
+                search.problem(answer.problem)
+            else:
+                return answer
+
+
+@asynccontextmanager
+async def served(log: FakeLog) -> AsyncIterator[str]:
+    """Every node behind a real port; the endpoints, as a client takes them."""
+    servers = []
+    for node in range(log.nodes):
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_handlers(log, node),))
+        log.endpoints[node] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        servers.append(server)
+    try:
+        yield ";".join(log.endpoints)
+    finally:
+        for server in servers:
+            await server.stop(None)
+
+
+def _handlers(log: FakeLog, node: int) -> grpc.GenericRpcHandler:
+    def unary(name: str, work: Callable[..., Any]) -> Any:
+        async def answer(request: Any, context: Any) -> Any:
+            return work(request) if name == "Locate" else work(node, request)
+
+        return grpc.unary_unary_rpc_method_handler(answer, getattr(pb, f"{name}Request").FromString, _serialise)
+
+    def stream(name: str, work: Callable[..., AsyncIterator[Any]]) -> Any:
+        async def answer(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            with suppress(StopAsyncIteration):
+                try:
+                    async for one in work(node, aiter(requests)):
+                        yield one
+                except Broken:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "broken as told")
+
+        return grpc.stream_stream_rpc_method_handler(answer, getattr(pb, f"{name}Request").FromString, _serialise)
+
+    methods = {
+        "Locate": unary("Locate", log.locate),
+        "Commit": unary("Commit", log.commit),
+        "Offsets": unary("Offsets", log.offsets),
+        "Fetch": stream("Fetch", log.fetch),
+        "Join": stream("Join", log.join),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods)
+
+
+def _serialise(message: Any) -> bytes:
+    found: bytes = message.SerializeToString()
+    return found
