@@ -115,6 +115,8 @@ class Delivery(Section):
     auto_renew_max_ms: Milliseconds = 3 * 3_600_000
     liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 65_000
     gone_grace_ms: Milliseconds = 1_000
+    member_liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 10_000
+    """After how long a silent member of a native consumer group loses its queues."""
     long_poll_max_ms: Annotated[Milliseconds, Field(ge=100)] = 20_000
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 17
     transaction_check_ms: Annotated[Milliseconds, Field(ge=100)] = 6_000

@@ -123,6 +123,7 @@ FRONT_CONNECTIONS = Gauge(
     "ledgermq_front_connections", "Open connections of clients, where the front of the port counts them.", registry=REGISTRY
 )
 FETCH_STREAMS = Gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", ["group"], registry=REGISTRY)
+JOIN_STREAMS = Gauge("ledgermq_join_streams", "Members of native consumer groups that this node coordinates.", registry=REGISTRY)
 FETCHED_BYTES = Counter(
     "ledgermq_fetched_bytes_total",
     "Bytes of entries sent to native readers, by where they were found: recent (memory), waiting (the turns), cold (files).",

@@ -330,6 +330,7 @@ class Node:
                 hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
                 keys=receipt_keys,
                 limits=config.limits,
+                member_liveness_ms=config.delivery.member_liveness_ms,
             )
         )
         clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)

@@ -386,20 +386,22 @@ class QueueState(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., committed: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("broker_group", "namespace", "topic", "consumer_group", "member", "generation")
+    __slots__ = ("broker_group", "namespace", "topic", "consumer_group", "member", "generation", "queues")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     namespace: str
     topic: str
     consumer_group: str
     member: str
     generation: int
-    def __init__(self, broker_group: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., consumer_group: _Optional[str] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    queues: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, broker_group: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., consumer_group: _Optional[str] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., queues: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("assignment", "redirect", "problem")

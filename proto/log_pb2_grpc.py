@@ -109,7 +109,9 @@ class LogServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request_iterator, context):
-        """Membership of a consumer group that shares a topic's queues among its members, for as long as the stream is open.
+        """Membership of a consumer group that shares a topic's queues among its members, for as long as the stream is open. Asked of the leader of
+        the topic's first broker group by name; any other answers with a Redirect there. A stream that its member ends says goodbye; one that
+        breaks does not, and the member counts as gone after the liveness period.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

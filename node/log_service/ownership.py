@@ -53,14 +53,14 @@ def shares(queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int
 
 class Ownership:
     """One consumer group's ownership of one topic. `generation`: the first one is above it; higher in every life of a coordinator.
-    `queues`: how many there are. Times are monotonic."""
+    `queues`: how many there are. Members of a forerunner may read until `haunted_until_ns`. Times are monotonic."""
 
-    def __init__(self, generation: int, queues: int, liveness_ns: int, now_ns: int) -> None:
+    def __init__(self, generation: int, queues: int, liveness_ns: int, haunted_until_ns: int) -> None:
         self.generation = generation
         self._queues = queues
         self._liveness_ns = liveness_ns
         self._members: dict[str, _Member] = {}
-        self._haunted = dict.fromkeys(range(queues), now_ns + liveness_ns)
+        self._haunted = dict.fromkeys(range(queues), haunted_until_ns)
         """Queues that somebody unknown may still read, and until when."""
 
     # -- what happens

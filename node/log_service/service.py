@@ -7,6 +7,7 @@ becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,9 +18,11 @@ import grpc
 from ledgermq.node.config import Limits
 from ledgermq.node.core.calls import Refused
 from ledgermq.node.forward import CallRefused
-from ledgermq.node.log_service import fetching, producing, verifying
+from ledgermq.node.log_service import committing, fetching, joining, producing, verifying
 from ledgermq.node.log_service.callers import Caller, Callers
+from ledgermq.node.log_service.committing import Committer
 from ledgermq.node.log_service.fetching import Fetcher
+from ledgermq.node.log_service.joining import Joiner
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.locating import Locator
@@ -56,6 +59,7 @@ class Parts:
     keys: ReceiptKeys
     limits: Limits
     spans: Spans | None = None
+    member_liveness_ms: int = 10_000
 
 
 class LogService:
@@ -68,6 +72,18 @@ class LogService:
         meter = parts.meters.of(f"Log/{fetching.METHOD}")
         sources = Sources(parts.engine)
         self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter)
+        self._joiner = Joiner(
+            parts.node,
+            parts.engine,
+            topics,
+            parts.leaders,
+            parts.callers,
+            self.streams,
+            parts.meters.of(f"Log/{joining.METHOD}"),
+            parts.member_liveness_ms,
+            time.monotonic_ns,
+        )
+        self._committer = Committer(parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder)
         log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
         self._verifier = Verifier(
@@ -98,6 +114,9 @@ class LogService:
         """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
         methods: dict[str, Any] = {
             "Locate": self._unary("Locate", self._locator.locate),
+            "Commit": self._unary("Commit", self._committer.commit),
+            "Offsets": self._unary("Offsets", self._committer.offsets),
+            joining.METHOD: grpc.stream_stream_rpc_method_handler(self._joiner.serve),
             fetching.METHOD: grpc.stream_stream_rpc_method_handler(self._fetcher.serve),
             verifying.METHOD: self._unary(verifying.METHOD, self._verifier.verify),
             producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
@@ -120,6 +139,8 @@ class LogService:
 
     async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
         """A call of this service that a peer or the forwarder sent to the leader. Raises CallRefused."""
+        if method == committing.OWNED:
+            return self._committer.execute(group, request)
         if method != f"{LOG_PREFIX}{verifying.METHOD}":
             raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
         return await self._verifier.execute(group, request)

@@ -27,6 +27,8 @@ class DrivenEngine:
         self.views: dict[str, GroupView] = {}
         self.runs = 0
         self.leads = True
+        self.term = 0
+        """Another term than the group's, after leadership came back."""
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden: list[Callable[[str], None]] = []
         self.publish()
@@ -43,8 +45,8 @@ class DrivenEngine:
 
     def publish(self, view: GroupView | None = None) -> None:
         """What the group showed last, or something else."""
-        found = view or self.driver.view
-        assert found is not None
+        assert self.driver.view is not None
+        found = view or (replace(self.driver.view, term=self.term) if self.term else self.driver.view)
         self.views["g1"] = found
         for listener in self._listeners:
             listener("g1", found)
@@ -53,7 +55,12 @@ class DrivenEngine:
         """What the group shows, but who leads it. Of another leader's group calls are refused here."""
         assert self.driver.view is not None
         self.leads = serving
-        self.publish(replace(self.driver.view, leader=leader, serving=serving))
+        self.publish(replace(self.driver.view, leader=leader, serving=serving, term=term or self.driver.view.term))
+
+    def lead(self, term: int) -> None:
+        """Leadership comes back, in a later term."""
+        self.show(term=term)
+        self.term = term
 
     def hide(self) -> None:
         self.views.pop("g1", None)

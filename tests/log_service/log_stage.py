@@ -109,6 +109,7 @@ class Stage:
         namespaces: bool = True,
         limits: Limits | None = None,
         engine: Any = None,
+        member_liveness_ms: int = 10_000,
     ) -> None:
         self.now = 0.0
         self.engine = engine or FakeEngine()
@@ -133,6 +134,7 @@ class Stage:
                 hosted={"g1": Hosted(LOG_ID, FILE_BYTES)},
                 keys=self.keys,
                 limits=limits or Limits(),
+                member_liveness_ms=member_liveness_ms,
             )
         )
         self.engine.show()

@@ -62,7 +62,7 @@ class Play:
         self.count = 0
 
     def elected(self) -> Ownership:
-        return Ownership(self.term << 32, self.queues, LIVENESS, self.now)
+        return Ownership(self.term << 32, self.queues, LIVENESS, self.now + LIVENESS)
 
     def step(self, *, calm: bool) -> None:
         self.now += self.chance.choice((1, 5, 20))
@@ -141,7 +141,7 @@ def test_no_queue_ever_has_two_readers_and_all_have_one_in_the_end(seed: int, qu
 
 def settled(queues: int = 4) -> Ownership:
     """A coordinator whose forerunner's readers are gone."""
-    found = Ownership(0, queues, LIVENESS, 0)
+    found = Ownership(0, queues, LIVENESS, LIVENESS)
     found.look(LIVENESS)
     return found
 
@@ -185,7 +185,7 @@ def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
 
 def test_a_new_coordinator_gives_nothing_that_somebody_may_still_read() -> None:
     """Only to the member that says it has it; the rest after the liveness period."""
-    group = Ownership(7 << 32, 4, LIVENESS, 1000)
+    group = Ownership(7 << 32, 4, LIVENESS, 1000 + LIVENESS)
     group.join("a", (6 << 32) + 3, (0, 1), 1010)
     group.join("b", 0, (), 1020)
     a, b = group.share("a"), group.share("b")
