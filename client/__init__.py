@@ -7,21 +7,33 @@ them. Nothing here opens a data directory, and nothing in a node imports it. Wha
 
 from ledgermq.client.admin import Admin, AsyncAdmin
 from ledgermq.client.connection import AsyncConnection, Connection
-from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
+from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
+from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
+from ledgermq.client.native.producer import AsyncProducer
+from ledgermq.client.native.receipt_log import ReceiptLog
+from ledgermq.client.native.sync_producer import Producer
 from ledgermq.client.results import Addresses
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import Backoff
 
 __all__ = [
+    "Acknowledged",
     "Addresses",
     "Admin",
     "AsyncAdmin",
     "AsyncConnection",
+    "AsyncProducer",
     "Backoff",
     "BadArgument",
+    "BatchAcknowledged",
+    "BatchFailed",
     "ClusterError",
     "Connection",
     "Credentials",
+    "Producer",
+    "ProducerFenced",
+    "ReceiptLog",
     "Refused",
+    "SendFailed",
     "Unreachable",
 ]

@@ -1,7 +1,8 @@
 """What can go wrong for a caller of a cluster, as exceptions whose attributes say who is at fault and what to do.
 
 `exit_code`, `what` and `remedy` are what the command line prints; `retryable` is what retry loops read. Codes are those of the client
-contract. Callers of the Python API meet `Unreachable`, `Refused` and `BadArgument`; `Incomplete` is the commands' own.
+contract. Callers of the Python API meet `Unreachable`, `Refused`, `BadArgument` and, of producers, `SendFailed` and its kinds;
+`Incomplete` is the commands' own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ class ClusterError(Exception):
 
     exit_code = EXIT_REFUSED
     retryable = False
+    unknown = False
+    """Of something that was sent: whether it may have been stored all the same. False: it was not."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -42,6 +45,24 @@ class Refused(ClusterError):
         self.code = code
         self.shown = shown
         self.retryable = known.retryable
+
+
+class SendFailed(ClusterError):
+    """A message was not acknowledged in its time, or before its producer was closed. If `unknown`, it may be stored, or may yet be."""
+
+    exit_code = EXIT_UNREACHABLE
+    retryable = True
+
+    def __init__(self, what: str, remedy: str, *, unknown: bool) -> None:
+        super().__init__(what, remedy)
+        self.unknown = unknown
+
+
+class ProducerFenced(SendFailed):
+    """Somebody else opened a producer of this name; only the newest may send."""
+
+    exit_code = EXIT_REFUSED
+    retryable = False
 
 
 class Incomplete(ClusterError):

@@ -1,0 +1,121 @@
+"""Messages by column, as producers keep them until they are acknowledged: parts of them, and the frames they become.
+
+No message has an object of its own here. What was given is kept beside the encoded frame, because a frame may have to be encoded anew: cut
+in two, with other sequence numbers, or for another producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from ledgermq.proto.compression import Compression
+from ledgermq.proto.frames import COMPRESS_OVER_BYTES, Column, EncodedFrame, FrameBuilder
+from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.types import I32, I64
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How bodies are compressed: those above so many bytes, where it makes them smaller."""
+
+    compression: Compression = Compression.NONE
+    over: int = COMPRESS_OVER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Messages in their order. Each column is as long as `bodies`; `queues` (ids within the broker group) and `born_ms` may be one for all.
+
+    Either every column is a sequence, or every one is a `Column` of Arrow's layout.
+    """
+
+    bodies: Sequence[Buffer] | Column
+    queues: int | I32
+    born_ms: int | I64
+    tags: Sequence[str | None] | Column | None = None
+    keys: Sequence[Any] | Column | None = None
+    properties: Sequence[Mapping[str, str]] | Mapping[str, Column] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bodies.offsets) - 1 if isinstance(self.bodies, Column) else len(self.bodies)
+
+    def lengths(self) -> I64:
+        """Bytes of each body."""
+        if isinstance(self.bodies, Column):
+            return np.diff(self.bodies.offsets)
+        return np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
+
+    def part(self, begin: int, end: int) -> Columns:
+        """The messages from `begin` to before `end`. Values are not copied."""
+        properties: Any = self.properties
+        if isinstance(properties, Mapping):
+            properties = {name: _cut(column, begin, end) for name, column in properties.items()}
+        else:
+            properties = _cut(properties, begin, end)
+        return Columns(
+            _cut(self.bodies, begin, end),
+            _cut(self.queues, begin, end),
+            _cut(self.born_ms, begin, end),
+            _cut(self.tags, begin, end),
+            _cut(self.keys, begin, end),
+            properties,
+        )
+
+    def take(self, rows: Sequence[int]) -> Columns:
+        """These messages, in this order, one by one."""
+        queues = self.queues if isinstance(self.queues, int) else self.queues[rows]
+        born_ms = self.born_ms if isinstance(self.born_ms, int) else self.born_ms[rows]
+        properties: Any = self.properties
+        if isinstance(properties, Mapping):
+            properties = {name: _taken(column, rows) for name, column in properties.items()}
+        else:
+            properties = _taken(properties, rows)
+        return Columns(_taken(self.bodies, rows), queues, born_ms, _taken(self.tags, rows), _taken(self.keys, rows), properties)
+
+    def to_queues(self, queues: I32) -> Columns:
+        """The same messages, each for its queue."""
+        return Columns(self.bodies, queues, self.born_ms, self.tags, self.keys, self.properties)
+
+    def in_queue(self, queue: int) -> Columns:
+        """The same messages, all for one queue."""
+        return Columns(self.bodies, queue, self.born_ms, self.tags, self.keys, self.properties)
+
+    def encode(self, builder: FrameBuilder, first_sequence: int, packing: Packing) -> EncodedFrame:
+        """As a frame. Raises LedgerError for what no node would take."""
+        build: Any = builder.encode_columns if isinstance(self.bodies, Column) else builder.encode
+        frame = build(
+            first_sequence,
+            self.queues,
+            self.bodies,
+            born_ms=self.born_ms,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+            compression=packing.compression,
+            compress_over=packing.over,
+        )
+        return cast(EncodedFrame, frame)
+
+
+def _cut(value: Any, begin: int, end: int) -> Any:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, Column):
+        return Column(value.data, value.offsets[begin : end + 1], None if value.valid is None else value.valid[begin:end])
+    return value[begin:end]
+
+
+def _taken(value: Any, rows: Sequence[int]) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, Column):
+        return [value[row] for row in rows]
+    pieces = value.pieces()
+    data = b"".join(pieces[row] for row in rows)
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.diff(value.offsets)[rows], out=offsets[1:])
+    return Column(data, offsets, None if value.valid is None else value.valid[rows])

@@ -1,0 +1,502 @@
+"""What a producer sends to one broker group, and what it makes of the answers. No I/O, no clock: `stream.py` carries it out.
+
+The law: whatever nodes and streams do, of the messages accepted here each is stored at most once, the acknowledged ones of a queue lie
+in the order in which they were accepted, and each is told once, as acknowledged (it is stored) or failed (with `unknown`, if it may be
+stored).
+
+Sequence numbers carry that law. A frame whose stream broke before it was answered may be in the log, or a copy of it may still arrive
+there: it *wanders*. What follows from that:
+
+* A wanderer is sent again with the same numbers and contents until it is answered, even when its messages are out of time. Once it is
+  stored its copies are duplicates.
+* A frame that is rejected, and does not wander, is not stored and will not be. What comes after it gets numbers anew, but only when every
+  frame of the stream is answered, for until then a later one could still be appended at its old numbers.
+* If a later frame wanders then, its number must not be given to another message. All that follows the rejected frame is sent by another
+  producer (a new id, or the next epoch of the name), after what was before it is answered by the old one: the wanderers have a gap before
+  them that nobody fills.
+* A wanderer that is refused for good may be stored all the same, and so may the wanderers behind it: they fail as unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from ledgermq.client.errors import ClusterError, ProducerFenced, SendFailed, refusal
+from ledgermq.client.native.batches import Batch, Gathering
+from ledgermq.client.native.columns import Packing
+from ledgermq.client.native.connection import Latencies, problem_of
+from ledgermq.client.native.outcomes import FrameAcknowledged, Statistics
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.frames import FrameBuilder
+from ledgermq.proto.status import Code, LedgerError
+
+UNDER_WAY_MAX = 5
+"""Frames without an answer: of so many a broker group remembers the receipts."""
+PAUSE_S = 0.05
+"""After a rejection that may pass, if the node gives no hint."""
+TOO_LATE_REMEDY = "check that the broker group has a leader (ledgermq status)"
+STALE_EPOCH = Code.PRECONDITION_FAILED
+"""Unless it is retryable: then frames came in another order than their numbers."""
+UNKNOWN_PRODUCER = Code.NOT_FOUND
+
+
+class Dropped(Enum):
+    """Whether messages of a rejected frame will never be sent again, and if so, whether a copy of them wanders."""
+
+    NOTHING = auto()
+    SURELY = auto()
+    WANDERS = auto()
+
+
+@dataclass(slots=True)
+class _Rejected:
+    """A frame by its first sequence number, and what of it is still to be sent."""
+
+    sequence: int
+    parts: list[Batch]
+    dropped: Dropped = Dropped.NOTHING
+
+
+class BadAnswer(Exception):
+    """The node answers something that was not asked. The stream is of no more use."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """Of one producer. `topic` is the stored name; `batch_bytes` bounds a batch, `window_bytes` what is under way in one stream."""
+
+    topic: str
+    name: str = ""
+    batch_bytes: int = 256 << 10
+    window_bytes: int = 8 << 20
+    linger_s: float = 0.0
+    packing: Packing = field(default_factory=Packing)
+
+
+class Lane:
+    """The messages for one broker group. All times are of one monotonic clock, in seconds."""
+
+    def __init__(
+        self,
+        broker_group: str,
+        settings: LaneSettings,
+        gathering: Gathering,
+        statistics: Statistics,
+        numbers: dict[tuple[str, int], int],
+        latencies: Latencies,
+        released: Callable[[], None] = lambda: None,
+        receipts: Callable[[pb.Receipt], None] = lambda receipt: None,
+    ) -> None:
+        """`released` is called when messages are settled, `receipts` with each receipt; `numbers`: see FrameAcknowledged."""
+        self.broker_group = broker_group
+        self.gathering = gathering
+        self.flushing = False
+        """Send what is there without waiting for more."""
+        self.fenced: ProducerFenced | None = None
+        self._settings = settings
+        self._statistics = statistics
+        self._numbers = numbers
+        self._latencies = latencies
+        self._released = released
+        self._receipts = receipts
+        self._waiting: deque[Batch] = deque()
+        self._under_way: list[Batch] = []
+        self._under_way_bytes = 0
+        self._identity: tuple[int, int] | None = None
+        self._log_tag = 0
+        self._builder: FrameBuilder | None = None
+        self._next_sequence = 0
+        """Of the next message that has none."""
+        self._rejected: list[_Rejected] = []
+        """Frames of this stream, as long as others are not answered."""
+        self._stored_to = 0
+        """While `_rejected`: the next sequence number as the node tells it."""
+        self._renew = False
+        """What has no sequence number yet is for another producer."""
+        self._forgotten = False
+        """A rejection said that the producer is not known."""
+        self._acknowledged_to = 0
+        """The end of the furthest frame that is acknowledged: when a wanderer arrived late, that of a frame behind a rejected one."""
+        self._not_before_s = 0.0
+        self._frame_bytes_max = 0
+        self._window_frames = UNDER_WAY_MAX
+        self._window_bytes = settings.window_bytes
+
+    # What is to be sent
+
+    def add(self, batch: Batch) -> None:
+        """A batch behind everything that was accepted before."""
+        self.seal()
+        self._waiting.append(batch)
+
+    def seal(self) -> None:
+        """What was gathered is a batch now."""
+        if self.gathering.messages:
+            self._waiting.append(self.gathering.seal())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is here that is not answered."""
+        return not (self._waiting or self._under_way or self._rejected or self.gathering.messages)
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Producer id and epoch, once opened."""
+        return self._identity
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the next new message, once opened."""
+        return self._next_sequence
+
+    @property
+    def oldest_on_wire_s(self) -> float | None:
+        """When the frame was sent that waits longest for an answer of this stream."""
+        return self._under_way[0].on_wire_s if self._under_way else None
+
+    # The stream
+
+    def hello(self) -> pb.OpenProducer:
+        """What a stream begins with."""
+        hello = pb.OpenProducer(broker_group=self.broker_group)
+        if self._identity is None:
+            hello.name = self._settings.name
+        else:
+            hello.producer_id, hello.epoch = self._identity
+        return hello
+
+    def opened(self, answer: pb.ProducerOpened) -> None:
+        """The node knows the producer. `reopen_due` may be true at once."""
+        self._frame_bytes_max = answer.max_frame_bytes
+        self._window_frames = max(1, min(UNDER_WAY_MAX, answer.window_frames or UNDER_WAY_MAX))
+        self._window_bytes = min(self._settings.window_bytes, answer.window_bytes or self._settings.window_bytes)
+        identity = (answer.producer_id, answer.epoch)
+        if self._identity is None:
+            assert all(batch.first_sequence is None for batch in self._waiting)
+            self._identity, self._log_tag, self._next_sequence, self._renew = identity, answer.log_tag, answer.next_sequence, False
+            self._acknowledged_to = answer.next_sequence
+            self._builder = FrameBuilder(self._settings.topic, answer.log_tag, *identity)
+            return
+        if identity != self._identity:
+            raise BadAnswer(f"the node opened producer {identity}, not {self._identity}")
+        numbered = self._waiting[0].first_sequence if self._waiting else None
+        if answer.next_sequence < (self._next_sequence if numbered is None else numbered):
+            # What was acknowledged from memory was lost with its leader; what came behind it cannot be stored by this producer any more.
+            self._give_to_another(self._waiting)
+
+    @property
+    def reopen_due(self) -> bool:
+        """The stream has to end, because what is next is for another producer."""
+        return not self._under_way and self._renew_next()
+
+    def _renew_next(self) -> bool:
+        return self._renew and not (self._waiting and self._waiting[0].first_sequence is not None)
+
+    def broken(self) -> None:
+        """The stream is over, in whatever way: nothing that was sent on it will be answered on it."""
+        for batch in self._under_way:
+            batch.wanders = True
+        unanswered = [_Rejected(_sequence(batch), [batch]) for batch in self._under_way]
+        self._under_way, self._under_way_bytes = [], 0
+        if self._rejected:
+            self._settle([*self._rejected, *unanswered])
+        else:
+            self._waiting.extendleft(batch for one in reversed(unanswered) for batch in one.parts)
+        if self._renew_next():
+            self._identity = None
+
+    def unknown_producer(self) -> None:
+        """The broker group has forgotten the producer; what it had under way cannot be told from what is new any more."""
+        remedy = "see whether it is there before sending it again"
+        for batch in list(self._waiting):
+            if batch.first_sequence is not None:
+                self._waiting.remove(batch)
+                what = "the broker group does not know the producer any more; the message may be stored"
+                self._fail(batch, SendFailed(what, remedy, unknown=True))
+        self._identity = None
+
+    # Frames out
+
+    def next_frame(self, now: float) -> Batch | None:
+        """The batch to send now as a frame, or None. `wake_at` says when to ask again without an answer in between."""
+        if self._rejected or now < self._not_before_s or self._identity is None:
+            return None
+        while len(self._under_way) < self._window_frames and not self._renew_next():
+            if not self._waiting:
+                if not self._ripe(now):
+                    return None
+                self.seal()
+            batch = self._waiting[0]
+            if self._under_way and self._under_way_bytes + batch.size > self._window_bytes:
+                return None
+            self._waiting.popleft()
+            if self._encoded(batch):
+                batch.sent_s = batch.sent_s or now
+                batch.on_wire_s = now
+                self._under_way.append(batch)
+                self._under_way_bytes += batch.size
+                return batch
+        return None
+
+    def wake_at(self, now: float) -> float | None:
+        """When something becomes ready to be sent by time alone."""
+        if self._not_before_s > now:
+            return self._not_before_s
+        if self.gathering.messages and not self._waiting and len(self._under_way) < self._window_frames:
+            return self.gathering.since_s + self._settings.linger_s
+        return None
+
+    def _ripe(self, now: float) -> bool:
+        gathering = self.gathering
+        if not gathering.messages:
+            return False
+        full = gathering.size >= self._settings.batch_bytes
+        return full or self.flushing or now >= gathering.since_s + self._settings.linger_s
+
+    def _encoded(self, batch: Batch) -> bool:
+        """Whether the batch is a frame now. If not, it is cut in two, which wait first in the row, or has failed."""
+        again = batch.first_sequence is not None
+        sequence = self._next_sequence if batch.first_sequence is None else batch.first_sequence
+        if batch.frame is None or batch.frame.first_sequence != sequence:
+            assert self._builder is not None
+            try:
+                batch.frame = batch.columns.encode(self._builder, sequence, self._settings.packing)
+            except LedgerError as error:
+                self._cut_or_fail(batch, refusal(error.code, error.message))
+                return False
+            if not again and self._frame_bytes_max and len(batch.frame.entries) > self._frame_bytes_max:
+                size = len(batch.frame.entries)
+                what = f"the message has {size} bytes with its properties; the limit of a frame is {self._frame_bytes_max}"
+                self._cut_or_fail(batch, refusal(Code.MESSAGE_BODY_TOO_LARGE, f"{what}; send less at once"))
+                return False
+        if not again:
+            batch.first_sequence = sequence
+            self._next_sequence = sequence + len(batch)
+        statistics = self._statistics
+        statistics.frames += 1
+        statistics.frames_again += bool(batch.sent_s)
+        statistics.bytes_sent += len(batch.frame.entries)
+        return True
+
+    def _cut_or_fail(self, batch: Batch, error: ClusterError) -> None:
+        """Halves find the one message that is wrong; the others are sent."""
+        if len(batch) == 1:
+            self._fail(batch, error)
+        else:
+            self._waiting.extendleft(reversed(batch.split(len(batch) // 2)))
+
+    # Answers in
+
+    def acknowledged(self, ack: pb.FrameAck, now: float) -> None:
+        """A frame is stored. Raises BadAnswer."""
+        batch = self._answered(ack.first_sequence, ack.count)
+        receipt = ack.receipt if ack.HasField("receipt") else None
+        assert self._identity is not None and batch.first_sequence is not None
+        place = (self._log_tag, *self._identity, batch.first_sequence, len(batch), batch.columns.queues)
+        frame = FrameAcknowledged(self.broker_group, receipt, ack.duplicate, *place, self._numbers)
+        self._acknowledged_to = max(self._acknowledged_to, batch.first_sequence + len(batch))
+        late = batch.sink.acknowledged(batch.row, frame)
+        statistics = self._statistics
+        statistics.late += late
+        statistics.acknowledged += len(batch) - late
+        statistics.duplicates += len(batch) - late if ack.duplicate else 0
+        statistics.latency_ms = (now - batch.sent_s) * 1000
+        self._latencies.took(self.broker_group, statistics.latency_ms)
+        if receipt is not None:
+            self._receipts(receipt)
+        self._gone(batch)
+        self._settle_if_all_answered()
+
+    def rejected(self, answer: pb.FrameRejected, now: float) -> None:
+        """A frame is not stored, or only a part of it. Raises BadAnswer, or ProducerFenced when everything has failed."""
+        sequence, problem, stored = answer.first_sequence, answer.problem, answer.next_sequence - answer.first_sequence
+        batch = self._answered(sequence, answer.count)
+        if is_stale(problem):
+            # Of a wanderer a copy may have been stored before the name was opened elsewhere.
+            self._fail(batch, self._fenced(batch.wanders))
+            raise self.fence()
+        found = _Rejected(sequence, [batch])
+        if stored >= answer.count and not problem.retryable:
+            # An earlier try has stored it, and what was refused is to hear of it.
+            self._acknowledged_to = max(self._acknowledged_to, sequence + answer.count)
+            self._fail(batch, SendFailed(f"{problem.message}; an earlier try may have stored it", "see whether it is there", unknown=True))
+            return self._settle_if_all_answered()
+        if 0 < stored < answer.count:
+            self._statistics.frames_cut += 1
+            head, rest = batch.split(stored)
+            head.first_sequence, head.wanders, rest.first_sequence = sequence, True, answer.next_sequence
+            found.parts = [head, rest]
+        elif problem.code == UNKNOWN_PRODUCER or stored < 0:
+            # Something before it is missing. What, another answer tells, or nobody can.
+            self._forgotten |= problem.code == UNKNOWN_PRODUCER
+        elif problem.retryable:
+            self._not_before_s = max(self._not_before_s, now + max(PAUSE_S, problem.retry_after_ms / 1000))
+        else:
+            found = self._refused(batch, sequence, answer.position, problem_of(problem))
+        self._rejected.append(found)
+        self._stored_to = answer.next_sequence
+        self._settle_if_all_answered()
+
+    def _refused(self, batch: Batch, sequence: int, position: int, error: ClusterError) -> _Rejected:
+        """A frame that will not be taken, or one message of it."""
+        if batch.wanders:
+            self._fail(batch, SendFailed(f"{error.what}; an earlier try may have stored it", error.remedy, unknown=True))
+            return _Rejected(sequence, [], Dropped.WANDERS)
+        return _Rejected(sequence, self._without_bad(batch, position, error), Dropped.SURELY)
+
+    def _without_bad(self, batch: Batch, position: int, error: ClusterError) -> list[Batch]:
+        """What is left of a frame that is refused for good."""
+        if not 0 <= position < len(batch) or len(batch) == 1:
+            self._fail(batch, error)
+            return []
+        before, others = batch.split(position) if position else (None, batch)
+        bad, after = others.split(1) if len(others) > 1 else (others, None)
+        self._fail(bad, error)
+        return [part for part in (before, after) if part is not None]
+
+    def _settle_if_all_answered(self) -> None:
+        if self._rejected and not self._under_way:
+            self._settle(self._rejected)
+
+    def _settle(self, frames: list[_Rejected]) -> None:
+        """Decide on the numbers of all that is not answered, or was rejected; it waits first in the row then."""
+        while self._waiting and self._waiting[0].first_sequence is not None:
+            # Of an earlier stream; its turn had not come again.
+            frames.append(_Rejected(self._waiting[0].first_sequence, [self._waiting.popleft()]))
+        frames.sort(key=lambda frame: frame.sequence)
+        self._rejected = []
+        drop = next((place for place, frame in enumerate(frames) if frame.dropped is not Dropped.NOTHING), len(frames))
+        before = [batch for frame in frames[:drop] for batch in frame.parts]
+        after = [batch for frame in frames[drop:] for batch in frame.parts]
+        if self._stored_to < frames[0].sequence or self._forgotten:
+            # The node misses what was acknowledged before, or the producer.
+            before, after = [], [*before, *after]
+            self._give_to_another(self._without_wanderers(after) if self._forgotten else after)
+        elif drop < len(frames) and frames[drop].dropped is Dropped.WANDERS:
+            after = self._without_wanderers(after)
+            self._give_to_another(after)
+        elif drop < len(frames) and any(batch.wanders for batch in after):
+            self._give_to_another(after)
+        else:
+            # Nothing wanders at the end of the row: its numbers are free.
+            while before and not before[-1].wanders:
+                after.insert(0, before.pop())
+            self._next_sequence = max(self._acknowledged_to, _sequence(before[-1]) + len(before[-1]) if before else self._stored_to)
+            _without_numbers(after)
+        self._forgotten = False
+        for batch in after:
+            if batch.told == len(batch):
+                self._gone(batch)
+        self._waiting.extendleft(reversed([*before, *(batch for batch in after if batch.told < len(batch))]))
+
+    def _without_wanderers(self, batches: list[Batch]) -> list[Batch]:
+        """The others; wanderers fail as unknown."""
+        for batch in batches:
+            if batch.wanders:
+                remedy = "see whether it is there before sending it again"
+                self._fail(batch, SendFailed("a frame before it was refused; an earlier try may have stored it", remedy, unknown=True))
+        return [batch for batch in batches if not batch.wanders]
+
+    def _give_to_another(self, batches: Iterable[Batch]) -> None:
+        """These, and what comes, are for another producer."""
+        _without_numbers(batches)
+        self._renew = True
+
+    def _answered(self, first_sequence: int, count: int) -> Batch:
+        for place, batch in enumerate(self._under_way):
+            if batch.first_sequence == first_sequence and len(batch) == count:
+                del self._under_way[place]
+                self._under_way_bytes -= batch.size
+                return batch
+        raise BadAnswer(f"an answer to a frame of {count} messages from {first_sequence} on, which is not under way")
+
+    # Ends
+
+    def expire(self, now: float) -> float | None:
+        """Give up messages that are out of time; what a node may have is sent again all the same. Returns when to ask next."""
+        if self.gathering.messages and self.gathering.messages[0].deadline <= now:
+            self.seal()
+        kept: deque[Batch] = deque()
+        for batch in (*self._under_way, *self._waiting):
+            count = batch.expired(now) - batch.told
+            if count > 0:
+                unknown = batch.first_sequence is not None
+                what = "not acknowledged in time; it may be stored" if unknown else "could not be sent in time"
+                self._count_failed(count, unknown)
+                batch.sink.failed(batch.row + batch.told, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
+                batch.told += count
+            if batch.first_sequence is None and batch.told:
+                gone, rest = batch.split(batch.told) if batch.told < len(batch) else (batch, None)
+                self._gone(gone)
+                kept.extend([] if rest is None else [rest])
+            else:
+                kept.append(batch)
+        for _ in self._under_way:
+            kept.popleft()
+        self._waiting = kept
+        deadlines = [batch.next_deadline() for batch in (*self._under_way, *self._waiting)]
+        deadlines += [message.deadline for message in self.gathering.messages[:1]]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def give_up(self, error: ClusterError) -> None:
+        """Everything that is here fails: what a node may have as unknown, the rest with this error."""
+        self.seal()
+        parts = [part for frame in self._rejected for part in frame.parts]
+        batches = [*self._under_way, *parts, *self._waiting]
+        sent = any(batch.first_sequence is not None for batch in batches)
+        self._under_way, self._under_way_bytes, self._rejected = [], 0, []
+        self._waiting.clear()
+        for batch in batches:
+            unknown = batch.first_sequence is not None
+            if not unknown or error.unknown:
+                self._fail(batch, error)
+            else:
+                kind = type(error) if isinstance(error, SendFailed) else SendFailed
+                self._fail(batch, kind(f"{error.what}; it may be stored", error.remedy, unknown=True))
+        if sent:
+            # What was under way may still arrive, at numbers that must not be given again.
+            self._identity = None
+
+    def fence(self) -> ProducerFenced:
+        """The name was opened again elsewhere: the end of this producer."""
+        self.fenced = self._fenced(False)
+        self.give_up(self.fenced)
+        return self.fenced
+
+    def _fenced(self, unknown: bool) -> ProducerFenced:
+        what = f"another producer has opened the name {self._settings.name!r} on broker group {self.broker_group}"
+        return ProducerFenced(what, "let only one process use a name at a time", unknown=unknown)
+
+    def _fail(self, batch: Batch, error: ClusterError) -> None:
+        count = len(batch) - batch.told
+        if count:
+            self._count_failed(count, error.unknown)
+            batch.sink.failed(batch.row + batch.told, count, error)
+        self._gone(batch)
+
+    def _count_failed(self, count: int, unknown: bool) -> None:
+        self._statistics.failed += count
+        self._statistics.unknown += count if unknown else 0
+
+    def _gone(self, batch: Batch) -> None:
+        self._statistics.waiting_bytes -= batch.size
+        self._released()
+
+
+def _sequence(batch: Batch) -> int:
+    """Of a batch that has one."""
+    assert batch.first_sequence is not None
+    return batch.first_sequence
+
+
+def _without_numbers(batches: Iterable[Batch]) -> None:
+    for batch in batches:
+        batch.first_sequence, batch.frame, batch.wanders = None, None, False
+
+
+def is_stale(problem: pb.Problem) -> bool:
+    """Whether it says that the producer was opened again by somebody else."""
+    return problem.code == STALE_EPOCH and not problem.retryable

@@ -1,0 +1,392 @@
+"""Producers for event loops: messages in, one by one or in columns; futures of their acknowledgements out.
+
+Here live back-pressure, the choice of queues, and what belongs to a whole producer: its lanes, deadlines, statistics, its end. A future is
+done with the outcome alone; nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ledgermq.client.connection import DEFAULT_ENDPOINTS
+from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
+from ledgermq.client.native.arrow_columns import columns_of
+from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
+from ledgermq.client.native.columns import Columns, Packing
+from ledgermq.client.native.connection import LogConnection
+from ledgermq.client.native.lane import Lane, LaneSettings
+from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
+from ledgermq.client.native.receipt_log import ReceiptLog
+from ledgermq.client.native.routing import Router
+from ledgermq.client.native.stream import Caller, LaneStream
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.compression import Compression
+from ledgermq.proto.frames import COMPRESS_OVER_BYTES
+from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.names import topic_name
+from ledgermq.proto.signature import Credentials
+from ledgermq.proto.types import I32
+
+KINDS = ("normal", "mixed")
+COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+Keys = str | Sequence[str]
+
+
+class AsyncProducer:
+    """Sends to one topic, for one event loop. An asynchronous context manager: leaving it flushes, unless by an exception.
+
+    Every message that was accepted is stored once, or its future fails; those of one queue are stored in the order in which they were
+    accepted. `send` and `send_batch` wait for room and for nothing else.
+    """
+
+    def __init__(
+        self,
+        endpoints: str = DEFAULT_ENDPOINTS,
+        topic: str = "",
+        *,
+        namespace: str = "",
+        name: str = "",
+        linger_ms: float = 0,
+        batch_bytes: int = 256 << 10,
+        window_bytes: int = 8 << 20,
+        buffer_bytes: int = 32 << 20,
+        timeout_s: float = 30.0,
+        compression: Literal["lz4", "zstd"] | None = None,
+        compress_over: int = COMPRESS_OVER_BYTES,
+        memory: bool = False,
+        on_progress: Callable[[Statistics], None] | None = None,
+        receipt_log: ReceiptLog | str | Path | None = None,
+        credentials: Credentials | None = None,
+        tls: bool = False,
+        ca: bytes | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        """`name` outlives the process: whoever opens it next goes on with its sequence numbers, and this producer is fenced. `linger_ms`:
+        how long a frame waits for more messages; at 0 it waits only while others are under way. `buffer_bytes`: of messages without an
+        answer, before `send` waits. `timeout_s`: from the acceptance of a message until it fails. Bodies longer than `compress_over` are
+        compressed. `memory`: acknowledged as soon as a majority has it in memory, where the topic allows it. `receipt_log`: a Parquet file
+        of all receipts. The rest is as of `Connection`."""
+        if compression not in COMPRESSIONS:
+            raise BadArgument(f"there is no compression {compression!r}", "use 'lz4' or 'zstd'")
+        wire = {"credentials": credentials, "tls": tls, "ca": ca, "certificate": certificate}
+        self.connection = LogConnection(endpoints, **wire)  # type: ignore[arg-type]
+        self.statistics = Statistics()
+        self._topic, self._namespace = topic, namespace
+        packing = Packing(COMPRESSIONS[compression], compress_over)
+        stored = topic_name(namespace, topic)
+        self._settings = LaneSettings(stored, name, batch_bytes, window_bytes, linger_ms / 1000, packing)
+        self._buffer_bytes = buffer_bytes
+        self._timeout_s = timeout_s
+        self._memory = memory
+        self._on_progress = on_progress
+        self._own_log = receipt_log if not isinstance(receipt_log, str | Path) else ReceiptLog(receipt_log)
+        self._closes_log = isinstance(receipt_log, str | Path)
+        self._overhead = OVERHEAD_BYTES + len(stored.encode())
+        self._streams: dict[str, LaneStream] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._watchers: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._run: tuple[LaneStream, int] | None = None
+        self._closed = False
+        self.on_room: Callable[[], None] | None = None
+        """Called when messages have an outcome, and there is more room."""
+
+    # Begin and end
+
+    async def __aenter__(self) -> AsyncProducer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close(0)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(None if kind is None else 0)
+
+    async def start(self) -> None:
+        """Locate the topic. Raises Unreachable, Refused, or BadArgument for a topic whose messages come by the unary path."""
+        located = await self.connection.locate(self._topic, self._namespace)
+        if located.kind not in KINDS:
+            what = f"topic {self._topic} is of kind {located.kind}; native streams carry ordinary messages only"
+            raise BadArgument(what, "send with an official client, or `ledgermq send`")
+        self._loop = asyncio.get_running_loop()
+        self._router = Router(located, self.connection.latencies)
+        caller = Caller(self._namespace, self._topic, self.connection.client_id, self._memory)
+        numbers = self._router.numbers
+        for group in self._router.groups:
+            places = (self.statistics, numbers, self.connection.latencies, self._released, self._received)
+            lane = Lane(group, self._settings, Gathering(), *places)
+            stream = LaneStream(self.connection, lane, caller, self.statistics, self._answered)
+            self._streams[group] = stream
+            self._tasks.append(self._loop.create_task(stream.run()))
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Wait until every message is acknowledged or failed, at most `timeout_s`; what is left then fails. Sends nothing afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if timeout_s != 0 and self._tasks:
+                async with asyncio.timeout(timeout_s):
+                    await self.flush()
+        except TimeoutError:
+            # What is left fails below, each message by its own future.
+            pass
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    raise outcome
+            for stream in self._streams.values():
+                stream.lane.broken()
+                stream.lane.give_up(SendFailed("the producer was closed", "flush it before, or give it more time", unknown=False))
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wake(self._waiters)
+            await self.connection.close()
+            if self._closes_log and self._own_log is not None:
+                self._own_log.close()
+
+    async def flush(self) -> None:
+        """Send what is gathered, and wait until nothing is without an outcome any more."""
+        for stream in self._streams.values():
+            stream.lane.flushing = True
+            stream.wake()
+        try:
+            while self.statistics.waiting:
+                await self._wait(self._watchers)
+        finally:
+            for stream in self._streams.values():
+                stream.lane.flushing = False
+
+    async def next_sequences(self) -> Mapping[str, int]:
+        """Opens the producer at every broker group. Returns the sequence number of its next message there: of a named producer, so many
+        messages are stored."""
+        for stream in self._streams.values():
+            stream.open()
+        while any(stream.lane.identity is None for stream in self._streams.values()):
+            self._check_open()
+            fenced = next((stream.lane.fenced for stream in self._streams.values() if stream.lane.fenced), None)
+            failed = next((stream.refused for stream in self._streams.values() if stream.refused), None)
+            if fenced or failed:
+                raise fenced or failed  # type: ignore[misc]
+            await self._wait(self._watchers)
+        return {group: stream.lane.next_sequence for group, stream in self._streams.items()}
+
+    # Sending
+
+    async def send(
+        self,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: int | None = None,
+    ) -> asyncio.Future[Acknowledged]:
+        """Accept one message, once there is room for it. `keys` find it later; messages with the same `order_key` share a queue; `queue`
+        is a queue's number. The future ends with the acknowledgement, or a ClusterError whose `unknown` says whether it may be stored."""
+        size = self.size_of(body) + extra_bytes(tag, keys, properties)
+        while not self.has_room(size):
+            await self._wait(self._waiters)
+        future: asyncio.Future[Acknowledged] = self._loop.create_future()
+        self.accept(future, size, body, tag, keys, properties, order_key, queue)
+        return future
+
+    def accept(
+        self,
+        future: AnyFuture,
+        size: int,
+        body: bytes,
+        tag: str | None,
+        keys: Keys,
+        properties: Mapping[str, str] | None,
+        order_key: str | None,
+        queue: int | None,
+    ) -> None:
+        """`send` without waiting, for whoever minds the room himself (`size` bytes of it)."""
+        self._check_open()
+        if order_key is not None or queue is not None:
+            number = self._router.number_of(order_key) if order_key is not None else queue
+            assert number is not None
+            group, place = self._router.queue(number)
+            stream = self._streams[group]
+        else:
+            stream, place = self._run if self._run is not None and self._run[0].lane.gathering.messages else self._next_run()
+        lane = stream.lane
+        if lane.fenced is not None:
+            raise lane.fenced
+        now = self._loop.time()
+        names = (keys,) if isinstance(keys, str) else keys
+        born_ms = time.time_ns() // 1_000_000
+        lane.gathering.add(Message(body, tag, names, properties, place, born_ms, now + self._timeout_s, size, future), now)
+        if lane.gathering.size >= self._settings.batch_bytes:
+            lane.seal()
+        self._accepted(stream, 1, size, now)
+
+    async def send_batch(
+        self,
+        bodies: Sequence[Buffer],
+        *,
+        tags: str | Sequence[str | None] | None = None,
+        keys: Sequence[Keys | None] | None = None,
+        properties: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+        order_keys: Sequence[str] | None = None,
+        queue: int | None = None,
+    ) -> asyncio.Future[BatchAcknowledged]:
+        """Accept many messages, frame by frame as there is room. Columns are as long as `bodies`; one tag or mapping is that of each.
+
+        The future is done when all of them are; it fails with BatchFailed, which says what was acknowledged and what was not. The
+        sequences must not be changed before that.
+        """
+        count = len(bodies)
+        for column in (tags, keys, properties, order_keys):
+            if column is not None and not isinstance(column, str | Mapping) and len(column) != count:
+                raise BadArgument(f"there are {count} bodies and {len(column)} of another column", "give columns of the same length")
+        born_ms = time.time_ns() // 1_000_000
+        each_tag = [tags] * count if isinstance(tags, str) else tags
+        each = [properties] * count if isinstance(properties, Mapping) else properties
+        return await self._send_columns(Columns(bodies, 0, born_ms, each_tag, keys, each), order_keys, queue)
+
+    async def send_arrow(
+        self,
+        table: Any,
+        *,
+        body: str = "body",
+        tag: str | None = None,
+        keys: str | None = None,
+        properties: Sequence[str] = (),
+        order_key: str | None = None,
+        queue: int | None = None,
+    ) -> asyncio.Future[BatchAcknowledged]:
+        """Accept the rows of a pyarrow Table or RecordBatch; the arguments name its columns, `properties` those that become properties of
+        their name. Bodies are not copied before they are in their frame. Otherwise as `send_batch`."""
+        columns, order_keys = columns_of(table, time.time_ns() // 1_000_000, body, tag, keys, properties, order_key)
+        return await self._send_columns(columns, order_keys, queue)
+
+    async def _send_columns(
+        self, columns: Columns, order_keys: Sequence[str] | None, queue: int | None
+    ) -> asyncio.Future[BatchAcknowledged]:
+        self._check_open()
+        count = len(columns)
+        future: asyncio.Future[BatchAcknowledged] = self._loop.create_future()
+        rows = Rows(count, future)
+        if not count:
+            future.set_result(BatchAcknowledged(0, (), ()))
+            return future
+        if order_keys is None:
+            await self._send_rows(columns, rows, None if queue is None else self._router.queue(queue))
+            return future
+        numbers = self._router.numbers_of(order_keys)
+        group_of = np.array([self._router.groups.index(group) for group, _ in self._router.queues])[numbers]
+        ids: I32 = np.array([queue for _, queue in self._router.queues], np.int32)[numbers]
+        for place, group in enumerate(self._router.groups):
+            own = np.flatnonzero(group_of == place)
+            if len(own) == count:
+                await self._send_rows(columns.to_queues(ids), rows, (group, -1))
+            elif len(own):
+                await self._send_rows(columns.take(own.tolist()).to_queues(ids[own]), RowsOfGroup(rows, own.tolist()), (group, -1))
+        return future
+
+    async def _send_rows(self, columns: Columns, sink: Sink, to: tuple[str, int] | None) -> None:
+        """Cut into batches. `to`: broker group and queue, −1 if the columns say which; None: a run of frames anywhere."""
+        ends = np.cumsum(columns.lengths() + self._overhead)
+        begin, before = 0, 0
+        while begin < len(ends):
+            end = max(begin + 1, int(np.searchsorted(ends, before + self._settings.batch_bytes, "right")))
+            size = int(ends[end - 1]) - before
+            while not self.has_room(size):
+                try:
+                    await self._wait(self._waiters)
+                    self._check_open()
+                except ClusterError as error:
+                    return sink.failed(begin, len(ends) - begin, error)
+            group, queue = self._router.next_queue() if to is None else to
+            part = columns if (begin, end) == (0, len(ends)) else columns.part(begin, end)
+            stream, now = self._streams[group], self._loop.time()
+            if stream.lane.fenced is not None:
+                return sink.failed(begin, len(ends) - begin, stream.lane.fenced)
+            part = part if queue < 0 else part.in_queue(queue)
+            stream.lane.add(Batch(part, sink, begin, size, now + self._timeout_s))
+            self._accepted(stream, end - begin, size, now)
+            begin, before = end, int(ends[end - 1])
+
+    def _next_run(self) -> tuple[LaneStream, int]:
+        group, queue = self._router.next_queue()
+        self._run = (self._streams[group], queue)
+        return self._run
+
+    def _accepted(self, stream: LaneStream, count: int, size: int, now: float) -> None:
+        self.statistics.accepted += count
+        self.statistics.waiting_bytes += size
+        stream.wake()
+        if self._timer is None:
+            self._timer = self._loop.call_at(now + self._timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        next_times = [stream.lane.expire(now) for stream in self._streams.values()]
+        at = min((moment for moment in next_times if moment is not None), default=None)
+        self._timer = None if at is None else self._loop.call_at(at, self._expire)
+        self._answered()
+
+    # Waiting
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadArgument("the producer is closed", "open another one")
+
+    def size_of(self, body: bytes) -> int:
+        """About the bytes of an entry with this body and nothing else."""
+        return self._overhead + len(body)
+
+    def has_room(self, size: int) -> bool:
+        """A message larger than the buffer goes in alone."""
+        waiting = self.statistics.waiting_bytes
+        return waiting + size <= self._buffer_bytes or not waiting
+
+    async def _wait(self, waiters: list[asyncio.Future[None]]) -> None:
+        self._check_open() if waiters is self._waiters else None
+        future = self._loop.create_future()
+        waiters.append(future)
+        await future
+
+    def _wake(self, waiters: list[asyncio.Future[None]]) -> None:
+        woken = waiters[:]
+        waiters.clear()
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _released(self) -> None:
+        if self.on_room is not None:
+            self.on_room()
+        if self._waiters:
+            self._wake(self._waiters)
+
+    def _answered(self) -> None:
+        if self._watchers:
+            self._wake(self._watchers)
+        if self._on_progress is not None:
+            # Not from here: what it raises is not the stream's.
+            self._loop.call_soon(self._on_progress, self.statistics)
+
+    def _received(self, receipt: pb.Receipt) -> None:
+        if self._own_log is not None:
+            self._own_log.write(receipt)
+
+
+def extra_bytes(tag: str | None, keys: Keys, properties: Mapping[str, str] | None) -> int:
+    size = len(tag) + 6 if tag else 0
+    size += sum(len(key) + 6 for key in keys) if not isinstance(keys, str) else len(keys) + 6
+    return size + sum(len(name) + len(value) + 2 for name, value in properties.items()) if properties else size

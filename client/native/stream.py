@@ -1,0 +1,241 @@
+"""The stream of one broker group's lane: opens it at the leader, writes frames while the window allows it, hands answers to the lane, and
+begins again wherever the leader is.
+
+Here live tasks, calls and time-outs. What a frame is, and what an answer means for it, is `lane.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ledgermq.client.connection import Address
+from ledgermq.client.errors import ProducerFenced, Refused
+from ledgermq.client.native.connection import LogConnection, Search, broken
+from ledgermq.client.native.lane import UNKNOWN_PRODUCER, BadAnswer, Lane, is_stale
+from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client.service import LOG
+from ledgermq.proto import log_pb2 as pb
+
+ANSWER_TIMEOUT_S = 10.0
+"""A node that answers nothing for so long is left; its frames are sent again elsewhere."""
+LAST_WORDS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What every frame and stream of a producer says of it. `memory`: acknowledged as soon as a majority has it in memory."""
+
+    namespace: str
+    topic: str
+    client_id: str = ""
+    memory: bool = False
+
+
+class LaneStream:
+    """Belongs to one event loop. `answered` is called after every answer."""
+
+    def __init__(
+        self,
+        connection: LogConnection,
+        lane: Lane,
+        caller: Caller,
+        statistics: Statistics,
+        answered: Callable[[], None] = lambda: None,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self.lane = lane
+        self._connection = connection
+        self._caller = caller
+        self._statistics = statistics
+        self._answered = answered
+        self._answer_timeout_s = answer_timeout_s
+        self._clock = asyncio.get_running_loop().time
+        self._awake = asyncio.Event()
+        self._open_asked = False
+        self._closing = False
+        self.refused: Refused | None = None
+        """Why the last stream was not opened, if asking again cannot help."""
+
+    def wake(self) -> None:
+        """There is something to send, or to settle."""
+        self._awake.set()
+
+    def open(self) -> None:
+        """Open the producer even if there is nothing to send."""
+        self._open_asked, self.refused = True, None
+        self._awake.set()
+
+    def close(self) -> None:
+        """End once the lane is idle."""
+        self._closing = True
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Until closed, or fenced. Whatever ends a stream, the lane goes on with the next one."""
+        search = self._connection.search(self.lane.broker_group)
+        while await self._wanted():
+            address = await search.next_address()
+            try:
+                await self._session(address, search)
+            except ProducerFenced:
+                return
+            except Refused as error:
+                self._give_up(error)
+            except grpc.RpcError as error:
+                self._failed(search, address, error)
+            except TimeoutError:
+                search.failed(f"{address} answers nothing")
+            except BadAnswer as error:
+                search.failed(f"{address}: {error}")
+            finally:
+                self._statistics.disconnects += 1
+                self.lane.broken()
+                self._answered()
+
+    async def _wanted(self) -> bool:
+        """Waits for something to do; False: there will be nothing more."""
+        while self.lane.idle and not self._open_asked:
+            if self._closing:
+                return False
+            self._awake.clear()
+            await self._awake.wait()
+        return not (self._closing and self.lane.idle)
+
+    def _failed(self, search: Search, address: Address, error: grpc.RpcError) -> None:
+        try:
+            search.failed(broken(address, error))
+        except Refused as refused:
+            self._give_up(refused)
+
+    def _give_up(self, error: Refused) -> None:
+        self._open_asked, self.refused = False, error
+        self.lane.give_up(error)
+
+    async def _session(self, address: Address, search: Search) -> None:
+        """One stream, from its opening to its end, whoever ends it."""
+        call = self._connection.stream(LOG + "Produce", address, pb.ProduceRequest, pb.ProduceResponse)
+        try:
+            hello = self.lane.hello()
+            hello.client_id, hello.memory = self._caller.client_id, self._caller.memory
+            async with asyncio.timeout(self._answer_timeout_s):
+                await call.write(pb.ProduceRequest(open=hello))
+                first = await call.read()
+            if self._opened(first, search):
+                self._statistics.streams += 1
+                await self._both_ways(call, search)
+        except asyncio.InvalidStateError:
+            # The call ended under our hands; its status says why.
+            self._failed(search, address, await _status(call))
+        finally:
+            call.cancel()
+
+    def _opened(self, answer: Any, search: Search) -> bool:
+        if answer is grpc.aio.EOF:
+            search.failed("the node ended the stream")
+            return False
+        kind = answer.WhichOneof("response")
+        if kind == "redirect":
+            self._redirected(answer.redirect, search)
+        elif kind == "problem" and is_stale(answer.problem):
+            raise self.lane.fence()
+        elif kind == "problem" and answer.problem.code == UNKNOWN_PRODUCER:
+            self.lane.unknown_producer()
+        elif kind == "problem":
+            search.problem(answer.problem)
+        elif kind == "opened":
+            self.lane.opened(answer.opened)
+            search.worked()
+            self._open_asked = False
+            self._answered()
+            return True
+        else:
+            raise BadAnswer(f"the node begins the stream with {kind}")
+        return False
+
+    async def _both_ways(self, call: Any, search: Search) -> None:
+        reader = asyncio.create_task(self._read(call, search))
+        writer = asyncio.create_task(self._write(call))
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done() and writer.exception() is not None:
+                # The reader may still learn why: a redirect, or the status.
+                await asyncio.wait({reader}, timeout=LAST_WORDS_S)
+            await (reader if reader.done() else writer)
+        finally:
+            reader.cancel()
+            writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def _write(self, call: Any) -> None:
+        """Frames out; ends when the stream has served."""
+        lane, names = self.lane, self._caller
+        while True:
+            self._awake.clear()
+            while (batch := lane.next_frame(self._clock())) is not None:
+                frame = batch.frame
+                assert frame is not None
+                await call.write(
+                    pb.ProduceRequest(
+                        frame=pb.Frame(
+                            namespace=names.namespace,
+                            topic=names.topic,
+                            first_sequence=frame.first_sequence,
+                            sizes=frame.sizes,
+                            entries=frame.entries,
+                        )
+                    )
+                )
+            if lane.reopen_due or (self._closing and lane.idle):
+                return
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until something may have changed. Raises TimeoutError when an answer is overdue."""
+        now = self._clock()
+        oldest = self.lane.oldest_on_wire_s
+        overdue = None if oldest is None else oldest + self._answer_timeout_s
+        wake = self.lane.wake_at(now)
+        if overdue is not None and overdue <= now:
+            raise TimeoutError
+        at = min((moment for moment in (wake, overdue) if moment is not None), default=None)
+        try:
+            async with asyncio.timeout_at(at):
+                await self._awake.wait()
+        except TimeoutError:
+            # A wake-up by time alone; the next round sees what for.
+            return
+
+    async def _read(self, call: Any, search: Search) -> None:
+        """Answers in, until the stream ends or the node sends us away."""
+        while (answer := await call.read()) is not grpc.aio.EOF:
+            kind = answer.WhichOneof("response")
+            if kind == "ack":
+                self.lane.acknowledged(answer.ack, self._clock())
+            elif kind == "rejected":
+                self.lane.rejected(answer.rejected, self._clock())
+            elif kind == "redirect":
+                return self._redirected(answer.redirect, search)
+            elif kind == "problem" and is_stale(answer.problem):
+                raise self.lane.fence()
+            elif kind == "problem":
+                return search.problem(answer.problem)
+            else:
+                raise BadAnswer(f"the node answers {kind}")
+            self._awake.set()
+            self._answered()
+        search.failed("the node ended the stream")
+
+    def _redirected(self, redirect: pb.Redirect, search: Search) -> None:
+        self._statistics.redirects += 1
+        search.redirected(redirect)
+
+
+async def _status(call: Any) -> grpc.aio.AioRpcError:
+    """How a call ended, as the error it would have raised."""
+    return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata())

@@ -1,0 +1,364 @@
+"""Producers against nodes in this process that misbehave: nothing lost, nothing twice, order kept, memory bounded, every outcome told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed
+from ledgermq.client.native.outcomes import Statistics
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.receipts import receipt_of
+from ledgermq.proto.signature import AUTHORIZATION, Credentials
+from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoints, fake_log
+
+Told = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
+
+
+def run(told: Told, nodes: int = 1, groups: list[FakeBrokerGroup] | None = None) -> None:
+    async def main() -> None:
+        async with fake_log(nodes, groups) as (started, found):
+            await told(started, found)
+
+    asyncio.run(main())
+
+
+def producer(nodes: list[FakeLogNode], **options: Any) -> AsyncProducer:
+    return AsyncProducer(endpoints(nodes), "t", **options)
+
+
+def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
+    """Queue, offset and id are those in the log; tag, keys and properties arrive."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes, credentials=Credentials("ann", "s")) as sending:
+            done = await (await sending.send(b"hello", tag="a", keys=("k 1", "k2"), properties={"x": "y"}, queue=2))
+            again = await (await sending.send(b"world", queue=2))
+        assert "Credential=ann" in nodes[0].metadata[AUTHORIZATION]
+        first, second = groups[0].log
+        assert (done.queue, done.group_queue, done.offset, done.broker_group) == (2, 2, 0, "g1")
+        assert again.offset == 1 and second.offset == 1
+        assert done.message_id == first.properties["UNIQ_KEY"] and again.message_id == second.properties["UNIQ_KEY"]
+        assert (first.body, first.queue, first.properties["TAGS"], first.properties["x"]) == (b"hello", 2, "a", "y")
+        assert done.receipt is not None and done.receipt.count == 1
+
+    run(told)
+
+
+@pytest.mark.parametrize("trouble", list(Trouble))
+def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the frames that were under way behind it. What is refused fails alone."""
+    monkeypatch.setattr("ledgermq.client.native.stream.ANSWER_TIMEOUT_S", 0.3)
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        nodes[0].troubles = [Trouble.NONE, trouble]
+        bodies = [b"%04d" % number for number in range(40)]
+        async with producer(nodes) as sending:
+            sending._streams["g1"]._answer_timeout_s = 0.3
+            futures = []
+            for body in bodies:
+                futures.append(await sending.send(body, queue=1))
+                if len(futures) % 8 == 0:
+                    await asyncio.sleep(0.001)
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            statistics = sending.statistics
+        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert len(refused) == (trouble is Trouble.REFUSE)
+        assert all(isinstance(error, Refused) and not error.unknown for error in refused)
+        good = [(body, outcome) for body, outcome in zip(bodies, outcomes, strict=True) if not isinstance(outcome, BaseException)]
+        assert groups[0].bodies(1) == [body for body, _ in good]
+        assert [outcome.offset for _, outcome in good] == list(range(len(good)))
+        assert statistics.acknowledged == len(good) and statistics.waiting == 0 == statistics.waiting_bytes
+        assert statistics.frames_cut == (trouble is Trouble.PART)
+
+    run(told, nodes=2)
+
+
+def test_a_batch_is_cut_into_frames_over_all_queues() -> None:
+    """One run of messages a frame; the rows of every frame are where its receipt says."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        bodies = [b"%06d" % number for number in range(3000)]
+        async with producer(nodes, batch_bytes=50_000) as sending:
+            done = await (await sending.send_batch(bodies, tags="x"))
+        assert done.count == 3000 and len(done.frames) > 8
+        assert {message.queue for message in groups[0].log} == {0, 1, 2, 3}
+        places = {(message.queue, message.offset): message.body for message in groups[0].log}
+        for frame, rows in zip(done.frames, done.rows, strict=True):
+            assert frame.offsets is not None
+            for row, offset in zip(rows, frame.offsets.tolist(), strict=True):
+                assert places[int(frame.queues), offset] == bodies[row]  # type: ignore[arg-type]
+
+    run(told)
+
+
+def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
+    """Messages of a key share a queue, one by one and in batches, and keep their order."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        keys = [f"k{number % 7}" for number in range(140)]
+        bodies = [b"%s-%d" % (key.encode(), number) for number, key in enumerate(keys)]
+        async with producer(nodes) as sending:
+            done = await (await sending.send_batch(bodies[:70], order_keys=keys[:70]))
+            for body, key in zip(bodies[70:], keys[70:], strict=True):
+                await sending.send(body, order_key=key)
+        assert done.count == 70 and sorted(row for rows in done.rows for row in rows) == list(range(70))
+        where: dict[bytes, set[tuple[str, int]]] = {}
+        for group in groups:
+            for queue in range(group.queues):
+                found = group.bodies(queue)
+                assert [int(body.split(b"-")[1]) for body in found] == sorted(int(body.split(b"-")[1]) for body in found)
+                for body in found:
+                    where.setdefault(body.split(b"-")[0], set()).add((group.name, queue))
+        assert len(where) == 7 and all(len(places) == 1 for places in where.values())
+        assert sum(len(group.log) for group in groups) == 140
+
+    run(told, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 3)])
+
+
+def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
+    """Frames go on in runs over the queues of the quick one."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes) as sending:
+            sending.connection.latencies.took("g1", 3000)
+            for number in range(12):
+                await (await sending.send(b"%d" % number))
+        assert not groups[0].log and len(groups[1].log) == 12
+
+    run(told, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)])
+
+
+def test_memory_is_bounded_while_nothing_is_answered() -> None:
+    """Senders wait for room; at most the buffer is held, and at most five frames of the window are under way."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        nodes[0].hold.clear()
+        most = 0
+        async with producer(nodes, buffer_bytes=200_000, batch_bytes=10_000) as sending:
+
+            async def push() -> None:
+                for _ in range(3000):
+                    await sending.send(bytes(1000))
+
+            pushing = asyncio.create_task(push())
+            for _ in range(200):
+                await asyncio.sleep(0.001)
+                most = max(most, sending.statistics.waiting_bytes)
+            assert not pushing.done() and 150_000 < most <= 200_000
+            assert sending.statistics.frames <= 5
+            nodes[0].hold.set()
+            await pushing
+            await sending.flush()
+            assert sending.statistics.acknowledged == 3000
+        assert len(groups[0].log) == 3000
+
+    run(told)
+
+
+def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
+    """A message that was on the wire may be stored; one that never was is not."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        nodes[0].hold.clear()
+        async with producer(nodes, timeout_s=0.3, window_bytes=1000) as sending:
+            first = await sending.send(bytes(900))
+            await asyncio.sleep(0.1)
+            second = await sending.send(bytes(900))
+            for future, unknown in ((first, True), (second, False)):
+                with pytest.raises(SendFailed) as found:
+                    await future
+                assert found.value.unknown is unknown and found.value.retryable
+            nodes[0].hold.set()
+            await (await sending.send(b"third"))
+            assert sending.statistics.late == 1
+        assert [len(message.body) for message in groups[0].log] == [900, 5]
+
+    run(told)
+
+
+def test_a_name_opened_elsewhere_fences_the_older_producer() -> None:
+    """The newer one goes on with the sequence numbers; the older one fails for good."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes, name="loader") as older:
+            await (await older.send(b"1"))
+            async with producer(nodes, name="loader") as newer:
+                assert await newer.next_sequences() == {"g1": 1}
+                await (await newer.send(b"2"))
+                with pytest.raises(ProducerFenced, match="loader") as found:
+                    await (await older.send(b"3"))
+                assert not found.value.unknown
+                with pytest.raises(ProducerFenced):
+                    await older.send(b"4")
+                with pytest.raises(BatchFailed, match="loader"):
+                    await (await older.send_batch([b"5"]))
+        assert [message.body for message in groups[0].log] == [b"1", b"2"]
+
+    run(told)
+
+
+def test_one_bad_message_of_a_batch_fails_alone() -> None:
+    """The failure says the row and the reason; the others are stored in order."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        bodies = [b"%d" % number for number in range(100)]
+        bodies[37], bodies[60] = b"", bytes(2 << 20)
+        async with producer(nodes) as sending:
+            with pytest.raises(BatchFailed, match="2 messages") as found:
+                await (await sending.send_batch(bodies, queue=0))
+        failed = {row: failure.error for failure in found.value.failures for row in failure.rows}
+        assert set(failed) == {37, 60} and not found.value.unknown
+        assert "empty" in str(failed[37]) and "limit" in str(failed[60])
+        assert groups[0].bodies(0) == [body for row, body in enumerate(bodies) if row not in failed]
+
+    run(told)
+
+
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_bodies_above_a_size_are_compressed(kind: Any) -> None:
+    """What does not become smaller is stored as it is."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes, compression=kind, compress_over=1000) as sending:
+            await (await sending.send(b"a" * 5000, queue=0))
+            await (await sending.send(b"a" * 1000, queue=0))
+        assert [(message.body, bool(message.sysflag)) for message in groups[0].log] == [(b"a" * 5000, True), (b"a" * 1000, False)]
+
+    run(told)
+
+
+def test_linger_gathers_messages_into_one_frame() -> None:
+    """A full batch, and a flush, do not wait for it."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes, linger_ms=60_000, batch_bytes=5_000) as sending:
+            futures = [await sending.send(b"%d" % number) for number in range(3)]
+            await asyncio.sleep(0.05)
+            assert not nodes[0].frames
+            await sending.flush()
+            await asyncio.gather(*futures)
+            assert len(nodes[0].frames) == 1
+            await (await sending.send(bytes(6_000)))
+            assert len(nodes[0].frames) == 2
+
+    run(told)
+
+
+def test_progress_receipts_and_statistics(tmp_path: Path) -> None:
+    """The file of receipts holds one row a frame, each again the receipt it was; the callback sees the count rise."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    seen: list[int] = []
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        path = tmp_path / "receipts.parquet"
+        options: dict[str, Any] = {"receipt_log": path, "on_progress": lambda found: seen.append(found.acknowledged), "batch_bytes": 10_000}
+        async with producer(nodes, **options) as sending:
+            done = await (await sending.send_batch([bytes(100)] * 500))
+            assert isinstance(sending.statistics, Statistics) and sending.statistics.latency_ms > 0
+        rows = parquet.read_table(path).to_pylist()
+        assert [receipt_of(row) for row in rows] == [frame.receipt for frame in done.frames]
+        assert seen == sorted(seen) and seen[-1] == 500
+        with pytest.raises(BadArgument, match="exists"):
+            producer(nodes, receipt_log=path)
+
+    run(told)
+
+
+def test_an_arrow_table_is_sent_by_its_columns() -> None:
+    """Slices and chunks included; other types become text, and a missing value is no property."""
+    pa = pytest.importorskip("pyarrow")
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        columns = {"body": [b"a", b"b", b"c"], "tag": ["x", None, "z"], "id": [1, 2, 3], "note": ["n", None, "m"], "key": ["k", "k", "l"]}
+        table = pa.concat_tables([pa.table(columns)] * 2).slice(1)
+        async with producer(nodes) as sending:
+            await (await sending.send_arrow(table, tag="tag", keys="key", properties=["id", "note"], queue=3))
+            with pytest.raises(BadArgument, match="nobody"):
+                await sending.send_arrow(table, body="nobody")
+            with pytest.raises(BadArgument, match="row 0"):
+                await sending.send_arrow(pa.table({"body": [None, b"x"]}))
+        found = [(m.body, m.properties.get("TAGS"), m.properties.get("id"), m.properties.get("note")) for m in groups[0].log]
+        second, third = (b"b", None, "2", None), (b"c", "z", "3", "m")
+        assert found == [second, third, (b"a", "x", "1", "n"), second, third]
+
+    run(told)
+
+
+def test_topics_of_other_kinds_and_topics_that_are_not_there() -> None:
+    """Said before anything is sent."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        nodes[0].kind = "fifo"
+        with pytest.raises(BadArgument, match="fifo"):
+            await producer(nodes).__aenter__()
+        with pytest.raises(Refused, match="does not exist"):
+            await AsyncProducer(endpoints(nodes), "other").__aenter__()
+
+    run(told)
+
+
+def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
+    """Its futures fail; nothing waits."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        nodes[0].hold.clear()
+        futures = []
+        with pytest.raises(ZeroDivisionError):
+            async with producer(nodes) as sending:
+                futures.append(await sending.send(b"1"))
+                await asyncio.sleep(0.05)
+                raise ZeroDivisionError
+        with pytest.raises(SendFailed, match="closed") as found:
+            await futures[0]
+        assert found.value.unknown
+        with pytest.raises(BadArgument, match="closed"):
+            await sending.send(b"2")
+        nodes[0].hold.set()
+
+    run(told)
+
+
+def test_the_producer_for_threads() -> None:
+    """Order from one thread, room for many, batches behind single messages, and an end that flushes."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        def work() -> None:
+            with Producer(endpoints(nodes), "t", buffer_bytes=100_000) as sending:
+                futures = [sending.send(b"%05d" % number, queue=0) for number in range(2000)]
+                batch = sending.send_batch([b"%05d" % number for number in range(2000, 2100)], queue=0)
+                last = sending.send(b"02100", queue=0)
+                sending.flush()
+                assert futures[-1].result(0).offset == 1999 and batch.result(5).count == 100 and last.result(0).offset == 2100
+                late = sending.send(b"02101", queue=0)
+            assert late.result(0).offset == 2101
+            assert sending.statistics.acknowledged == 2102
+            with pytest.raises(BadArgument, match="closed"):
+                sending.send(b"x")
+
+        await asyncio.to_thread(work)
+        assert groups[0].bodies(0) == [b"%05d" % number for number in range(2102)]
+
+    run(told)
+
+
+def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -> None:
+    """Such as a permission that comes late."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        problem = pb.ProduceResponse(problem=pb.Problem(code=40300, message="the topic does not permit this"))
+        opening, groups[0].open = groups[0].open, lambda hello: problem  # type: ignore[method-assign]
+        async with producer(nodes) as sending:
+            with pytest.raises(Refused, match="permit") as found:
+                await (await sending.send(b"1"))
+            assert not found.value.unknown
+            with pytest.raises(Refused):
+                await sending.next_sequences()
+            groups[0].open = opening  # type: ignore[method-assign]
+            assert (await (await sending.send(b"2"))).offset == 0
+
+    run(told)
