@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.calls import Done
+from ledgermq.node.core.calls import Done, FrameProduced
+from ledgermq.node.core.framing import Framing
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.install import Install
 from ledgermq.node.core.leader import Leader
@@ -23,7 +24,7 @@ from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
 from ledgermq.node.core.resolver import Resolver
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
-from ledgermq.proto.types import HardState, Identity, Range, SyncedMark
+from ledgermq.proto.types import Frame, HardState, Identity, Range, SyncedMark
 from ledgermq.raft.config import Members
 from ledgermq.raft.core import Core
 from ledgermq.raft.membership import MemberChange
@@ -65,6 +66,7 @@ class Bug(str, Enum):
     PROVISIONAL_COUNTED = "provisional-counted"
     VOTE_LOST_BY_INSTALL = "vote-lost-by-install"
     COMMIT_TWICE = "commit-twice"
+    FRAMES_FORGOTTEN = "frames-forgotten"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -264,6 +266,19 @@ class CommitsTwice(Leader):
     resolver_type = ForgetsDecisions
 
 
+class ForgetsFrames(Framing):
+    """Judges frames by what is applied, without those that it has appended since."""
+
+    def appended(self, frame: Frame, answer: FrameProduced) -> None:
+        """Nothing is remembered."""
+
+
+class StoresFramesTwice(Leader):
+    """Has it."""
+
+    framing_type = ForgetsFrames
+
+
 class TrustsPayloads(RaftReplica):
     """Appends what was pushed without recomputing a checksum or comparing chains."""
 
@@ -349,5 +364,6 @@ def install_type(bug: Bug) -> type[Install]:
 
 def group_type(bug: Bug) -> type[Group]:
     """Group with the bug in it."""
-    leader = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice}.get(bug)
+    leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
+    leader = leaders.get(bug)
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -99,6 +99,13 @@ class Histories:
         self._last[producer] = last
         self._promised.append(send)
 
+    def placed(self, send: Sent, offset: int, durability: str, now: int) -> None:
+        """A message of a native frame was answered. Answers of frames may overtake each other: their order in the log is judged by their
+        sequence numbers (`natives.py`)."""
+        send.returned, send.offset, send.early = now, offset, durability != "durable"
+        if not send.early:
+            self._promised.append(send)
+
     # Deliveries
 
     def delivered(self, group: str, topic: str, leases: Sequence[Lease], body_at: int, invoked: int) -> None:

@@ -23,6 +23,7 @@ from ledgermq.node.core.calls import (
     Call,
     ChangeMembers,
     Done,
+    FrameProduced,
     GroupMembers,
     MembersChanged,
     MembersKind,
@@ -37,6 +38,7 @@ from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.core.shipping_wire import is_shipping
+from ledgermq.proto.layout import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause
@@ -51,6 +53,7 @@ from ledgermq.sim.delayers import Delayer, Plans
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.histories import Histories
 from ledgermq.sim.keeping import Duty
+from ledgermq.sim.natives import NativeProducer, Ways, judge
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.settings import FILE_BYTES, Settings
@@ -75,6 +78,9 @@ DUTY_NS = (MS, 20 * MS)
 DRAINED_SHARE = 0.25
 """Of the runs in which clients receive, at the end, until nothing is left."""
 TRANSACTORS = 2
+NATIVES = 2
+NATIVES_EVERY = 5
+"""Native producers take part in every fifth seed: what the others have found stays found."""
 EVENTS_KEPT = 4096
 
 
@@ -198,6 +204,12 @@ class World:
         self.transactors = [Transactor(self, self.decisions, clients + k, chance, Manners()) for k, chance in enumerate(producers)]
         self.timetable = Timetable(self.histories, self.truth)
         self.delayer = Delayer(self, self.timetable, clients + TRANSACTORS, random.Random(f"delayer {seed}"), Plans())
+        natives = [random.Random(f"native {seed} {k}") for k in range(NATIVES if seed % NATIVES_EVERY == 0 else 0)]
+        first, tag = clients + TRANSACTORS + 1, chain_seed(log_id)
+        self.natives = [
+            NativeProducer(self, self.truth, first + k, chance, Ways(), name="native" if k else "", log_tag=tag)
+            for k, chance in enumerate(natives)
+        ]
         self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
 
     # -- time -----------------------------------------------------------------------------------------------------------------------
@@ -225,6 +237,8 @@ class World:
             for transactor in self.transactors:
                 transactor.start()
             self.delayer.start()
+            for native in self.natives:
+                native.start()
             self.after(RECONCILE_NS // 4, self._reconcile)
             self.after(SETTLE_NS, self._settle)
             schedule(self)
@@ -675,10 +689,10 @@ class World:
     def _done(self, node: str, done: Done) -> None:
         """An answer leaves the cluster: from now on it must hold, whether it reaches anybody or not."""
         outcome = done.outcome
-        if isinstance(outcome, Produced):
+        if isinstance(outcome, Produced | FrameProduced):
             life = self.stations[node].life
             assert life is not None
-            last = outcome.first_index + len(outcome.queue_offsets) - 1
+            last = outcome.last_index if isinstance(outcome, FrameProduced) else outcome.first_index + len(outcome.queue_offsets) - 1
             self.checkers.promised(node, last, outcome.term, outcome.durability, life.quorums)
         elif isinstance(outcome, MembersChanged):
             self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
@@ -861,13 +875,15 @@ class World:
         for transactor in self.transactors:
             transactor.wind_down()
         self.delayer.wind_down()
+        for native in self.natives:
+            native.wind_down()
         ends: set[tuple[int, int]] = set()
         while self._heap and self.now < deadline:
             self._one_event()
             lives = self._in_force()
             ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
             same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
-            same = same and not self._delays_left()
+            same = same and not self._delays_left() and not any(native.waits for native in self.natives)
             if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
                 return
@@ -921,6 +937,7 @@ class World:
         self.histories.finish()
         self.decisions.finish()
         self.timetable.finish(self.truth.machine.timers.pending)
+        judge(self.natives, self.truth.pieces(0, len(self.truth) - 1))
 
     def _in_force(self) -> list[Life | None]:
         """The lives of the members, None for one that does not run; nobody without a leader."""
@@ -937,6 +954,8 @@ class World:
         of["reads"] = self.histories.reads
         of["transactions-committed"], of["transactions-rolled-back"] = self.decisions.confirmed
         of["delayed-messages"], of["recalls"] = self.timetable.confirmed
+        of["frames-acknowledged"] = sum(len(native.receipts) for native in self.natives)
+        of["frames-answered-again"] = sum(native.duplicates for native in self.natives)
         of["transaction-checks"] = sum(decision.checks for decision in self.decisions.halves.values())
         of["acknowledged-messages"] = sum(len(done) for group in self.histories.groups.values() for done in group.done.values())
         of["files-trimmed"] += sum(life.keeper.trimming.files_removed for _, life in self._lives())

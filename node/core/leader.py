@@ -85,6 +85,7 @@ class Leader:
     """Decisions of one broker group's leader. Idle (and empty) on a follower."""
 
     resolver_type: type[Resolver] = Resolver
+    framing_type: type[Framing] = Framing
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
@@ -105,7 +106,7 @@ class Leader:
         patience, most = settings.times.liveness_ns, settings.receive_bytes_max
         self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
         self.members = Members(machine, self._overlay, patience)
-        self.framing = Framing(machine.producers, self._overlay, settings.producers_max)
+        self.framing = self.framing_type(machine.producers, self._overlay, settings.producers_max)
         givers = resolver, self.wheel, self.lite, self.members, burials, self.framing
         self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
         self._inbox: list[Call] = []

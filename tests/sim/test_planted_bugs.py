@@ -62,6 +62,7 @@ FOUND: dict[Bug, Found] = {
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
     Bug.TWO_CHANGES_AT_ONCE: Found(1, ("membership", "join", "slow-disks", "membership")),
     Bug.COMMIT_TWICE: Found(1),
+    Bug.FRAMES_FORGOTTEN: Found(5),
     Bug.CACHE_BELIEVED: Found(19, ("slow-follower", "kill", "slow-follower", "kill")),
     Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
 }

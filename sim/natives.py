@@ -1,0 +1,265 @@
+"""Simulated producers of native frames: several frames under way, sent again while nobody has answered, and after every failover.
+
+Here lives what such a producer does, and what it believes. Unlike other clients it sends what got no answer again, to whoever leads:
+sequence numbers keep it from being there twice. One with a name also begins anew, as a program does that was restarted, and goes on in the
+next epoch. What was told of its messages is held against the log by `histories.py`; that each is there once, in order, without a gap, and
+that receipts are true, is judged here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ledgermq.node.core.calls import (
+    Call,
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    ProduceFrame,
+    ProducerOpened,
+    Refused,
+    ResumeProducer,
+)
+from ledgermq.proto.frames import FrameBuilder, native_runs
+from ledgermq.proto.layout_columns import BODY_AT
+from ledgermq.proto.types import Frame, Range, UnsealedBatch
+from ledgermq.sim.checkers import Violation
+from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.histories import Sent
+from ledgermq.sim.network import MS
+from ledgermq.sim.truth import VALUE_BYTES, Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How busy a native producer is."""
+
+    round_ns: tuple[int, int] = (60 * MS, 240 * MS)
+    messages_a_frame: tuple[int, int] = (1, 30)
+    under_way: int = 5
+    repeats: float = 0.15
+    """Share of the frames under way that are sent once more in a round, some of them to another node."""
+    restarts: float = 0.5
+    """Of the times when one with a name lost touch."""
+    memory: float = 0.3
+
+
+@dataclass(slots=True)
+class _Part:
+    """A frame without an answer."""
+
+    first: int
+    messages: list[Sent]
+    queue_of: list[int]
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Calls that carry it: token → since when."""
+
+
+class NativeProducer:
+    """One producer of native frames."""
+
+    def __init__(
+        self, cluster: Cluster, truth: Truth, number: int, chance: random.Random, ways: Ways, *, name: str, log_tag: int
+    ) -> None:
+        self._cluster, self._truth = cluster, truth
+        self._number = number
+        self._chance = chance
+        self._ways = ways
+        self._name = name
+        self._log_tag = log_tag
+        self._node = cluster.names[number % len(cluster.names)]
+        self._next_value = number * VALUES_A_PRODUCER
+        self._known: ProducerOpened | None = None
+        self._in_touch = False
+        self._opening: tuple[int, int] | None = None
+        self._next = 0
+        self._parts: list[_Part] = []
+        self._on = True
+        self.receipts: list[tuple[int, int, FrameProduced]] = []
+        """(producer id, first sequence number, answer) of what is durable."""
+        self.known_values: set[int] = set()
+        """Messages that were called stored, without a place."""
+        self.duplicates = 0
+
+    def start(self) -> None:
+        """Begin; the first round comes within a period."""
+        self._cluster.after(self._chance.randrange(self._ways.round_ns[1]), self._round)
+
+    def wind_down(self) -> None:
+        """Nothing new is sent; what is unanswered goes on until it is answered."""
+        self._on = False
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._parts)
+
+    def _round(self) -> None:
+        cluster, chance = self._cluster, self._chance
+        late = cluster.now - CLIENT_TIMEOUT_NS
+        asked = [*(since for part in self._parts for since in part.tokens.values()), *([self._opening[1]] if self._opening else [])]
+        if any(since < late for since in asked):
+            self._lose_touch(None)
+        if not self._in_touch:
+            if self._opening is None and (self._on or self._parts):
+                self._open()
+        else:
+            while self._on and len(self._parts) < self._ways.under_way:
+                self._parts.append(self._new_part())
+            for part in self._parts:
+                if not part.tokens:
+                    self._send(part)
+                if chance.random() < self._ways.repeats:
+                    self._send(part)
+        cluster.after(chance.randrange(*self._ways.round_ns), self._round)
+
+    # Opening
+
+    def _open(self) -> None:
+        known, anew = self._known, self._known is None or (bool(self._name) and self._chance.random() < self._ways.restarts)
+
+        def make(token: int) -> Call:
+            if anew or known is None:
+                return OpenProducer(token, self._name)
+            return ResumeProducer(token, known.producer_id, known.epoch)
+
+        def answered(outcome: Answer) -> None:
+            self._opening = None
+            if isinstance(outcome, ProducerOpened):
+                self._opened(outcome)
+                return
+            if isinstance(outcome, Refused) and outcome.reason in ("unknown-producer", "stale-epoch") and not self._name:
+                raise Violation("producer", f"producer {self._known} is refused although nobody else has it: {outcome}")
+            self._lose_touch(outcome)
+
+        token = self._cluster.ask(self._node, make, answered)
+        self._opening = token, self._cluster.now
+
+    def _opened(self, opened: ProducerOpened) -> None:
+        """What is below the next sequence number is stored, and asked for again; the rest follows it without a gap: acknowledgements from
+        memory may have been in vain."""
+        if self._known is not None and (opened.producer_id, opened.epoch) < (self._known.producer_id, self._known.epoch):
+            raise Violation("producer", f"producer {self._known} was opened as {opened}")
+        self._known, self._in_touch = opened, True
+        parts, self._parts, self._next = self._parts, [], opened.next_sequence
+        for part in parts:
+            stored = min(max(0, opened.next_sequence - part.first), len(part.messages))
+            if stored:
+                self._parts.append(_Part(part.first, part.messages[:stored], part.queue_of[:stored]))
+            if stored < len(part.messages):
+                self._parts.append(_Part(self._next, part.messages[stored:], part.queue_of[stored:]))
+                self._next += len(part.messages) - stored
+
+    def _lose_touch(self, outcome: Answer) -> None:
+        """Go to whoever is said to lead, or the next node, and open there."""
+        for part in self._parts:
+            for token in part.tokens:
+                self._cluster.give_up(token)
+            part.tokens.clear()
+        if self._opening is not None:
+            self._cluster.give_up(self._opening[0])
+            self._opening = None
+        self._in_touch = False
+        hint = outcome.leader if isinstance(outcome, Refused) else None
+        names = self._cluster.names
+        self._node = hint or names[(names.index(self._node) + 1) % len(names)]
+
+    # Frames
+
+    def _new_part(self) -> _Part:
+        count, turn = self._chance.randrange(*self._ways.messages_a_frame), self._chance.randrange(30)
+        queue_of = [int(place >= turn) % QUEUES[NORMAL] for place in range(count)]
+        messages = []
+        for queue in queue_of:
+            messages.append(self._cluster.histories.sent(self._number, (NORMAL, queue), self._next_value, 1, self._cluster.now))
+            self._next_value += 1
+        part = _Part(self._next, messages, queue_of)
+        self._next += count
+        return part
+
+    def _send(self, part: _Part) -> None:
+        assert self._known is not None, "frames follow an opening"
+        opened, names = self._known, self._cluster.names
+        memory = self._chance.random() < self._ways.memory
+        node = names[self._chance.randrange(len(names))] if part.tokens and self._chance.random() < 0.3 else self._node
+
+        def answered(outcome: Answer) -> None:
+            part.tokens.pop(token, None)
+            if part in self._parts:
+                self._told(part, opened, outcome, asked=node)
+
+        frame = _frame(self._log_tag, opened, part, self._cluster.now // MS)
+        token = self._cluster.ask(node, lambda number: ProduceFrame(number, NORMAL, frame, memory), answered)
+        part.tokens[token] = self._cluster.now
+
+    def _told(self, part: _Part, opened: ProducerOpened, outcome: Answer, *, asked: str) -> None:
+        if isinstance(outcome, FrameProduced):
+            self._stored(part, opened.producer_id, outcome)
+        elif isinstance(outcome, FrameKnown):
+            self.known_values.update(message.value for message in part.messages)
+        else:
+            # Calls may overtake each other here, as frames of one stream cannot: then the frame comes again in the next round.
+            overtook = isinstance(outcome, Refused) and outcome.reason == "sequence-gap"
+            if asked == self._node and not overtook:
+                self._lose_touch(outcome)
+            return
+        for token in part.tokens:
+            self._cluster.give_up(token)
+        self._parts.remove(part)
+
+    def _stored(self, part: _Part, producer_id: int, answer: FrameProduced) -> None:
+        self.duplicates += answer.duplicate
+        next_of = {queue: offset for queue, offset, _ in answer.ranges}
+        if answer.count != len(part.messages) or sum(count for _, _, count in answer.ranges) != answer.count:
+            raise Violation("receipt", f"a frame of {len(part.messages)} messages is answered with {answer}")
+        for message, queue in zip(part.messages, part.queue_of, strict=True):
+            self._cluster.histories.placed(message, next_of[queue], answer.durability, self._cluster.now)
+            next_of[queue] += 1
+        if answer.durability == "durable":
+            self.receipts.append((producer_id, part.first, answer))
+            truth, last = self._truth, answer.last_index
+            if last >= len(truth) or (truth.terms[last], truth.chains[last]) != (answer.term, answer.chain_crc):
+                raise Violation("receipt", f"entry {last} is not what a receipt says: {answer}")
+
+
+def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> Frame:
+    """As the door hands it on. Made anew for every call: the log takes it over."""
+    bodies = [message.value.to_bytes(VALUE_BYTES, "big") for message in part.messages]
+    queues = np.array(part.queue_of, np.int32)
+    builder = FrameBuilder(NORMAL, log_tag, opened.producer_id, opened.epoch)
+    made = builder.encode(part.first, queues, bodies, born_ms=born_ms)
+    sizes = np.frombuffer(made.sizes, "<u4").astype(np.int32)
+    starts = np.cumsum(sizes, dtype=np.int64) - sizes
+    none = np.zeros(len(sizes), np.int32)
+    batch = UnsealedBatch(bytearray(made.entries), starts, sizes, (NORMAL,), none, queues, none.astype(np.int64))
+    return Frame(opened.producer_id, opened.epoch, part.first, batch)
+
+
+def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
+    """At the end of a run, over the whole log: each producer's messages are there once, in order, without a gap, epochs only rise, and each
+    message that somebody was told of is the one with its number."""
+    ends: dict[int, int] = {}
+    epochs: dict[int, int] = {}
+    values: set[int] = set()
+    places: dict[tuple[int, int], int] = {}
+    for entries in pieces:
+        for run in native_runs(entries):
+            if run.first_sequence != ends.get(run.producer_id, 0) or run.epoch < epochs.get(run.producer_id, 0):
+                raise Violation("producer", f"{run} of entry {entries.first_index + run.at} follows message {ends.get(run.producer_id)}")
+            ends[run.producer_id], epochs[run.producer_id] = run.first_sequence + run.count, run.epoch
+            for row in range(run.count):
+                at = int(entries.starts[run.at + row]) + BODY_AT
+                values.add(int.from_bytes(entries.data[at : at + VALUE_BYTES], "big"))
+                places[run.producer_id, run.first_sequence + row] = entries.first_index + run.at + row
+    for producer in producers:
+        lost = producer.known_values - values
+        if lost:
+            raise Violation("producer", f"message {min(lost)} was called stored and is not in the log")
+        for number, first, receipt in producer.receipts:
+            stand = [places.get((number, first + at)) for at in range(receipt.count)]
+            if stand != list(range(receipt.first_index, receipt.last_index + 1)):
+                raise Violation("receipt", f"messages {first} ff. of producer {number} do not stand where a receipt says: {receipt}")
+
