@@ -3,10 +3,10 @@ MESSAGES ?= 20000
 VENV := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-slow test-all soak sim bench lint proto lock clean
+.PHONY: help demo test test-slow test-all soak sim bench bench-parts lint proto lock clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=20000)
 	@bash deploy/setup-venv.sh demo
@@ -31,7 +31,12 @@ sim: ## four minutes of simulated clusters, from a seed that is derived from the
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m bench.sim_soak --for 240 --from-commit
 
-bench: ## benchmarks; results as JSON under bench/results/
+bench: ## limits of this machine, native streams and peers: one JSON, one page (QUICK=1: a few minutes)
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m bench.suite $(if $(QUICK),--quick)
+	@$(VENV)/python -m bench.suite --publish
+
+bench-parts: ## every other benchmark by itself; results as JSON under bench/results/
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m bench
 

@@ -16,20 +16,24 @@ from typing import Any, cast
 
 import grpc
 
-from ledgermq.node.local import LocalCluster, config_of
+from bench import report
+from ledgermq.node.local import LocalCluster, config_of, free_ports
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 GROUP = "g1"
 ROOT = Path(__file__).parent.parent
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+ERROR_CHARACTERS = 400
 TICKS = os.sysconf("SC_CLK_TCK")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
-def running(directory: Path, extra: Mapping[str, Any] | None = None, *, nodes: int = 3) -> Iterator[LocalCluster]:
+def running(
+    directory: Path, extra: Mapping[str, Any] | None = None, *, nodes: int = 3, kind: type[LocalCluster] = LocalCluster
+) -> Iterator[LocalCluster]:
     """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration; its processes are gone afterwards."""
-    cluster = LocalCluster.prepare(directory / "cluster", nodes=nodes, extra=extra)
+    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra)
     cluster.start_all()
     try:
         cluster.wait_ready()
@@ -49,6 +53,11 @@ def defaults(cluster: LocalCluster) -> dict[str, Any]:
 def address(cluster: LocalCluster, node: str) -> str:
     where = cluster.nodes[node]
     return f"{where.host}:{where.client_port}"
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    return int(free_ports(1)[0].client_port)
 
 
 def admin(cluster: LocalCluster, node: str, method: str, request: Any, timeout_s: float = 10) -> Any:
@@ -92,6 +101,18 @@ def load(what: str, target: str, topic: str, *more: str, timeout_s: float = 300)
     command = program("load", what, "--target", target, "--topic", topic, *more)
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=timeout_s, check=True, cwd=ROOT, text=True)
     return cast("dict[str, Any]", json.loads(done.stdout))
+
+
+def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str, Any]:
+    """Run the load generator of native streams in a process of its own; its result. Options as `bench.native_load` has them."""
+    words = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
+    command = program("native_load", what, "--target", target, "--topic", topic, *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{what} {options} ended with {done.returncode}: {' '.join(done.stderr[-ERROR_CHARACTERS:].split())}")
+    return report.parsed(done.stdout)
 
 
 def fill(cluster: LocalCluster, topic: str, messages: int) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def loopback(seconds: float = 1.0) -> dict[str, float]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_reflect, args=(theirs,))
     process.start()
+    theirs.close()
     times = []
     with socket.create_connection(("127.0.0.1", ours.recv())) as one:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -128,6 +129,7 @@ def echo(seconds: float = 1.0) -> dict[str, float]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_echo_server, args=(theirs,))
     process.start()
+    theirs.close()
     try:
         uvloop.install()
         return asyncio.run(_echo_client(ours.recv(), seconds))

@@ -66,8 +66,7 @@ class Meter:
         self.begin_ns = time.monotonic_ns() + round(warm_up_s * 1e9)
         self.end_ns = self.begin_ns + round(seconds * 1e9)
         self.histogram = Histogram()
-        self.messages = self.total = self.frames = 0
-        self.first_ns = self.last_ns = 0
+        self.messages = self.total = self.frames = self.entry_bytes = 0
         self._cpu_s = cpu_s()
 
     @property
@@ -81,8 +80,6 @@ class Meter:
             self.histogram.add(np.array([now - since_ns]), np.array([messages]))
             self.messages += messages
             self.frames += 1
-            self.first_ns = self.first_ns or now
-            self.last_ns = now
 
     def result(self, body_bytes: int) -> dict[str, Any]:
         seconds = (self.end_ns - self.begin_ns) / 1e9
@@ -93,6 +90,7 @@ class Meter:
             "frames": self.frames,
             "messages_per_s": round(self.messages / seconds, 1),
             "payload_mib_per_s": round(self.messages * body_bytes / seconds / (1 << 20), 2),
+            "entry_bytes_a_message": round(self.entry_bytes / max(self.total, 1), 1),
             "client_cpu_s": round(used, 2),
             "client_cpu_us_a_message": round(used / max(self.total, 1) * 1e6, 3),
             **(self.histogram.summary_ms() if self.histogram.total else {}),
@@ -153,6 +151,7 @@ class Producer:
             born_ms=time.time_ns() // 1_000_000,
         )
         self._waiting.append((self._sequence, count, intended_ns))
+        self._meter.entry_bytes += len(frame.entries)
         self._sequence, self._frame = self._sequence + count, self._frame + 1
         await self._call.write(produce_request(self._options.topic, frame))
 
@@ -231,7 +230,15 @@ class Consumer:
         places = [pb.FetchFrom(queue=queue, earliest=earliest) for queue in range(self._options.queues)]
         words = {"broker_group": GROUP, "topic": self._options.topic, "from": places, "until_end": until_end, "credit_bytes": CREDIT_BYTES}
         await self._call.write(pb.FetchRequest(open=pb.OpenFetch(**words)).SerializeToString())
-        _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
+        opened = _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
+        self._expected = sum(one.first_offset for one in opened.ends) - sum(one.first_offset for one in opened.begins) if until_end else None
+
+    def _ends_without(self, credit: int) -> bool:
+        """Whether what is left of a reader that goes to the end is covered by the credit it has: the node may end the stream at any moment,
+        and a stream that has ended takes no more words."""
+        if self._expected is None:
+            return False
+        return (self._expected - self.messages) * self.bytes <= credit * self.messages
 
     async def run(self, seen: Callable[[Any], None] | None = None) -> None:
         """Until the stream ends; `seen` gets every Entries message."""
@@ -248,7 +255,7 @@ class Consumer:
             if seen is not None:
                 seen(entries)
             used += len(entries.entries)
-            if used * 4 > CREDIT_BYTES:
+            if used * 4 > CREDIT_BYTES and not self._ends_without(CREDIT_BYTES - used):
                 await self._call.write(pb.FetchRequest(credit_bytes=used).SerializeToString())
                 used = 0
 

@@ -95,6 +95,12 @@ def summarise(names: Sequence[str]) -> Path:
     return save("summary", {"v": 1, "benchmarks": summary})
 
 
+def parsed(output: str) -> dict[str, Any]:
+    """The result of a program that prints one JSON line at its end."""
+    found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return found
+
+
 def say(text: str) -> None:
     """Progress goes to stderr, so that stdout holds results only."""
     print(text, file=sys.stderr, flush=True)

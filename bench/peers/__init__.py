@@ -17,7 +17,7 @@ from typing import Any
 from bench import report
 
 NAME, RUNS, DURABLE = "peers", 1, True
-PEERS = ("nats", "rabbitmq", "etcd", "pysyncobj", "rocketmq")
+PEERS = ("ledgermq", "nats", "rabbitmq", "etcd", "pysyncobj", "rocketmq")
 BODY_BYTES = 100
 SECONDS, WARM_UP_S = 10.0, 3.0
 WITHIN_S = 1800.0

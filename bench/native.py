@@ -1,0 +1,257 @@
+"""Native streams: throughput and latency curves, what scales and what does not, readers, delay between nodes; with limits in the same run.
+
+`run(directory, plan)` takes a `Plan`: the full one, or a quick one that sees every scenario in a few minutes. A scenario that fails is
+reported with its reason and the rest go on. Loads are processes of `bench.native_load`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import cluster as cl
+from bench import limits, native_faults, report
+from bench.native_gauges import gauged
+from ledgermq.node.local import LocalCluster
+
+NAME, RUNS, DURABLE = "native", 1, True
+SIZES = (100, 1024, 10_240)
+FRAME_BYTES = 900_000
+ENTRY_OVER_BYTES = 184
+"""What an entry has beside its body, about: frames stay below the node's limit."""
+CLASSES = ("durable", "memory")
+COLD_TOPIC = "bench-cold"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything. Times in seconds."""
+
+    seconds: float = 10.0
+    warm_up_s: float = 3.0
+    latency_parts: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
+    """Of the throughput found: the rates of the latency curves."""
+    latency_sizes: tuple[int, ...] = SIZES
+    sizes_elsewhere: tuple[int, ...] = SIZES
+    """Of the throughput on anything but three durable replicas."""
+    batches: tuple[int, ...] = (1, 10, 100, 1000, 3000)
+    producers: tuple[int, ...] = (1, 2, 4)
+    queues: tuple[int, ...] = (1, 10, 100, 1000)
+    backlog_bytes: int = 1 << 30
+    limits_scale: float = 1.0
+    replicas: tuple[int, ...] = (3, 1)
+    kills: int = 5
+
+
+FULL = Plan()
+QUICK = Plan(2.0, 0.5, (0.25, 0.75), (100,), (100,), (1, 100, 1000), (1, 2), (1, 1000), 64 << 20, 0.25, (3, 1), 1)
+
+
+def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
+    found: dict[str, Any] = {"plan": vars(plan), "limits": limits.run(directory, plan.limits_scale), "throughput": [], "failed": {}}
+    with noted(found, "ceiling"):
+        found["ceiling"] = ceiling(plan)
+    for replicas in plan.replicas:
+        for policy in CLASSES:
+            place = directory / f"{policy}-{replicas}"
+            with noted(found, f"{policy}, {replicas} replicas"), cl.running(place, flush(policy), nodes=replicas) as cluster:
+                on_one_cluster(found, Target(cluster, policy, replicas), plan)
+                found["settings"] = found.get("settings") or cl.defaults(cluster)
+    with noted(found, "readers"), cl.running(directory / "readers") as cluster:
+        found["readers"] = readers(cluster, plan)
+    with noted(found, "delay between nodes"):
+        found["delay"] = native_faults.delayed(directory / "delay", plan.seconds, plan.warm_up_s)
+    with noted(found, "leader kill"):
+        found["leader_kill"] = native_faults.killed(directory / "kill", plan.kills)
+    return found
+
+
+@contextmanager
+def noted(found: dict[str, Any], scenario: str) -> Iterator[None]:
+    """A scenario that fails is in `failed`, and the suite goes on."""
+    report.say(f"native: {scenario}")
+    began = time.monotonic()
+    try:
+        yield
+    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
+        found["failed"][scenario] = str(error)[-300:]
+        report.say(f"native: {scenario} failed: {error}")
+    report.say(f"native: {scenario} took {time.monotonic() - began:.0f} s")
+
+
+def flush(policy: str) -> dict[str, Any]:
+    return {"flush": {"policy": policy}}
+
+
+@dataclass
+class Target:
+    """A cluster under one flush policy."""
+
+    cluster: LocalCluster
+    policy: str
+    replicas: int
+    topics: int = 0
+
+    def load(self, plan: Plan, body_bytes: int = 100, queues: int = 8, **options: Any) -> dict[str, Any]:
+        """One load into a topic of its own, and what it cost."""
+        self.topics += 1
+        topic = f"bench-{self.topics}"
+        cl.create_topic(self.cluster, topic, queues)
+        given = {"body_bytes": body_bytes, "queues": queues, "seconds": plan.seconds, "warm_up_s": plan.warm_up_s, **options}
+        given.setdefault("batch", batch_of(body_bytes))
+        if self.policy == "memory":
+            given["memory"] = True
+        with gauged(self.cluster) as gauges:
+            result = cl.native_load("produce", cl.address(self.cluster, cl.leader(self.cluster)), topic, **given)
+            cost = gauges.read(result["total"], body_bytes)
+        place = {"class": self.policy, "replicas": self.replicas, "body_bytes": body_bytes, "queues": queues, "batch": given["batch"]}
+        return {**place, "producers": given.get("producers", 1), **result, **cost}
+
+
+def batch_of(body_bytes: int) -> int:
+    """Messages of a full frame."""
+    return min(1000, FRAME_BYTES // (body_bytes + ENTRY_OVER_BYTES))
+
+
+def ceiling(plan: Plan) -> dict[str, Any]:
+    """The same client on a Log service that stores nothing."""
+    port = cl.free_port()
+    server = subprocess.Popen(
+        cl.program("empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT
+    )
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()
+        before = cl.cpu_s(server.pid)
+        result = cl.native_load("produce", f"127.0.0.1:{port}", "T", seconds=plan.seconds, warm_up_s=plan.warm_up_s)
+        used = (cl.cpu_s(server.pid) - before) / max(result["total"], 1) * 1e6
+        read = cl.native_load("consume", f"127.0.0.1:{port}", "T", queues=1)
+        return {"produce": {**result, "server_cpu_us_a_message": round(used, 3)}, "consume": read}
+    finally:
+        server.communicate()
+
+
+def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
+    """Throughput by size; the curves by batch, producers, queues and rate where three replicas hold the messages."""
+    most: dict[int, float] = {}
+    for size in SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere:
+        row = target.load(plan, size)
+        most[size] = row["messages_per_s"]
+        found["throughput"].append(row)
+    if target.replicas != 3:
+        return
+    latency = found.setdefault("latency", [])
+    for size in plan.latency_sizes:
+        for part in plan.latency_parts:
+            latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most[size] * part), batch=latency_batch(size))})
+    if target.policy != "durable":
+        return
+    found["one_at_a_time"] = target.load(plan, batch=1, window=1)
+    found["batches"] = [target.load(plan, batch=batch) for batch in plan.batches]
+    found["producers"] = [target.load(plan, producers=producers) for producers in plan.producers]
+    found["queues"] = [target.load(plan, queues=queues, spread="message") for queues in plan.queues]
+
+
+def latency_batch(body_bytes: int) -> int:
+    """Smaller frames than for throughput: who wants latency does not wait for a thousand messages."""
+    return max(1, batch_of(body_bytes) // 10)
+
+
+def readers(cluster: LocalCluster, plan: Plan) -> dict[str, Any]:
+    """A backlog read from the page cache and from the disk, tailing, and a producer beside a reader of the backlog."""
+    leads = cl.leader(cluster)
+    target = cl.address(cluster, leads)
+    found: dict[str, Any] = {}
+    for size in (100, 10_240):
+        topic, messages = f"{COLD_TOPIC}-{size}", plan.backlog_bytes // (size + ENTRY_OVER_BYTES)
+        cl.create_topic(cluster, topic)
+        cl.native_load("produce", target, topic, body_bytes=size, batch=batch_of(size), limit=messages, warm_up_s=0, seconds=800)
+        rows = found[f"backlog_{size}"] = {"messages": messages}
+        rows["page_cache"] = consume(cluster, leads, topic, size, messages)
+        rows["page_cache_bodies"] = consume(cluster, leads, topic, size, messages, decode=True)
+        forget_pages(cluster.data(leads))
+        rows["disk"] = consume(cluster, leads, topic, size, messages)
+    found["tailing"] = tailing(cluster, target, plan)
+    found["beside_cold"] = beside_cold(cluster, leads, plan)
+    return found
+
+
+def consume(cluster: LocalCluster, node: str, topic: str, body_bytes: int, messages: int, **options: Any) -> dict[str, Any]:
+    before = cl.cpu_s(cl.pids(cluster)[node])
+    result = cl.native_load("consume", cl.address(cluster, node), topic, body_bytes=body_bytes, limit=messages, **options)
+    used = cl.cpu_s(cl.pids(cluster)[node]) - before
+    return {**result, "leader_cpu_us_a_message": round(used / result["messages"] * 1e6, 3)}
+
+
+def forget_pages(directory: Path) -> None:
+    """What is stored of a node leaves the page cache; what is mapped or dirty may stay."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def tailing(cluster: LocalCluster, target: str, plan: Plan) -> dict[str, Any]:
+    """From the intended time of a send to its arrival at a reader of the log's end, at half of what goes through, and at all of it."""
+    times = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s}
+    cl.create_topic(cluster, "bench-tail-all")
+    everything = cl.native_load("deliver", target, "bench-tail-all", **times)
+    cl.create_topic(cluster, "bench-tail-half")
+    rate = everything["produced"]["messages_per_s"] / 2
+    half = cl.native_load("deliver", target, "bench-tail-half", **times, rate=max(1.0, rate), batch=latency_batch(100))
+    return {"saturated": everything, "half": half}
+
+
+def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]:
+    """A producer at half load, alone and while the whole backlog is read from the disk again and again."""
+    target = cl.address(cluster, leads)
+    topic = "bench-beside"
+    cl.create_topic(cluster, topic)
+    most = cl.native_load("produce", target, topic, seconds=plan.seconds, warm_up_s=plan.warm_up_s)["messages_per_s"]
+    options = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s, "rate": max(1.0, most / 2), "batch": latency_batch(100)}
+    alone = cl.native_load("produce", target, topic, **options)
+    reading = Again(lambda: cl.program("native_load", "consume", "--target", target, "--topic", f"{COLD_TOPIC}-10240"), cluster.data(leads))
+    try:
+        beside = cl.native_load("produce", target, topic, **options)
+    finally:
+        read = reading.end()
+    ratio = round(beside["p99_ms"] / alone["p99_ms"], 3)
+    return {"rate": round(most / 2), "alone": alone, "beside": beside, "p99_ratio": ratio, "whole_reads": read}
+
+
+class Again:
+    """A reader that begins anew whenever it has come to the end, each time with a cold cache."""
+
+    def __init__(self, command: Callable[[], list[str]], directory: Path) -> None:
+        self._command, self._directory = command, directory
+        self._ended, self._process = False, self._begin()
+        self._reads = 0
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        forget_pages(self._directory)
+        return subprocess.Popen(self._command(), stdout=subprocess.DEVNULL, cwd=cl.ROOT)
+
+    def _follow(self) -> None:
+        while not self._process.wait() and not self._ended:
+            self._reads += 1
+            self._process = self._begin()
+
+    def end(self) -> int:
+        """How often it came to the end."""
+        self._ended = True
+        self._process.terminate()
+        self._thread.join()
+        self._process.wait()
+        return self._reads

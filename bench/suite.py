@@ -1,0 +1,66 @@
+"""`python -m bench.suite [--quick]`, which is `make bench`: limits, native streams and peers in one run, one JSON, one page with plots.
+
+The result is bench/results/suite.json; `--publish` puts tables and plots of the last result into docs/performance.md without measuring
+anything. Figures are worth keeping only from a quiet machine: the load before is in the result, and in the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import native, native_page, peers, report
+
+NAME = "suite"
+
+
+def run(directory: Path, *, quick: bool, only: tuple[str, ...]) -> dict[str, Any]:
+    plan = native.QUICK if quick else native.FULL
+    found: dict[str, Any] = {
+        "v": 1,
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "quick": quick,
+        "machine": report.machine(directory),
+    }
+    if "native" in only:
+        found["native"] = native.run(directory, plan)
+    if "peers" in only:
+        found["peers"] = peers.run(directory, plan.seconds, ("ledgermq", "nats") if quick else peers.PEERS)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.suite", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="every scenario, short, in a few minutes; of the peers the fastest one")
+    parser.add_argument("--only", choices=("native", "peers"), action="append", help="one part; the other stays as it was")
+    parser.add_argument("--publish", action="store_true", help="measure nothing: write the last result into docs/performance.md")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
+    options = parser.parse_args()
+    last = report.RESULTS / f"{NAME}.json"
+    if options.publish:
+        native_page.publish(json.loads(last.read_text()))
+        return
+    kind = report.file_system(options.directory)
+    if kind in report.IN_MEMORY:
+        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: name a directory on a disk with --directory")
+    work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
+    began = time.monotonic()
+    try:
+        found = run(work, quick=options.quick, only=tuple(options.only or ("native", "peers")))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if options.only and last.exists():
+        found = {**json.loads(last.read_text()), **found}
+    print(report.save(NAME, found))
+    print(native_page.text(found))
+    report.say(f"the suite took {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
