@@ -214,7 +214,8 @@ async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     took = time.monotonic() - began
     result = meter.result(options.body_bytes)
     if options.limit:
-        result |= {"seconds": round(took, 3), "messages_per_s": round(meter.total / took, 1)}
+        payload = meter.total * options.body_bytes / took / (1 << 20)
+        result |= {"seconds": round(took, 3), "messages_per_s": round(meter.total / took, 1), "payload_mib_per_s": round(payload, 2)}
     return {**result, "open_loop": bool(options.rate)}
 
 
@@ -231,7 +232,8 @@ class Consumer:
         words = {"broker_group": GROUP, "topic": self._options.topic, "from": places, "until_end": until_end, "credit_bytes": CREDIT_BYTES}
         await self._call.write(pb.FetchRequest(open=pb.OpenFetch(**words)).SerializeToString())
         opened = _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
-        self._expected = sum(one.first_offset for one in opened.ends) - sum(one.first_offset for one in opened.begins) if until_end else None
+        begins, ends = (sum(one.first_offset for one in places) for places in (opened.begins, opened.ends))
+        self._expected = ends - begins if until_end else None
 
     def _ends_without(self, credit: int) -> bool:
         """Whether what is left of a reader that goes to the end is covered by the credit it has: the node may end the stream at any moment,
