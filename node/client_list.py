@@ -1,7 +1,7 @@
 """Who is connected where: the clients that each node knows, gathered from all of them for an operator.
 
 A node tells of every client that it heard lately, with what the client's last Settings say. Whether the Telemetry stream is open matters
-most: without it neither settings nor transaction checks reach the client.
+most: without it neither settings nor transaction checks reach the client. A native stream is a line of its own for as long as it is open.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.log_service.open_streams import OpenStream
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.ports import Forwarder
 from ledgermq.node.service.streams import Streams
@@ -34,10 +35,11 @@ class Service(Protocol):
 class ClientList:
     """Answers for one node, and for the cluster."""
 
-    def __init__(self, node: str, service: Service, forwarder: Forwarder, others: Iterable[str]) -> None:
-        """`others`: the names of the other nodes, as they are at the time."""
+    def __init__(self, node: str, service: Service, native: Iterable[OpenStream], forwarder: Forwarder, others: Iterable[str]) -> None:
+        """`native`: the open streams of the Log service; `others`: the names of the other nodes. Both as they are at the time."""
         self._node = node
         self._service = service
+        self._native = native
         self._forwarder = forwarder
         self._others = others
 
@@ -50,6 +52,11 @@ class ClientList:
             info.connected = streams.get(client_id) is not None
             if settings is not None:
                 _describe(info, settings)
+        for stream in self._native:
+            who = stream.client_id or "-"
+            found.clients.add(
+                client_id=who, node=self._node, connected=True, type=stream.type, group=stream.group, topics=sorted(stream.topics)
+            )
         return found
 
     async def everywhere(self) -> admin_pb2.ListClientsResponse:

@@ -331,9 +331,10 @@ class Node:
                 keys=receipt_keys,
                 limits=config.limits,
                 member_liveness_ms=config.delivery.member_liveness_ms,
+                spans=self._spans,
             )
         )
-        clients = ClientList(config.node, self.service, self.forwarder, self.peers.links)
+        clients = ClientList(config.node, self.service, self.log_service.streams, self.forwarder, self.peers.links)
         self.admin = AdminService(
             *(self.engine, self.controller, self.overview, peeks, queries, self.retainer),
             *(self.leadership, members, users, clients, receipt_keys),

@@ -1,6 +1,7 @@
 """OpenTelemetry spans of sends, receives and acknowledgements. Off unless the configuration names where they go.
 
-A span is made around a call of the client contract, at the node that the client called. Its parent is the `traceparent` of the call's
+A span is made around a call of the client contract, at the node that the client called, and around each frame of a native stream that it
+leads. Its parent is the `traceparent` of the call's
 metadata; the trace contexts that messages carry are linked, because a call has many messages and each of them its own story. Nothing of a
 message but its id, topic and trace context leaves the node. The packages are optional: nobody without tracing needs them.
 """
@@ -75,6 +76,24 @@ class Spans:
         out[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._received(methods[receiving.METHOD].unary_stream))
         return out
 
+    def frames_of(self, context: Any) -> Callable[[str, int, int], FrameSpan]:
+        """What makes a span for each frame of a native stream: (topic, messages, first sequence number)."""
+        from opentelemetry.trace import SpanKind
+
+        parent = self._parent(dict(context.invocation_metadata()))
+
+        def frame(topic: str, messages: int, first_sequence: int) -> FrameSpan:
+            attributes: dict[str, Any] = {
+                "messaging.system": "rocketmq",
+                "messaging.operation.name": "send",
+                "messaging.destination.name": topic,
+                "messaging.batch.message_count": messages,
+                "ledgermq.first_sequence": first_sequence,
+            }
+            return FrameSpan(self._tracer.start_span(f"send {topic}", parent, SpanKind.SERVER, attributes))
+
+        return frame
+
     def _sent(self, serve: Handler) -> Handler:
         async def traced(data: bytes, context: Any) -> Any:
             try:
@@ -141,6 +160,18 @@ class Spans:
 
         spans = [get_current_span(self._extract({"traceparent": text})) for text in trace_contexts if text]
         return [Link(span.get_span_context()) for span in spans[:IDS_MAX] if span.get_span_context().is_valid]
+
+
+class FrameSpan:
+    """The span of one native frame, until it is answered."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def end(self, code: int, message: str) -> None:
+        """`code`: OK for a frame that is stored."""
+        _judge(self._span, pb.Status(code=code, message=message))  # type: ignore[arg-type]  # proto3 enums are open
+        self._span.end()
 
 
 class _Watched:

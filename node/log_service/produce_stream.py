@@ -24,6 +24,7 @@ from ledgermq.node.core.calls import FrameKnown, FrameProduced, ProduceFrame, Re
 from ledgermq.node.forward import AGAIN
 from ledgermq.node.log_service.frame_answers import FrameAnswers, Sent
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin
+from ledgermq.node.log_service.incoming import Incoming
 from ledgermq.node.log_service.problems import Moved, as_error
 from ledgermq.node.log_service.requests import FrameRequest, read
 from ledgermq.node.security.quotas import Hold
@@ -74,6 +75,7 @@ class ProduceStream:
     def __init__(
         self,
         context: Any,
+        incoming: Incoming,
         engine: Engine,
         checker: FrameChecker,
         answers: FrameAnswers,
@@ -84,6 +86,7 @@ class ProduceStream:
         trace: Trace | None,
     ) -> None:
         self._context = context
+        self._incoming = incoming
         self._engine = engine
         self._checker = checker
         self._answers = answers
@@ -130,7 +133,7 @@ class ProduceStream:
             while True:
                 while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
                     await self._wait()
-                data = await self._context.read()
+                data = await self._incoming.next()
                 if data is grpc.aio.EOF:
                     return self._end(_Closed())
                 request = read(data)

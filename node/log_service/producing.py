@@ -21,6 +21,7 @@ from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.log_service.callers import CLIENT_ID_MAX, Caller, Callers
 from ledgermq.node.log_service.frame_answers import FrameAnswers
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin
+from ledgermq.node.log_service.incoming import Incoming
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.open_streams import OpenStream, OpenStreams
@@ -92,23 +93,26 @@ class Producing:
 
     async def serve(self, _: Any, context: Any) -> None:
         """One stream, to its end."""
-        with contextlib.suppress(*GONE), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
+        incoming = Incoming(context)
+        with contextlib.suppress(*GONE), contextlib.closing(incoming), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
+            last: log_pb2.ProduceResponse | None = None
             try:
-                await self._serve(context)
+                await self._serve(context, incoming)
             except GONE:
                 raise
             except Moved as moved:
-                redirect = await self._leaders.settled(moved.broker_group)
-                await context.write(log_pb2.ProduceResponse(redirect=redirect).SerializeToString())
+                last = log_pb2.ProduceResponse(redirect=await self._leaders.settled(moved.broker_group))
             except Exception as error:  # the client gets a problem, never an exception
-                found = problem(as_error(error, self._node, METHOD))
-                await context.write(log_pb2.ProduceResponse(problem=found).SerializeToString())
+                last = log_pb2.ProduceResponse(problem=problem(as_error(error, self._node, METHOD)))
+            if last is not None:
+                await context.write(last.SerializeToString())
+                await incoming.silence()
 
-    async def _serve(self, context: Any) -> None:
+    async def _serve(self, context: Any, incoming: Incoming) -> None:
         # Heard before its caller is judged: a client that is still writing would lose the answer.
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                data = await context.read()
+                data = await incoming.next()
         except TimeoutError:
             raise fail(Code.REQUEST_TIMEOUT, f"the stream did not open a producer within {OPEN_WITHIN_S:g} s") from None
         if data is grpc.aio.EOF:
@@ -133,6 +137,7 @@ class Producing:
         answers = FrameAnswers(self._node, self._cluster_id, hosted.log_id, origin, self._keys, opened.next_sequence)
         stream = ProduceStream(
             context,
+            incoming,
             self._engine,
             self._checker,
             answers,

@@ -302,7 +302,7 @@ async def test_clients_of_all_nodes_are_listed(server: Backend) -> None:
     server.forwarder2.start(lambda *_: answered())
     server.forwarder2.stop()
     lists = [
-        ClientList(name, service, server.forwarder, ["n2", "n3"]) for name, service in (("n1", server.service), ("n2", server.service2))
+        ClientList(name, service, (), server.forwarder, ["n2", "n3"]) for name, service in (("n1", server.service), ("n2", server.service2))
     ]
 
     async def answered() -> list[bytes]:

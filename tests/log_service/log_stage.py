@@ -110,6 +110,7 @@ class Stage:
         limits: Limits | None = None,
         engine: Any = None,
         member_liveness_ms: int = 10_000,
+        spans: Any = None,
     ) -> None:
         self.now = 0.0
         self.engine = engine or FakeEngine()
@@ -134,6 +135,7 @@ class Stage:
                 hosted={"g1": Hosted(LOG_ID, FILE_BYTES)},
                 keys=self.keys,
                 limits=limits or Limits(),
+                spans=spans,
                 member_liveness_ms=member_liveness_ms,
             )
         )

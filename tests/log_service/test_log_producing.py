@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from structlog.testing import capture_logs
 
+from ledgermq.node.client_list import ClientList
 from ledgermq.node.config import Limits
 from ledgermq.node.core.calls import OpenProducer, ProduceFrame, Refused
 from ledgermq.node.log_service import frame_checks
 from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES
 from ledgermq.node.security.settings import Quota
 from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.service.streams import Streams
+from ledgermq.node.tracing import Spans
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import proven
 from tests.log_service.log_frames import STORE_MS, TAG, Group, frame, framing, opening
@@ -64,6 +76,8 @@ async def until_end(call: Any) -> list[Any]:
     found = []
     while (answer := await call.read()) is not grpc.aio.EOF:
         found.append(answer)
+        if answer.WhichOneof("response") in ("redirect", "problem"):
+            await call.done_writing()
     assert await call.code() is grpc.StatusCode.OK
     return found
 
@@ -412,3 +426,64 @@ async def test_a_topic_that_is_being_set_up_holds_its_frames(stage: Stage, wire:
     assert config is not None
     stage.engine.show(topics={"N": config})
     assert [answer.ack.first_sequence for answer in await rest(call)] == [0, 2]
+
+
+def test_frames_have_spans_under_their_callers() -> None:
+    """Stored and rejected ones, with how they ended and nothing of a message; the list of clients shows the stream."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    @produce(spans=Spans(provider))
+    async def test(stage: Stage, wire: Wire, group: Group) -> None:
+        clients = SimpleNamespace(streams=Streams(), clients=SimpleNamespace(known=lambda: ()))
+        listed = ClientList("n1", clients, stage.service.streams, None, ())  # type: ignore[arg-type]  # nobody else is asked
+        call = await opened(wire, (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),), client_id="c1")
+        await call.write(framing(frame()))
+        await call.read()
+        [info] = listed.here().clients
+        assert (info.client_id, info.type, list(info.topics), info.connected) == ("c1", "native-producer", ["T"], True)
+        await call.write(framing(frame(8)))
+        await rest(call)
+        assert not listed.here().clients
+
+    test()
+    stored, gap = exporter.get_finished_spans()
+    assert (stored.name, f"{stored.context.trace_id:x}") == ("send T", "af7651916cd43dd8448eb211c80319c")
+    assert stored.attributes is not None and stored.attributes["messaging.batch.message_count"] == 2
+    assert gap.status.status_code is StatusCode.ERROR and stored.status.status_code is StatusCode.UNSET
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], chance: random.Random) -> None:
+    """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace in the log, nothing left behind."""
+
+    async def main() -> None:
+        stage, group = Stage(quotas=QuotaSettings(topic=Quota(calls=9))), Group()
+        stage.topic("T")
+        stage.engine.answer = group.answer
+        async with asyncio.timeout(20), on_the_wire(stage) as wire:
+            call = await opened(wire)
+            for piece in pieces:
+                await call.write(damaged(group, piece, chance) if isinstance(piece, int) else piece)
+            await call.done_writing()
+            kinds = [answer.WhichOneof("response") for answer in await until_end(call)]
+            assert set(kinds) <= {"ack", "rejected", "problem"} and "problem" not in kinds[:-1]
+            while len(stage.service.streams):
+                await asyncio.sleep(0)
+            again = await opened(wire)
+            group.next_sequence, group.stored = 0, {}
+            await again.write(framing(frame()))
+            assert (await rest(again))[0].HasField("ack"), "quotas are free, and the next stream works"
+
+    with capture_logs() as logged:
+        asyncio.run(main())
+    assert not [entry for entry in logged if entry["log_level"] in ("error", "critical")]
+
+
+def damaged(group: Group, times: int, chance: random.Random) -> bytes:
+    """A good frame with up to two bits changed."""
+    data = bytearray(framing(frame(group.next_sequence)))
+    for _ in range(times % 3):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(data)
