@@ -47,6 +47,8 @@ RESPONSE_BYTES_MAX = 3 << 20
 TOPIC_WITHIN_S = 5.0
 """A topic that is agreed comes into force soon."""
 OPEN_WITHIN_S = 30.0
+FAREWELL_S = 5.0
+"""So long a reader that got everything it wanted may take to end its stream."""
 _OWES_S = 1.0
 """A reader that is over its quota is looked at again after this time at the latest."""
 
@@ -185,6 +187,8 @@ class _Stream:
         self._credit = int(opening.credit_bytes)
         self._broken: Exception | None = None
         """Why the stream ends: a request that came later, or this node."""
+        self._silent = asyncio.Event()
+        """The reader says nothing more."""
         self._waiter = Waiter(self._topic)
         self._source: GroupSource | None = None
         self._seen: tuple[object, ...] = ()
@@ -199,6 +203,7 @@ class _Stream:
                     raise fail(Code.BAD_REQUEST, "after the opening of a Fetch there is only credit")
                 self._credit += request.credit_bytes
                 self._waiter.stir()
+            self._silent.set()
         except (LedgerError, DecodeError) as error:
             self._broken = error
             self._waiter.stir()
@@ -236,6 +241,8 @@ class _Stream:
             view = fetcher.view(group)
             fetcher.allow(self._caller, self._needs)
             if tail.finished:
+                await self._context.write(self._caught_up(tail, view))
+                await self._farewell()
                 return
             if self._credit <= 0:
                 metrics.FETCH_CREDIT_WAITS.labels(group).inc()
@@ -248,12 +255,19 @@ class _Stream:
             if answers:
                 told = False
                 continue
-            if not told and not tail.finished:
+            if tail.finished:
+                continue
+            if not told:
                 told = True
                 await self._context.write(self._caught_up(tail, view))
                 continue
-            if not tail.finished:
-                await self._waiter.wait()
+            await self._waiter.wait()
+
+    async def _farewell(self) -> None:
+        """Let the reader end the stream: one that gives credit in the moment when the node ends it loses what is on its way."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self._silent.wait()
 
     async def _next(self, tail: QueueTail | LogTail, view: GroupView, room: int) -> list[Answer]:
         if isinstance(tail, LogTail):

@@ -36,6 +36,9 @@ class Reader:
     async def say(self, request: Message | bytes) -> None:
         await self._call.write(request if isinstance(request, bytes) else request.SerializeToString())
 
+    async def leave(self) -> None:
+        await self._call.done_writing()
+
     async def hear(self) -> pb.FetchResponse | Got | None:
         """The next answer; None at the end of the stream."""
         data = await self._call.read()
@@ -117,7 +120,7 @@ def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
-    """The stream ends behind the last message there was; of an empty queue at once."""
+    """Caught up behind the last message there was, of an empty queue at once; then the stream ends as soon as the reader ends it."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 4)
@@ -126,11 +129,15 @@ def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
         await reader.control("opened")
         stage.group.produce([("T", 0, 60)])
         assert [(await reader.entries()).first for _ in range(4)] == [0, 1, 2, 3]
+        assert (await reader.control("caught_up")).ends[0].first_offset == 4
+        # Credit that comes when everything is sent is no failure.
+        await reader.say(pb.FetchRequest(credit_bytes=1))
+        await reader.leave()
         assert await reader.hear() is None
         empty = Reader(wire)
         await empty.say(opening(until_end=True, begin=[{"queue": 1, "earliest": True}]))
         await empty.control("opened")
-        assert await empty.hear() is None
+        await empty.control("caught_up")
 
     played(tmp_path, play)
 
