@@ -96,6 +96,13 @@ class Endpoints(Generic[C]):
         self._turn = 0
 
     @property
+    def options(self) -> dict[str, Any]:
+        """What other connections to the same cluster are made with."""
+        certificate = None if self._own == (None, None) else self._own
+        wire = {"credentials": self.credentials, "tls": self.tls, "ca": self._ca, "certificate": certificate}
+        return {"endpoints": ";".join(map(str, self.addresses)), **wire}
+
+    @property
     def metadata(self) -> Metadata:
         return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *self._signature())
 

@@ -78,6 +78,15 @@ class BadArgument(ClusterError):
     exit_code = 64
 
 
+class WrongKind(BadArgument):
+    """The topic's messages do not come by native streams."""
+
+    def __init__(self, topic: str, kind: str) -> None:
+        what = f"topic {topic} is of kind {kind}; native streams carry ordinary messages only"
+        super().__init__(what, "send with an official client, or with `ledgermq send` without --receipts")
+        self.kind = kind
+
+
 REMEDIES: dict[int, str] = {
     Code.ILLEGAL_TOPIC: "topic names have 1 to 127 characters of A-Z a-z 0-9 _ - % |",
     Code.ILLEGAL_CONSUMER_GROUP: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",

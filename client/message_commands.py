@@ -18,13 +18,17 @@ from ledgermq.client import render
 from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused
+from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
+from ledgermq.client.native.sync_producer import Producer
 from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
-from ledgermq.client.sending import WINDOW, Outgoing, Sender
+from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kind_of, read_rows, with_defaults
+from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
+
+BAD_ROWS_SHOWN = 10
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
@@ -39,6 +43,38 @@ def opened(path: str, mode: str) -> IO[bytes]:
         return cast(IO[bytes], click.open_file(path, mode))
     except OSError as error:
         raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
+
+
+def rows_of(body: str | None, path: str | None, kind: str | None) -> Iterator[Row | BadRow]:
+    """What is to be sent: one text, or the rows or lines of a file."""
+    if path is None:
+        assert body is not None
+        yield Row(1, body.encode())
+        return
+    source = opened(path, "rb")
+    if kind is not None:
+        yield from read_rows(kind, source)
+        return
+    for number, line in enumerate(lines_of(source), 1):
+        yield Row(number, line)
+
+
+def good_rows(rows: Iterator[Row | BadRow], bad_rows: list[BadRow]) -> Iterator[Row]:
+    """Those that can be sent; the others go into `bad_rows`."""
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+        else:
+            bad_rows.append(row)
+
+
+def send_natively(
+    connection: Connection, topic: str, namespace: str, receipts: str | None, rows: Iterator[Row | BadRow], meter: Meter
+) -> FileSummary:
+    """Through native streams. Raises WrongKind before the first row is looked at."""
+    options = {"namespace": namespace, "timeout_s": connection.timeout_s, "receipt_log": receipts, **connection.options}
+    with Producer(topic=topic, **options) as producer:
+        return FileSender(producer, meter.show, BAD_ROWS_SHOWN).send_all(rows)
 
 
 def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -69,7 +105,7 @@ def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> 
 @click.command()
 @click.option("--topic", "topic_name", required=True)
 @click.option("--body", help="One message with this text.")
-@click.option("--file", "path", help="One message a line; - for stdin.")
+@click.option("--file", "path", help="Rows of a .jsonl, .csv or .parquet file, or one message a line; - for stdin.")
 @click.option("--tag")
 @click.option("--key", "keys", multiple=True, help="May be repeated.")
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="May be repeated.")
@@ -79,6 +115,7 @@ def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> 
 @click.option("--delay-level", type=click.IntRange(1, len(DELAY_LEVELS_MS)), help="1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
 @click.option("--deliver-at", metavar="TIME", help="Visible at this time: ISO 8601, or milliseconds since 1970.")
 @click.option("--one-way", is_flag=True, help="Send each message once, never again, and promise nothing: at most once.")
+@click.option("--receipts", type=click.Path(dir_okay=False), help="Write the receipts to this Parquet file, which must not exist.")
 @namespace_option
 @cluster_command
 @json_option
@@ -96,6 +133,7 @@ def send(
     delay_level: int | None,
     deliver_at: str | None,
     one_way: bool,
+    receipts: str | None,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -107,6 +145,12 @@ def send(
       ledgermq send --topic orders --file lines.txt
       seq 1000 | ledgermq send --topic orders --file - --json
       ledgermq send --topic reminders --body 'call back' --delay 10m
+      ledgermq send --topic orders --file orders.parquet --receipts receipts.parquet
+
+    A .jsonl file has one object a line, as `consume --json` prints them: body or body_base64, tag, keys, properties, message_group. A
+    .csv file has a header, a .parquet file columns, of the same names; other columns are properties. Rows that are no message are named
+    by their line on stderr, and the others are sent. Such files go through native streams, each row stored once (docs/client.md), but
+    for topics of other kinds than normal and mixed. Options are for rows that do not say otherwise.
 
     With --one-way a message whose answer is lost is not sent again: it is stored once or not at all (docs/delivery.md).
 
@@ -114,14 +158,37 @@ def send(
     """
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
-    common = {"tag": tag, "keys": keys, "properties": parse_properties(properties), "message_group": message_group, "namespace": namespace}
+    kind = None if path is None else kind_of(path)
+    default = Row(0, b"", tag, keys, parse_properties(properties), message_group)
     deliver_ms = delivery_times(delay_s, delay_level, deliver_at)
-    bodies = iter([body.encode()]) if path is None else lines_of(opened(path, "rb"))  # type: ignore[union-attr]
+    special = message_group is not None or priority is not None or one_way or deliver_ms() is not None
+    if receipts is not None and special:
+        raise BadArgument("receipts are of ordinary messages only", "leave --receipts out, or what makes them special")
+    rows = (with_defaults(row, default) for row in rows_of(body, path, kind))
+    bad_rows: list[BadRow] = []
     with Meter("acknowledged", None) as meter:
-        # Several sends in flight may overtake each other when one is repeated; a message group must not.
-        sender = Sender(connection, window=1 if message_group else WINDOW, one_way=one_way)
-        outgoing = (Outgoing(topic_name, b, **common, deliver_ms=deliver_ms(), priority=priority) for b in bodies)  # type: ignore[arg-type]
-        summary = sender.send_all(outgoing, meter.show)
+        summary: SendSummary | None = None
+        window = 1 if message_group else WINDOW
+        if (kind is not None or receipts is not None) and not special:
+            try:
+                summary = send_natively(connection, topic_name, namespace, receipts, rows, meter)
+                bad_rows = summary.bad_rows
+            except WrongKind as wrong:
+                if receipts is not None:
+                    raise
+                window = 1 if wrong.kind == "fifo" else WINDOW
+        if summary is None:
+            # Several sends in flight may overtake each other when one is repeated; a message group must not.
+            sender = Sender(connection, window=window, one_way=one_way)
+            outgoing = (
+                Outgoing(topic_name, *row[1:], namespace=namespace, deliver_ms=deliver_ms(), priority=priority)
+                for row in good_rows(rows, bad_rows)
+            )
+            summary = sender.send_all(outgoing, meter.show)
+            if bad_rows:
+                summary.add_failed(len(bad_rows), BadArgument(f"line {bad_rows[0].line}: {bad_rows[0].reason}", "correct the row"))
+    for bad in bad_rows[:BAD_ROWS_SHOWN]:
+        print(f"line {bad.line}: {bad.reason}", file=sys.stderr)
     fields = {name: getattr(summary, name) for name in ("sent", "acknowledged", "failed", "duration_ms", "durability")}
     if as_json:
         render.print_json(**fields)
@@ -131,7 +198,7 @@ def send(
         assert summary.first_error is not None
         what = f"{summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
-        refused = isinstance(summary.first_error, Refused) and not summary.first_error.retryable
+        refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
         raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)
 
 

@@ -87,6 +87,12 @@ class SendSummary:
     durability: str | None = None
     first_error: ClusterError | None = None
 
+    def add_failed(self, count: int, error: ClusterError) -> None:
+        """Messages that could not even be sent."""
+        self.sent += count
+        self.failed += count
+        self.first_error = self.first_error or error
+
 
 @dataclass(slots=True)
 class InFlight:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ledgermq.client.connection import DEFAULT_ENDPOINTS
-from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
+from ledgermq.client.errors import BadArgument, ClusterError, SendFailed, WrongKind
 from ledgermq.client.native.arrow_columns import columns_of
 from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
 from ledgermq.client.native.columns import Columns, Packing
@@ -33,6 +33,7 @@ from ledgermq.proto.names import topic_name
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import I32
 
+CONNECT_TIMEOUT_S = 10.0
 KINDS = ("normal", "mixed")
 COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 Keys = str | Sequence[str]
@@ -74,8 +75,8 @@ class AsyncProducer:
         of all receipts. The rest is as of `Connection`."""
         if compression not in COMPRESSIONS:
             raise BadArgument(f"there is no compression {compression!r}", "use 'lz4' or 'zstd'")
-        wire = {"credentials": credentials, "tls": tls, "ca": ca, "certificate": certificate}
-        self.connection = LogConnection(endpoints, **wire)  # type: ignore[arg-type]
+        wire: dict[str, Any] = {"credentials": credentials, "tls": tls, "ca": ca, "certificate": certificate}
+        self.connection = LogConnection(endpoints, timeout_s=min(timeout_s, CONNECT_TIMEOUT_S), **wire)
         self.statistics = Statistics()
         self._topic, self._namespace = topic, namespace
         packing = Packing(COMPRESSIONS[compression], compress_over)
@@ -115,8 +116,7 @@ class AsyncProducer:
         """Locate the topic. Raises Unreachable, Refused, or BadArgument for a topic whose messages come by the unary path."""
         located = await self.connection.locate(self._topic, self._namespace)
         if located.kind not in KINDS:
-            what = f"topic {self._topic} is of kind {located.kind}; native streams carry ordinary messages only"
-            raise BadArgument(what, "send with an official client, or `ledgermq send`")
+            raise WrongKind(self._topic, located.kind)
         self._loop = asyncio.get_running_loop()
         self._router = Router(located, self.connection.latencies)
         caller = Caller(self._namespace, self._topic, self.connection.client_id, self._memory)

@@ -1,0 +1,251 @@
+"""Rows of data files as messages: `.jsonl`, `.csv` and `.parquet`, and sending them through native batch streams.
+
+A row that is no message is a BadRow with its number; the others are sent. Nothing here knows options or exit statuses of a command.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import PurePath
+from typing import IO, Any, NamedTuple
+
+from ledgermq.client.errors import BadArgument, ClusterError, Refused
+from ledgermq.client.native.outcomes import BatchAcknowledged, BatchFailed
+from ledgermq.client.native.sync_producer import Producer
+from ledgermq.client.sending import SendSummary
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.status import Code
+
+KINDS = (".jsonl", ".csv", ".parquet")
+FIELDS = ("body", "body_base64", "tag", "keys", "message_group", "properties")
+"""Of a row. What `consume --json` says besides is of the place where a message was, and is passed over."""
+PLACE_FIELDS = frozenset({"v", "message_id", "topic", "queue", "offset", "attempt", "born_ms", "store_ms"})
+CHUNK_ROWS = 1000
+CHUNKS_AHEAD = 64
+
+
+class Row(NamedTuple):
+    """One message of a file. `line`: of text files the line it begins in, of others the row, from 1."""
+
+    line: int
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = {}
+    message_group: str | None = None
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be sent."""
+
+    line: int
+    reason: str
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of a data file, by its name; None: one message a line."""
+    suffix = PurePath(path).suffix.lower()
+    return suffix if suffix in KINDS else None
+
+
+def read_rows(kind: str, source: IO[bytes]) -> Iterator[Row | BadRow]:
+    """The rows of an open file. Raises BadArgument for a file that is not of its kind at all."""
+    return {".jsonl": _json_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}[kind](source)
+
+
+def _json_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
+    for line, text in enumerate(source, 1):
+        if not text.strip():
+            continue
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            yield BadRow(line, f"no JSON: {error}")
+            continue
+        if not isinstance(fields, dict):
+            yield BadRow(line, "no JSON object")
+            continue
+        unknown = [name for name in fields if name not in FIELDS and name not in PLACE_FIELDS]
+        yield BadRow(line, f"the field {unknown[0]!r} is not known; give it among the properties") if unknown else _row(line, fields)
+
+
+def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    reader = csv.reader(io.TextIOWrapper(source, "utf-8", newline=""), strict=True)
+    try:
+        names = next(reader, [])
+        if "body" not in names:
+            raise BadArgument("the first line of the file names no column 'body'", "give a header: body,tag,keys,…")
+        if len(set(names)) != len(names):
+            raise BadArgument("the first line of the file names a column twice", "give each column its own name")
+        while True:
+            line = reader.line_num + 1
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if len(cells) != len(names):
+                if cells:
+                    yield BadRow(line, f"{len(cells)} cells, and the header names {len(names)} columns")
+                continue
+            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell or name == "body"}
+            yield _row(line, _with_properties(fields))
+    except (csv.Error, UnicodeDecodeError) as error:
+        yield BadRow(reader.line_num, f"no CSV in UTF-8 from here on: {error}")
+
+
+def _parquet_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise BadArgument("Parquet files need pyarrow", "install it: pip install 'ledgermq[audit]'") from None
+    try:
+        file = parquet.ParquetFile(source)
+    except (pa.ArrowException, OSError) as error:
+        raise BadArgument(f"the file is no Parquet file ({error})", "give another file") from None
+    if "body" not in file.schema_arrow.names:
+        raise BadArgument("the file has no column 'body'", f"it has {', '.join(file.schema_arrow.names)}")
+    line = 0
+    for batch in file.iter_batches(CHUNK_ROWS):
+        for cells in batch.to_pylist():
+            line += 1
+            given = cells.get("properties")
+            if isinstance(given, list):
+                # What Arrow makes of a map.
+                cells["properties"] = dict(given)
+            yield _row(line, _with_properties({name: cell for name, cell in cells.items() if cell is not None}))
+
+
+def _with_properties(fields: dict[str, Any]) -> dict[str, Any]:
+    """Columns without a meaning of their own are properties."""
+    given = fields.get("properties")
+    others = {name: str(cell) for name, cell in fields.items() if name not in FIELDS and name not in PLACE_FIELDS}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return fields
+    if others:
+        return {**fields, "properties": {**others, **(given or {})}} if isinstance(given, dict | None) else fields
+    return {**fields, "properties": given}
+
+
+def _bytes(body: Any) -> bytes:
+    if not isinstance(body, str | bytes):
+        raise TypeError(f"it is of type {type(body).__name__}")
+    return body.encode() if isinstance(body, str) else body
+
+
+def _row(line: int, fields: Mapping[str, Any]) -> Row | BadRow:
+    body, encoded = fields.get("body"), fields.get("body_base64")
+    if (body is None) == (encoded is None):
+        return BadRow(line, "a message has either a body or a body_base64")
+    try:
+        data = _bytes(body) if encoded is None else base64.b64decode(encoded, validate=True)
+    except (ValueError, TypeError) as error:
+        return BadRow(line, f"the body is neither text nor base64 ({error})")
+    if not data:
+        return BadRow(line, "the body is empty")
+    tag, group, keys, properties = fields.get("tag"), fields.get("message_group"), fields.get("keys"), fields.get("properties")
+    names = tuple(keys.split()) if isinstance(keys, str) else tuple(keys or ())
+    if not all(isinstance(text, str) for text in (*names, tag or "", group or "")):
+        return BadRow(line, "tag, keys and message_group are texts")
+    if properties is not None and not isinstance(properties, dict):
+        return BadRow(line, "properties are an object of texts")
+    user = {name: value for name, value in (properties or {}).items() if value is not None}
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in user.items()):
+        return BadRow(line, "properties are an object of texts")
+    return Row(line, data, tag or None, names, user, group or None)
+
+
+@dataclass
+class FileSummary(SendSummary):
+    """Also which rows were not acknowledged, and why: the first few of them."""
+
+    bad_rows: list[BadRow] = field(default_factory=list)
+
+
+def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
+    """A row with what it does not say itself."""
+    if isinstance(row, BadRow):
+        return row
+    group = row.message_group or default.message_group
+    return Row(row.line, row.body, row.tag or default.tag, row.keys or default.keys, {**default.properties, **row.properties}, group)
+
+
+class FileSender:
+    """Rows through a native producer, chunk by chunk, while earlier ones are under way."""
+
+    def __init__(self, producer: Producer, tell: Callable[[int], None], rows_told: int = 10) -> None:
+        """`tell` hears how many rows are acknowledged; of rows that fail, so many are remembered."""
+        self._producer = producer
+        self._tell = tell
+        self._rows_told = rows_told
+        self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged]]] = deque()
+        self._summary = FileSummary()
+
+    def send_all(self, rows: Iterable[Row | BadRow]) -> FileSummary:
+        """Send everything; a row that fails does not hold up the others."""
+        started = time.monotonic()
+        waiting = iter(rows)
+        while chunk := list(islice(waiting, CHUNK_ROWS)):
+            self._summary.sent += len(chunk)
+            for bad in chunk:
+                if isinstance(bad, BadRow):
+                    self._failed(bad)
+                elif bad.message_group is not None:
+                    self._failed(BadRow(bad.line, "a message group needs a fifo topic"))
+            good = [row for row in chunk if isinstance(row, Row) and row.message_group is None]
+            if good:
+                self._send(good)
+            while len(self._ahead) > CHUNKS_AHEAD:
+                self._settle()
+        while self._ahead:
+            self._settle()
+        self._summary.duration_ms = round((time.monotonic() - started) * 1000)
+        return self._summary
+
+    def _send(self, rows: list[Row]) -> None:
+        columns: dict[str, Any] = {}
+        for name in ("tag", "keys", "properties"):
+            values = [getattr(row, name) for row in rows]
+            if any(values):
+                columns["tags" if name == "tag" else name] = values
+        self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns)))
+
+    def _settle(self) -> None:
+        rows, future = self._ahead.popleft()
+        summary = self._summary
+        try:
+            done = future.result()
+        except BatchFailed as failed:
+            done = failed.acknowledged
+            for failure in failed.failures:
+                error = failure.error
+                assert isinstance(error, ClusterError)
+                for row in failure.rows:
+                    self._failed(BadRow(rows[row].line, error.what), error)
+        for frame in done.frames:
+            summary.acknowledged += frame.count
+            if frame.receipt is not None and summary.durability != "memory":
+                summary.durability = "memory" if frame.receipt.durability == pb.MEMORY else "durable"
+        self._tell(summary.acknowledged)
+
+    def _failed(self, bad: BadRow, error: ClusterError | None = None) -> None:
+        summary = self._summary
+        summary.failed += 1
+        if len(summary.bad_rows) < self._rows_told:
+            summary.bad_rows.append(bad)
+        refused = Refused(Code.BAD_REQUEST, f"line {bad.line}: {bad.reason}")
+        if summary.first_error is None or (error is not None and not isinstance(error, Refused)):
+            summary.first_error = error or refused
