@@ -542,6 +542,7 @@ delivery:
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB
+  max_frame_bytes: 1MiB        # entries in a native frame; never more than a quarter of a log file
 access:                        # who may call (docs/security.md)
   authentication: none         # required: every call is signed by a user (ledgermq user create); none: only on loopback, unless
   # allow_unauthenticated: "anyone who reaches the port may read and write"

@@ -1,4 +1,4 @@
-"""Receipts of native frames: the bytes that their MAC covers, the MAC, and receipts as rows of a file (docs/format.md, receipts).
+"""Receipts of native frames: the bytes that their MAC covers, the MAC, and receipts as rows of a file (docs/format.md §4.6).
 
 Pure. Which keys there are, and whether a receipt is true, is the business of a cluster. The MAC covers fixed-width fields: texts stand
 there by their SHA-256, numbers big-endian, so that no two receipts have the same bytes.

@@ -7,7 +7,7 @@ budget, whichever way messages come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgermq.node.security.authority import Authority
@@ -22,13 +22,20 @@ CLIENT_ID_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, from the call's metadata. Signed calls have a user; a client id is what a client likes to be called."""
+    """Who calls, from the call's metadata. Signed calls have a user. A client id is what a client likes to be called, behind the name of
+    its user where calls are signed: nobody is counted as somebody else's client."""
 
     user: str = ""
     client_id: str = ""
     namespace: str = ""
     namespaces: bool = True
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
+
+    def called(self, client_id: str) -> Caller:
+        """The same, who says what it is called only now; the call's metadata count first."""
+        if self.client_id or not client_id:
+            return self
+        return replace(self, client_id=_client_id(self.user, client_id))
 
     def topic(self, namespace: str, name: str) -> str:
         """The stored name of a topic. Raises ILLEGAL_TOPIC."""
@@ -40,6 +47,11 @@ class Caller:
 
     def _namespace(self, namespace: str) -> str:
         return (namespace or self.namespace) if self.namespaces else ""
+
+
+def _client_id(user: str, given: str) -> str:
+    given = given[:CLIENT_ID_MAX]
+    return f"{user}@{given}" if user and given else given
 
 
 def publish(stored: str) -> Need:
@@ -72,7 +84,7 @@ class Callers:
         if self._authority is not None:
             name = common_name_of(context) if self._authority.wants_certificates else ""
             user = await self._authority.authenticate(metadata, name, context.peer)
-        return Caller(user, metadata.get(CLIENT_ID, "")[:CLIENT_ID_MAX], metadata.get(NAMESPACE, ""), self._namespaces)
+        return Caller(user, _client_id(user, metadata.get(CLIENT_ID, "")), metadata.get(NAMESPACE, ""), self._namespaces)
 
     def allow(self, caller: Caller, *alternatives: Need) -> None:
         """Raise FORBIDDEN unless the caller may do one of these now. Verdicts are remembered until users change: asking costs little, and a

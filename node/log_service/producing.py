@@ -18,7 +18,7 @@ from ledgermq.node import metrics
 from ledgermq.node.config import Limits
 from ledgermq.node.core.calls import OpenProducer, ProducerOpened, Refused, ResumeProducer
 from ledgermq.node.forward import AGAIN, CallRefused
-from ledgermq.node.log_service.callers import CLIENT_ID_MAX, Caller, Callers
+from ledgermq.node.log_service.callers import Caller, Callers
 from ledgermq.node.log_service.frame_answers import FrameAnswers
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin
 from ledgermq.node.log_service.incoming import Incoming
@@ -122,7 +122,7 @@ class Producing:
         if isinstance(request, FrameRequest):
             raise fail(Code.BAD_REQUEST, "the first request of a stream opens a producer")
         group = self._group(request.broker_group)
-        caller = Caller(caller.user, caller.client_id or request.client_id[:CLIENT_ID_MAX], caller.namespace, caller.namespaces)
+        caller = caller.called(request.client_id)
         opened = await self._open(group, caller, request)
         hosted = self._hosted[group]
         origin = Origin(

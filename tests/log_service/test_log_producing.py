@@ -366,6 +366,7 @@ async def test_permissions_are_those_of_now(stage: Stage, wire: Wire, group: Gro
     stage.user("writer", "secret-of-writer", "publish:topic:T")
     call = await opened(wire, signed("writer", "secret-of-writer"), name="shop")
     assert stage.engine.calls == [OpenProducer(1, "writer@shop")]
+    assert [stream.client_id for stream in stage.service.streams] == ["writer@t1"]
     await call.write(framing(frame()))
     assert (await call.read()).HasField("ack")
     stage.quorum.command({"op": "change-user", "name": "writer", "revoke": ["publish:topic:T"]})

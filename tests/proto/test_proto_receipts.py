@@ -52,7 +52,7 @@ def receipt() -> pb.Receipt:
 
 
 def test_the_signed_bytes_are_those_of_the_table() -> None:
-    """docs/format.md, receipts, put together by hand."""
+    """docs/format.md §4.6, put together by hand."""
     digests = b"".join(hashlib.sha256(text.encode()).digest() for text in ("c", "g1", "l", "ns@T", "k"))
     numbers = "01020304 00000005 0000000000000006 00000007 deadbeef"
     numbers += " 0000000000000008 0000000000000009 000000000000000a 00000001 00000001 00000001"
