@@ -1,7 +1,7 @@
 """What every command that talks to a cluster shares: its options, durations, progress on stderr, and the question before destruction.
 
-The commands themselves are in `admin_commands.py` (status, topic), `group_commands.py` and `message_commands.py` (send, consume,
-peek, query). No command lives here, and stdout is never written.
+The commands themselves are in `admin_commands.py` (status, topic), `group_commands.py` and `message_commands.py` (send, peek,
+query). No command lives here, and stdout is never written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands about messages: send, consume, peek, query.
+"""The commands about messages: send, peek, query (consume has its own module).
 
 Only argument parsing, progress and exit statuses live here; what they do is in the client package. stdout carries the result alone.
 """
@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import IO, cast
 
 import click
@@ -22,7 +21,7 @@ from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, 
 from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.native.sync_producer import Producer
-from ledgermq.client.receiving import BATCH, MESSAGE_NOT_FOUND, Receiver
+from ledgermq.client.receiving import MESSAGE_NOT_FOUND
 from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kind_of, read_rows, with_defaults
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
 from ledgermq.proto import admin_pb2
@@ -200,66 +199,6 @@ def send(
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
         raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)
-
-
-@click.command()
-@click.option("--topic", "topic_name", required=True)
-@click.option("--group", "group_name", required=True)
-@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: and a SQL92 condition.")
-@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
-@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
-@click.option("--to", "path", type=click.Path(dir_okay=False), help="Write to this file instead of stdout.")
-@namespace_option
-@cluster_command
-@json_option
-def consume(
-    connection: Connection,
-    topic_name: str,
-    group_name: str,
-    expression: str,
-    limit: int | None,
-    until_empty_s: float | None,
-    no_ack: bool,
-    path: str | None,
-    namespace: str,
-    as_json: bool,
-) -> None:
-    """Receive and acknowledge messages: a body per line, or a JSON object per line. Follows until Ctrl-C unless bounded.
-
-    \b
-    Examples:
-      ledgermq consume --topic orders --group billing --until-empty 2s
-      ledgermq consume --topic orders --group billing --filter 'new || paid' --json
-      ledgermq consume --topic orders --group big --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
-    """
-    receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
-    # Ctrl-C is how following a topic ends: nothing went wrong.
-    with suppress(KeyboardInterrupt):
-        receiver.route()
-        with opened(path or "-", "wb") as out, Meter("consumed", limit) as meter:
-            consume_loop(receiver, out, limit, until_empty_s, no_ack, as_json, meter)
-
-
-def consume_loop(
-    receiver: Receiver, out: IO[bytes], limit: int | None, until_empty_s: float | None, no_ack: bool, as_json: bool, meter: Meter
-) -> None:
-    done = 0
-    while limit is None or done < limit:
-        batch = BATCH if limit is None else min(BATCH, limit - done)
-        messages = receiver.receive(20.0 if until_empty_s is None else until_empty_s, batch)
-        if not messages and until_empty_s is not None:
-            return
-        for message in messages:
-            if as_json:
-                out.write(render.json_line(**render.received_json(message)).encode() + b"\n")
-            else:
-                out.write(message.body + b"\n")
-        out.flush()
-        if messages and not no_ack:
-            receiver.acknowledge(messages)
-        done += len(messages)
-        meter.show(done)
 
 
 @click.command()

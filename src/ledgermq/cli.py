@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "client": ("ledgermq.client.client_commands:client", "Show the producers and consumers that use the cluster."),
     "user": ("ledgermq.client.user_commands:user", "Create, list, describe and delete users, and what they may do."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
-    "consume": ("ledgermq.client.message_commands:consume", "Receive and acknowledge messages."),
+    "consume": ("ledgermq.client.consume_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and what became of them."),
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),

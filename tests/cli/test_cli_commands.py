@@ -19,6 +19,7 @@ from ledgermq import cli
 from ledgermq.client import (
     admin_commands,
     commands,
+    consume_commands,
     group_commands,
     leadership_commands,
     member_commands,
@@ -37,7 +38,7 @@ COMMANDS = [
     admin_commands.topic,
     group_commands.group,
     message_commands.send,
-    message_commands.consume,
+    consume_commands.consume,
     message_commands.peek,
     message_commands.query,
     receipt_commands.receipts,
@@ -392,7 +393,7 @@ def test_consume_ends_well_with_ctrl_c(node: FakeNode, run: Run, monkeypatch: py
         raise KeyboardInterrupt
 
     node.answers("QueryRoute", route())
-    monkeypatch.setattr(message_commands, "consume_loop", interrupted)
+    monkeypatch.setattr(consume_commands, "consume_loop", interrupted)
     assert run("consume", "--topic", "t", "--group", "g") == (0, "", "")
 
 

@@ -1,0 +1,140 @@
+"""The command that consumes: by leases (`receiving.py`), or into a data file by the native streams (`native/consuming.py`).
+
+Only argument parsing, progress and the choice of the way live here. stdout carries the result alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ledgermq.client import data_files, render
+from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.message_commands import opened
+from ledgermq.client.receiving import BATCH, SQL_PREFIX, Receiver
+from ledgermq.proto.status import Code
+
+
+@click.command()
+@click.option("--topic", "topic_name", required=True)
+@click.option("--group", "group_name", required=True)
+@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: and a SQL92 condition.")
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
+@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
+@click.option("--to", "path", type=click.Path(dir_okay=False), help="Write to this file: .jsonl, .csv, .parquet, else a body per line.")
+@namespace_option
+@cluster_command
+@json_option
+def consume(
+    connection: Connection,
+    topic_name: str,
+    group_name: str,
+    expression: str,
+    limit: int | None,
+    until_empty_s: float | None,
+    no_ack: bool,
+    path: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Receive and acknowledge messages: a body per line, or a JSON object per line. Follows until Ctrl-C unless bounded.
+
+    \b
+    Examples:
+      ledgermq consume --topic orders --group billing --until-empty 2s
+      ledgermq consume --topic orders --group billing --filter 'new || paid' --json
+      ledgermq consume --topic orders --group big --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
+      ledgermq consume --topic orders --group lake --until-empty 2s --to orders.parquet
+
+    A file is appended to, a .parquet file is a new one that is there when it is complete. Messages are acknowledged once they are in it,
+    durably. A group that has no leases in the topic reads .jsonl, .csv and .parquet files in batches, and commits offsets.
+    """
+    kind = data_files.kind_of(path)
+    if kind and path is not None and not expression.startswith(SQL_PREFIX) and _may_stream(connection, topic_name, group_name, namespace):
+        file = data_files.Parquet(Path(path)) if kind == ".parquet" else data_files.lines_to(path)
+        tags = None if expression == "*" else {tag.strip() for tag in expression.split("||")}
+        options: dict[str, Any] = {"group": group_name, "namespace": namespace, "tags": tags, "timeout_s": connection.timeout_s}
+        with suppress(KeyboardInterrupt), Meter("consumed", limit) as meter:
+            asyncio.run(_stream(topic_name, {**options, **connection.options}, file, limit, until_empty_s, no_ack, meter))
+        return
+    if kind == ".parquet":
+        what = f"a Parquet file is complete only at its end, and what group {group_name} gets of topic {topic_name} is leased"
+        raise BadArgument(what, "consume to a .jsonl or .csv file, or as another group without --filter sql:")
+    receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
+    # Ctrl-C is how following a topic ends: nothing went wrong.
+    with suppress(KeyboardInterrupt):
+        receiver.route()
+        lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if path in (None, "-") else data_files.lines_to(str(path), as_json)
+        with Meter("consumed", limit) as meter:
+            consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
+
+
+def consume_loop(
+    receiver: Receiver, lines: data_files.Lines, limit: int | None, until_empty_s: float | None, no_ack: bool, meter: Meter
+) -> None:
+    """By leases, a batch after the other."""
+    done = 0
+    while limit is None or done < limit:
+        batch = BATCH if limit is None else min(BATCH, limit - done)
+        messages = receiver.receive(20.0 if until_empty_s is None else until_empty_s, batch)
+        if not messages and until_empty_s is not None:
+            return
+        lines.write([message.body for message in messages], map(render.received_json, messages))
+        lines.flush()
+        if messages and not no_ack:
+            receiver.acknowledge(messages)
+        done += len(messages)
+        meter.show(done)
+
+
+def _may_stream(connection: Connection, topic: str, group: str, namespace: str) -> bool:
+    """Whether the group's progress in the topic is committed offsets, or none."""
+    from ledgermq.client.native.connection import LogConnection
+    from ledgermq.client.native.consuming import Progress, by_offsets, progress_of
+
+    progress: list[Progress] | None
+    try:
+        progress = progress_of(AdminCalls(connection).describe_group(group, namespace), topic, namespace)
+    except Refused as error:
+        # A group that is not known has not begun; one that the caller may not look at is known by its offsets alone.
+        progress = [] if error.code == Code.CONSUMER_GROUP_NOT_FOUND else None
+
+    async def ask() -> bool:
+        async with LogConnection(timeout_s=connection.timeout_s, **connection.options) as log:
+            return await by_offsets(log, topic, group, namespace, progress)
+
+    return asyncio.run(ask())
+
+
+async def _stream(
+    topic: str,
+    options: dict[str, Any],
+    file: data_files.Lines | data_files.Parquet,
+    limit: int | None,
+    until_empty_s: float | None,
+    no_ack: bool,
+    meter: Meter,
+) -> None:
+    from ledgermq.client.native.consumer import AsyncConsumer
+    from ledgermq.client.native.consuming import Filling
+
+    def expect(total: int | None) -> None:
+        meter.expect(total, None)
+
+    filling = Filling(file, limit, not no_ack, meter.show, expect)
+    consumer = AsyncConsumer(topic=topic, on_revoked=lambda queues: filling.revoked(consumer, queues), **options)
+    try:
+        async with consumer:
+            await filling.run(consumer, until_empty_s)
+    except BaseException:
+        # Also when nothing could be read at all; a file that is complete stays.
+        file.abandon()
+        raise

@@ -1,0 +1,194 @@
+"""Files that consumed messages are written to: a body a line, JSON Lines, CSV, Parquet.
+
+Law: what `flush` has returned for is on stable storage, and only that may be acknowledged. Files of lines are appended to, so that nothing
+that was acknowledged is ever overwritten; a Parquet file is one piece, which gets its name when it is complete, and before that nothing of
+it counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ledgermq.client import render
+from ledgermq.client.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ledgermq.client.native.received import Batch
+
+FIELDS = ("message_id", "topic", "queue", "offset", "tag", "keys", "message_group", "properties")
+CSV_COLUMNS = (*FIELDS, "body", "body_base64", "born_ms", "store_ms")
+DATA = (".jsonl", ".csv", ".parquet")
+_TAIL_BYTES = 1 << 20
+
+Row = dict[str, Any]
+"""A message as `consume --json` shows it."""
+
+
+def kind_of(path: str | None) -> str:
+    """The suffix of a file that holds whole messages; "" for one of bodies."""
+    suffix = "" if path is None else Path(path).suffix
+    return suffix if suffix in DATA else ""
+
+
+def lines_to(path: str, as_json: bool = False) -> Lines:
+    """A file of lines by its name. Raises BadArgument."""
+    out = appended(path)
+    return Lines(out, kind_of(path), as_json=as_json, synced=is_regular(out))
+
+
+def rows_of(batch: Batch) -> Iterable[Row]:
+    """The messages of a batch as rows."""
+    topic = batch.topic
+    for message, born_ms, store_ms in zip(batch, batch.born_ms.tolist(), batch.store_ms.tolist(), strict=True):
+        yield {
+            **{name: getattr(message, name) for name in FIELDS},
+            "topic": topic,
+            "keys": list(message.keys),
+            "properties": dict(message.properties),
+            **render.body_fields(message.body),
+            "attempt": None,
+            "born_ms": born_ms,
+            "store_ms": store_ms,
+        }
+
+
+class Lines:
+    """A line a message, appended. `kind`: the suffix of a data file, or "" for bodies (`as_json`: JSON)."""
+
+    whole = False
+    """Nothing counts before the file is closed."""
+
+    def __init__(self, out: IO[bytes], kind: str = "", *, as_json: bool = False, synced: bool = False) -> None:
+        """`synced`: it is a regular file, whose bytes are on stable storage when `flush` returns."""
+        self._out = out
+        self._kind = ".jsonl" if as_json and not kind else kind
+        self._synced = synced
+        if kind == ".csv" and not (synced and os.fstat(out.fileno()).st_size):
+            out.write(self._csv([CSV_COLUMNS]))
+
+    def write(self, bodies: Sequence[bytes], rows: Iterable[Row]) -> None:
+        """Messages, as bodies and as rows; `rows` are only looked at when they are needed."""
+        if self._kind == ".jsonl":
+            self._out.writelines([render.json_line(**row).encode() + b"\n" for row in rows])
+        elif self._kind == ".csv":
+            self._out.write(self._csv([[_cell(row.get(name)) for name in CSV_COLUMNS] for row in rows]))
+        else:
+            self._out.write(b"\n".join([*bodies, b""]))
+
+    def write_batch(self, batch: Batch) -> None:
+        self.write(batch.bodies() if not self._kind else (), rows_of(batch))
+
+    @staticmethod
+    def _csv(rows: Iterable[Iterable[Any]]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        return text.getvalue().encode()
+
+    def flush(self) -> None:
+        self._out.flush()
+        if self._synced:
+            os.fdatasync(self._out.fileno())
+
+    def close(self) -> None:
+        self.flush()
+        self._out.close()
+
+    def abandon(self) -> None:
+        """What was not flushed comes again; it may be in the file."""
+        self._out.close()
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, list | dict) else value
+
+
+class Parquet:
+    """One Parquet file with the columns of `Batch.to_arrow`."""
+
+    whole = True
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise BadArgument(f"{path} needs pyarrow, which is not installed", "install it, or consume to a .jsonl or .csv file") from error
+        self._module = pyarrow
+        self._path = path
+        self._part = path.with_name(f".{path.name}.part")
+        if path.exists():
+            raise BadArgument(f"{path} exists, and nothing can be added to a Parquet file", "give another file, or remove it")
+        try:
+            self._file: IO[bytes] = open(self._part, "wb")  # noqa: SIM115 - closed by `close` and `abandon`
+        except OSError as error:
+            raise BadArgument(f"{path} cannot be written ({error.strerror})", "give another file") from error
+        self._writer: Any = None
+
+    def write_batch(self, batch: Batch) -> None:
+        record_batch = batch.to_arrow()
+        if self._writer is None:
+            self._writer = self._module.parquet.ParquetWriter(self._file, record_batch.schema)
+        self._writer.write_batch(record_batch)
+
+    def flush(self) -> None:
+        """Nothing counts yet."""
+
+    def close(self) -> None:
+        """Complete it, make it durable, and give it its name. A file without messages has no columns, and is none."""
+        if self._writer is None:
+            self.abandon()
+            return
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._part, self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def abandon(self) -> None:
+        self._file.close()
+        with suppress(FileNotFoundError):
+            self._part.unlink()
+
+
+def appended(path: str) -> IO[bytes]:
+    """A file of lines, to be continued. A line that a crash tore is of a message that comes again: of JSON Lines it is cut off, of other
+    files, which may be somebody's own, it is ended. Raises BadArgument."""
+    try:
+        out = open(path, "ab")  # noqa: SIM115 - the caller closes it
+        size = os.fstat(out.fileno()).st_size if is_regular(out) else 0
+        tail = b""
+        if size:
+            with open(path, "rb") as before:
+                before.seek(max(0, size - _TAIL_BYTES))
+                tail = before.read().rpartition(b"\n")[2]
+        if tail and path.endswith(".jsonl") and not _is_json(tail):
+            out.truncate(size - len(tail))
+        elif tail:
+            out.write(b"\n")
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
+    return out
+
+
+def is_regular(out: IO[bytes]) -> bool:
+    return stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

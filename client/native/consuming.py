@@ -1,0 +1,160 @@
+"""`ledgermq consume` on the native streams: whether a consumer group may be served by them, and the loop that fills a file.
+
+A group's progress in a topic is either leases and acknowledgements or committed offsets. What leases know is not known to a stream, so a
+group that has leased anything of the topic goes on with leases. What is committed here lies in the file, durably, before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ledgermq.client.errors import Refused
+from ledgermq.client.native.connection import LogConnection
+from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.received import Batch
+from ledgermq.client.native.statistics import ConsumerStatistics
+from ledgermq.proto import admin_pb2
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.status import Code
+
+FLUSH_S = 1.0
+FLUSH_BYTES = 64 << 20
+KINDS = ("normal", "fifo", "delay", "transaction", "mixed")
+"""Kinds of topics whose messages are delivered in the order of their queues."""
+
+
+class File(Protocol):
+    """Where messages go: see `data_files.py`."""
+
+    @property
+    def whole(self) -> bool: ...
+    def write_batch(self, batch: Batch) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+
+class Progress(NamedTuple):
+    """How far a consumer group is in one queue, whichever way it reads, and how many messages it has leased there."""
+
+    broker_group: str
+    queue: int
+    cursor: int
+    leased: int
+
+
+async def by_offsets(connection: LogConnection, topic: str, group: str, namespace: str, progress: Collection[Progress] | None) -> bool:
+    """Whether this group reads this topic by committed offsets, or has not begun. `progress`: in the queues where it has any; None: the
+    caller may not know. Raises Unreachable or Refused."""
+    reached: dict[tuple[str, int], int] = {}
+    commits = False
+    try:
+        located = await connection.locate(topic, namespace)
+        if located.kind not in KINDS:
+            return False
+        for broker_group in located.broker_groups:
+            request = pb.OffsetsRequest(broker_group=broker_group.name, namespace=namespace, topic=topic, consumer_group=group)
+            answer = await connection.ask("Offsets", broker_group.name, request, pb.OffsetsResponse)
+            for state in answer.queues:
+                reached[broker_group.name, state.queue] = max(state.committed, state.begin)
+                commits = commits or state.committed >= 0
+    except Refused as error:
+        if error.code in (Code.TOPIC_NOT_FOUND, Code.UNAUTHORIZED, Code.FORBIDDEN):
+            raise
+        # Nodes of an older release have no such streams.
+        return False
+    if progress is None:
+        return commits
+    return not any(one.leased or one.cursor > reached.get((one.broker_group, one.queue), 0) for one in progress)
+
+
+def progress_of(description: admin_pb2.DescribeGroupResponse, topic: str, namespace: str) -> list[Progress]:
+    """Of a consumer group in one topic, out of its description."""
+    rows = [row for row in description.group.queues if (row.topic.namespace, row.topic.name) == (namespace, topic)]
+    return [Progress(row.broker_group, row.group_queue, row.cursor, row.leased) for row in rows]
+
+
+class Filling:
+    """One run of `consume` into a file. `show` gets the number of messages, `expect` how many there are in all, as far as it is known."""
+
+    def __init__(
+        self, file: File, limit: int | None, commits: bool, show: Callable[[int], None], expect: Callable[[int | None], None]
+    ) -> None:
+        self._file = file
+        self._limit = limit
+        self._commits = commits
+        self._show = show
+        self._expect = expect
+        self.done = 0
+        self._ends: dict[int, int] = {}
+        """By queue, behind what is in the file and not committed."""
+
+    async def run(self, consumer: AsyncConsumer, until_empty_s: float | None) -> None:
+        """Until the limit, until nothing came for so long, or until cancelled, which ends it well. Raises ClusterError, OSError."""
+        complete = False
+        try:
+            await self._fill(consumer, until_empty_s)
+            complete = True
+        except BaseException as error:
+            # Ctrl-C comes as a cancellation, and is how following a topic ends.
+            complete = not isinstance(error, Exception)
+            raise
+        finally:
+            if complete:
+                self._file.close()
+                await self._commit(consumer)
+            else:
+                self._file.abandon()
+
+    async def _fill(self, consumer: AsyncConsumer, until_empty_s: float | None) -> None:
+        waiting_bytes = 0
+        flush_at = 0.0
+        while self._limit is None or self.done < self._limit:
+            batch = await consumer.next_batch(FLUSH_S if until_empty_s is None else until_empty_s)
+            now = _now()
+            if batch is None and until_empty_s is not None:
+                return
+            if batch is not None:
+                self._write(batch)
+                waiting_bytes += batch.entry_bytes
+                self._tell(consumer.statistics())
+            if not self._file.whole and (waiting_bytes >= FLUSH_BYTES or now >= flush_at):
+                self._file.flush()
+                await self._commit(consumer)
+                waiting_bytes, flush_at = 0, now + FLUSH_S
+
+    def _write(self, batch: Batch) -> None:
+        room = len(batch) if self._limit is None else self._limit - self.done
+        end = batch.next_offset
+        if room < len(batch):
+            end = int(batch.offsets[room])
+            batch = batch.rows(np.arange(room))
+        self._file.write_batch(batch)
+        self._ends[batch.queue] = end
+        self.done += len(batch)
+
+    def _tell(self, statistics: ConsumerStatistics) -> None:
+        known = None if statistics.lag is None else self.done + statistics.lag
+        self._expect(known if self._limit is None or known is None else min(known, self._limit))
+        self._show(self.done)
+
+    async def revoked(self, consumer: AsyncConsumer, queues: tuple[int, ...]) -> None:
+        """Other members get these: what is safe in the file is committed now or never."""
+        if not self._file.whole:
+            self._file.flush()
+            await self._commit(consumer)
+        for queue in queues:
+            self._ends.pop(queue, None)
+
+    async def _commit(self, consumer: AsyncConsumer) -> None:
+        ends, self._ends = self._ends, {}
+        if self._commits and ends:
+            await consumer.commit(ends)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,202 @@
+"""Files that `consume` writes: what a crash leaves, what is appended, what is complete; and the loop that commits what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from ledgermq.client import data_files
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.consuming import Filling, Progress, by_offsets
+from tests.client.fake_reading import FakeConnection, FakeLog
+from tests.client.virtual_time import VirtualLoop
+
+
+def filled(count: int = 20) -> FakeLog:
+    log = FakeLog({"g1": 2})
+    for queue in (0, 1):
+        log.store("g1", queue, [b"%d/%d" % (queue, k) for k in range(count)], tags=["a", "b"] * (count // 2))
+    return log
+
+
+def fill(log: FakeLog, file: Any, limit: int | None = None, commits: bool = True, empty_s: float | None = 5.0, **options: Any) -> Filling:
+    """One run of `consume --to`."""
+
+    async def work() -> Filling:
+        filling = Filling(file, limit, commits, lambda done: None, lambda total: None)
+        consumer = AsyncConsumer(";".join(log.endpoints), "t", group="x", **options)
+        consumer._connection = FakeConnection(log)
+        async with consumer:
+            await filling.run(consumer, empty_s)
+        return filling
+
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(work())
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet", "x.txt"])
+def test_everything_comes_into_the_file_and_is_committed(tmp_path: Path, name: str) -> None:
+    """The same messages whatever the format; the offsets are those behind them."""
+    log, path = filled(), tmp_path / name
+    file = data_files.Parquet(path) if name == "x.parquet" else data_files.lines_to(str(path))
+    assert fill(log, file).done == 40
+    rows = READERS[path.suffix](path)
+    assert sorted(rows) == sorted((f"{q}/{k}", "ab"[k % 2]) for q in (0, 1) for k in range(20)) or name == "x.txt"
+    assert sorted(body for body, _ in rows) == sorted(f"{q}/{k}" for q in (0, 1) for k in range(20))
+    assert log.committed == {("g1", 0): 20, ("g1", 1): 20} and list(tmp_path.iterdir()) == [path]
+
+
+def _csv(path: Path) -> list[tuple[str, str]]:
+    with path.open(newline="") as lines:
+        return [(row["body"], row["tag"]) for row in csv.DictReader(lines)]
+
+
+READERS: dict[str, Callable[[Path], list[tuple[str, str]]]] = {
+    ".jsonl": lambda path: [(row["body"], row["tag"]) for row in map(json.loads, path.read_text().splitlines())],
+    ".csv": _csv,
+    ".parquet": lambda path: [(row["body"].decode(), row["tag"]) for row in pyarrow.parquet.read_table(path).to_pylist()],
+    ".txt": lambda path: [(line, "") for line in path.read_text().splitlines()],
+}
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+def test_a_limit_cuts_a_batch_and_the_next_run_goes_on_behind_it(tmp_path: Path, name: str) -> None:
+    """In a second file, or in the same one."""
+    log = filled()
+    log.run_max = 16
+    found = []
+    for turn in range(3):
+        path = tmp_path / (f"{turn}.parquet" if name == "x.parquet" else name)
+        file = data_files.Parquet(path) if name == "x.parquet" else data_files.lines_to(str(path))
+        assert fill(log, file, limit=7).done == 7
+        found = READERS[path.suffix](path) + (found if name == "x.parquet" else [])
+    assert len(found) == len(set(found)) == 21
+
+
+def test_without_acknowledgement_nothing_is_committed(tmp_path: Path) -> None:
+    """And tags are exact."""
+    log = filled()
+    fill(log, data_files.lines_to(str(tmp_path / "x.jsonl")), commits=False, tags={"a"})
+    assert log.committed == {} and len((tmp_path / "x.jsonl").read_text().splitlines()) == 20
+
+
+def test_only_what_is_on_stable_storage_is_committed(tmp_path: Path) -> None:
+    """A disk that fails ends the run; the offsets are those of the last flush that worked."""
+    log = filled(40)
+
+    class Failing(data_files.Lines):
+        flushed = 0
+
+        def flush(self) -> None:
+            if self.flushed == 2:
+                raise OSError(28, "No space left on device")
+            Failing.flushed += 1
+            super().flush()
+
+    loop_clock = iter(range(10_000))
+    file = Failing(data_files.appended(str(tmp_path / "x.jsonl")), ".jsonl", synced=True)
+    with pytest.raises(OSError, match="No space"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ledgermq.client.native.consuming._now", lambda: float(next(loop_clock)))
+        fill(log, file)
+    rows = {(row["queue"], row["offset"]) for row in map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())}
+    committed = {(queue, offset) for (_, queue), end in log.committed.items() for offset in range(end)}
+    assert committed and committed <= rows and len(committed) < 80
+
+
+def test_a_parquet_file_is_there_when_it_is_complete(tmp_path: Path) -> None:
+    """A run that fails leaves nothing and commits nothing; one that is interrupted is complete."""
+    log, path = filled(), tmp_path / "x.parquet"
+    log.corrupt = 1000
+    with pytest.raises(Refused, match="damaged"):
+        fill(log, data_files.Parquet(path))
+    assert list(tmp_path.iterdir()) == [] and log.committed == {}
+    log.corrupt = 0
+
+    async def interrupted() -> None:
+        filling = Filling(data_files.Parquet(path), None, True, lambda done: None, lambda total: None)
+        consumer = AsyncConsumer(";".join(log.endpoints), "t", group="x")
+        consumer._connection = FakeConnection(log)
+        async with consumer:
+            task = asyncio.ensure_future(filling.run(consumer, None))
+            await asyncio.sleep(30)
+            assert not path.exists()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    loop = VirtualLoop()
+    loop.run_until_complete(interrupted())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    assert pyarrow.parquet.read_table(path).num_rows == 40 and sum(log.committed.values()) == 40
+    with pytest.raises(BadArgument, match="exists"):
+        data_files.Parquet(path)
+    with pytest.raises(BadArgument, match="cannot be written"):
+        data_files.Parquet(tmp_path / "no" / "x.parquet")
+
+
+def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
+    """It would have no columns."""
+    fill(FakeLog({"g1": 1}), data_files.Parquet(tmp_path / "x.parquet"), empty_s=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("x.jsonl", b'{"a":1}\n{"b":', b'{"a":1}\n'),
+        ("x.jsonl", b'{"a":1}\n{"b":2}', b'{"a":1}\n{"b":2}\n'),
+        ("x.jsonl", b'{"a":1}\n', b'{"a":1}\n'),
+        ("x.jsonl", b"{", b""),
+        ("x.txt", b"one\ntw", b"one\ntw\n"),
+        ("x.txt", b"", b""),
+        ("x.csv", b"body\na\n", b"body\na\n"),
+    ],
+)
+def test_what_a_crash_tore_is_cut_or_ended(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
+    """Nothing that is whole is ever lost, and a new line begins at the beginning of one."""
+    path = tmp_path / name
+    path.write_bytes(before)
+    data_files.lines_to(str(path)).close()
+    assert path.read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    ("committed", "progress", "streams"),
+    [
+        ({}, [], True),
+        ({}, [Progress("g1", 0, 0, 0)], True),
+        ({}, [Progress("g1", 0, 7, 0)], False),
+        ({}, [Progress("g1", 0, 0, 3)], False),
+        ({0: 9}, [Progress("g1", 0, 9, 0)], True),
+        ({0: 9}, [Progress("g1", 0, 12, 0)], False),
+        ({0: 9}, None, True),
+        ({}, None, False),
+    ],
+)
+def test_which_way_a_group_reads(committed: dict[int, int], progress: list[Progress] | None, streams: bool) -> None:
+    """Leases are not given up: a group that has any goes on with them."""
+    log = filled()
+    log.committed = {("g1", queue): offset for queue, offset in committed.items()}
+    assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", progress)) is streams
+
+
+def test_what_retention_took_is_no_progress() -> None:
+    """The place of a group that has not begun is the first message there is."""
+    log = filled()
+    log.trim("g1", 0, 5)
+    assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", [Progress("g1", 0, 5, 0)])) is True
+    with pytest.raises(Refused, match="no topic u"):
+        asyncio.run(by_offsets(FakeConnection(log), "u", "x", "", []))
