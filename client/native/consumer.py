@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 WATCH_S = 5.0
 """After so long without a word from a leader another node is asked who leads, and what queues there are."""
+LEAVE_S = 1.0
+"""So long a member that says goodbye waits for the end of its stream."""
+AGAIN_S = 0.1
+"""A commit that was refused because the coordinator does not know this member yet is tried again after so long."""
 PROGRESS_S = 0.1
 DISTRUST_MAX = 3
 """A message that is damaged so many times in a row is damaged in the log."""
@@ -68,6 +72,7 @@ class AsyncConsumer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._membership: Membership | None = None
+        self._joined: asyncio.Task[None] | None = None
         self._assigned = self.settings.group is None
         self._committing = asyncio.Lock()
         self._distrusted: tuple[Place, int, int] | None = None
@@ -99,15 +104,15 @@ class AsyncConsumer:
         if self.settings.group is None:
             self._begin(self._chosen())
         else:
-            first = pb.JoinRequest(
+            who = pb.JoinRequest(
                 broker_group=self._places[0].broker_group,
                 namespace=self.settings.namespace,
                 topic=self.settings.topic,
                 consumer_group=self.settings.group,
                 member=f"{self._connection.client_id}@{secrets.token_hex(4)}",
             )
-            self._membership = Membership(self._connection, first, self._change)
-            self._start(self._membership.run())
+            self._membership = Membership(self._connection, who, self._change, self.assigned)
+            self._joined = self._start(self._membership.run())
             if self.settings.auto_commit:
                 self._start(self._commit_by_itself())
         self._start(self._watch())
@@ -118,17 +123,26 @@ class AsyncConsumer:
             if self.settings.auto_commit and self._membership is not None and self._failure is None:
                 await self._commit(self._positions.to_commit(handed=False))
         finally:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end(self._tasks - {self._joined})
+            if self._membership is not None and self._joined is not None:
+                await self._membership.leave()
+                await asyncio.wait([self._joined], timeout=LEAVE_S)
+                await self._end({self._joined})
             self._ready.clear()
             await self._connection.close()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    @staticmethod
+    async def _end(tasks: Collection[asyncio.Task[None] | None]) -> None:
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """An error of what runs beside the application is the application's: the next batch raises it."""
@@ -304,6 +318,12 @@ class AsyncConsumer:
         """The numbers of the queues that are read."""
         return self._numbers(self._positions)
 
+    def caught_up(self) -> bool:
+        """Whether everything was handed out that there was when the leaders last spoke. False while one of them cannot be reached, and for
+        a member of a consumer group that has no queue (yet)."""
+        reading = {place.broker_group for place in self._positions}
+        return bool(reading) and all(self._flows[name].live for name in reading) and self.statistics().lag == 0
+
     def _numbers(self, places: Iterable[Place]) -> tuple[int, ...]:
         return tuple(sorted(map(self._places.index, places)))
 
@@ -343,10 +363,10 @@ class AsyncConsumer:
                 await self._commit_at(name, {place: offset for place, offset in offsets.items() if place.broker_group == name})
 
     async def _commit_at(self, broker_group: str, offsets: Mapping[Place, int]) -> None:
-        """Once more without the queues that were revoked while the cluster refused them."""
+        """Only for queues that are ours. A coordinator that does not know that (a new one, to whom we have not come yet) is asked again."""
         assert self._membership is not None, "only members commit"
-        own = {place: offset for place, offset in offsets.items() if place in self._positions}
-        while own:
+        end = asyncio.get_running_loop().time() + self._connection.timeout_s
+        while own := {place: offset for place, offset in offsets.items() if place in self._positions}:
             request = pb.CommitRequest(
                 **self._as_group(broker_group),
                 offsets=[pb.QueueOffset(queue=place.queue, offset=offset) for place, offset in own.items()],
@@ -355,11 +375,14 @@ class AsyncConsumer:
             )
             try:
                 await self._connection.ask("Commit", broker_group, request, pb.CommitResponse)
-            except Refused:
-                left = {place: offset for place, offset in own.items() if place in self._positions}
-                if left == own and request.generation == self._membership.generation:
+            except Refused as error:
+                if error.code != Code.PRECONDITION_FAILED:
                     raise
-                own = left
+                if self._membership.changing:
+                    return
+                if asyncio.get_running_loop().time() > end:
+                    raise Unreachable(error.what, "check ledgermq status") from error
+                await asyncio.sleep(AGAIN_S)
             else:
                 self._positions.committed(own)
                 return

@@ -23,6 +23,8 @@ from ledgermq.proto.status import Code
 
 FLUSH_S = 1.0
 FLUSH_BYTES = 64 << 20
+QUEUELESS_S = 30.0
+"""A member without a queue waits for one so long: it may be a spare one, or the others may not have let go yet."""
 KINDS = ("normal", "fifo", "delay", "transaction", "mixed")
 """Kinds of topics whose messages are delivered in the order of their queues."""
 
@@ -113,10 +115,12 @@ class Filling:
     async def _fill(self, consumer: AsyncConsumer, until_empty_s: float | None) -> None:
         waiting_bytes = 0
         flush_at = 0.0
+        queueless_until = _now() + QUEUELESS_S
         while self._limit is None or self.done < self._limit:
             batch = await consumer.next_batch(FLUSH_S if until_empty_s is None else until_empty_s)
             now = _now()
-            if batch is None and until_empty_s is not None:
+            spare = not consumer.assigned() and now > queueless_until
+            if batch is None and until_empty_s is not None and (consumer.caught_up() or spare):
                 return
             if batch is not None:
                 self._write(batch)

@@ -77,6 +77,8 @@ class Flow:
         self.quiet_since = 0.0
         """When the server last said something."""
         self.address: Address | None = None
+        self.live = False
+        """A stream is open, and its leader has spoken."""
         self._good_at = 0.0
         """When messages last came, or the word that there are no more."""
         self._connection = connection
@@ -146,6 +148,7 @@ class Flow:
                 if data is grpc.aio.EOF:
                     return search.failed(f"{address} ends the stream")
                 self.quiet_since = _now()
+                self.live = True
                 response = fetch_response(data)
                 if isinstance(response, Entries):
                     self._accept(response, generations)
@@ -162,6 +165,7 @@ class Flow:
                 raise
         finally:
             self._call = None
+            self.live = False
             writer.cancel()
             call.cancel()
             await asyncio.wait([writer])

@@ -8,7 +8,7 @@ as a silent one counts as gone lets everything go by itself: others may have it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,11 @@ import grpc
 import grpc.aio
 
 from ledgermq.client.connection import Address
-from ledgermq.client.errors import Unreachable
+from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.native.connection import LogConnection, Search, broken
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.status import Code
 
 BEATS = 3
 """Signs of life within the time after which a silent member counts as gone."""
@@ -32,29 +33,36 @@ Change = Callable[[frozenset[int], Confirm], Awaitable[None]]
 
 
 class Membership:
-    """One member of a consumer group. `first` is the first message of every stream, without a generation."""
+    """One member of a consumer group. `who`: the first message of every stream, but for what this member has; `owned` are the queues that
+    it reads now."""
 
-    def __init__(self, connection: LogConnection, first: pb.JoinRequest, change: Change) -> None:
+    def __init__(self, connection: LogConnection, who: pb.JoinRequest, change: Change, owned: Callable[[], Collection[int]]) -> None:
         self.generation = 0
-        """The last change that this member finished."""
+        """The last change that this member finished; 0: it reads nothing."""
+        self.changing = False
+        """A change is being made: what the cluster refuses to commit now is not this member's any more."""
         self.members: tuple[str, ...] = ()
         self.liveness_s = LIVENESS_S
         self._connection = connection
-        self._first = first
+        self._who = who
         self._change = change
+        self._owned = owned
         self._lost_at = 0.0
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._restarting = False
+        self._leaving = False
+        self._answered_at = 0.0
+        """When the coordinator last answered a sign of life."""
 
     @property
     def broker_group(self) -> str:
         """Whose leader is asked."""
-        return self._first.broker_group
+        return self._who.broker_group
 
     @property
     def member(self) -> str:
-        return self._first.member
+        return self._who.member
 
     def restart(self) -> None:
         """Another node leads: join there."""
@@ -62,27 +70,54 @@ class Membership:
             self._restarting = True
             self._call.cancel()
 
+    async def leave(self) -> None:
+        """Say goodbye, so that others need not wait until this member counts as gone; `run` returns soon afterwards."""
+        self._leaving = True
+        if self._call is not None:
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):
+                async with self._writing:
+                    await self._call.done_writing()
+
     async def run(self) -> None:
-        """Stay a member until cancelled. Raises Unreachable after the connection's time-out without a stream, Refused when told so."""
+        """Stay a member until it left. Raises Unreachable after the connection's time-out without a stream, Refused when told so."""
         search = self._connection.search(self.broker_group)
         self._lost_at = _now()
-        while True:
+        while not self._leaving:
             address = await search.next_address()
             try:
                 await self._at(address, search)
+            except Refused as error:
+                if error.code != Code.PRECONDITION_FAILED:
+                    raise
+                # It counts as gone: it was silent for too long.
+                search.failed(error.what)
+                await self._let_everything_go()
             except grpc.RpcError as error:
                 search.failed(broken(address, error))
             except asyncio.InvalidStateError:
                 search.failed(f"{address} ends the membership")
             lost_s = _now() - self._lost_at
             if lost_s > self.liveness_s:
-                await self._change(frozenset(), _nobody)
+                await self._let_everything_go()
             if lost_s > max(self._connection.timeout_s, self.liveness_s):
-                raise Unreachable(f"consumer group {self._first.consumer_group} cannot be joined ({search.last})", "check ledgermq status")
+                raise Unreachable(f"consumer group {self._who.consumer_group} cannot be joined ({search.last})", "check ledgermq status")
+
+    async def _let_everything_go(self) -> None:
+        self.generation = 0
+        await self._changed(frozenset(), _nobody)
+
+    async def _changed(self, queues: frozenset[int], confirm: Confirm) -> None:
+        self.changing = True
+        try:
+            await self._change(queues, confirm)
+        finally:
+            self.changing = False
+            self._answered_at = _now()
 
     async def _at(self, address: Address, search: Search) -> None:
         """One stream, to its end."""
         self._restarting = False
+        self._answered_at = _now()
         self._call = call = self._connection.stream(LOG + "Join", address, pb.JoinRequest, pb.JoinResponse)
         beats = asyncio.ensure_future(self._beat(call))
         joined = False
@@ -94,6 +129,7 @@ class Membership:
                 if kind == "problem":
                     return search.problem(response.problem)
                 joined = True
+                self._answered_at = _now()
                 search.worked()
                 await self._assigned(call, response.assignment)
             code = await call.code()
@@ -114,19 +150,27 @@ class Membership:
     async def _assigned(self, call: Any, assignment: pb.Assignment) -> None:
         self.members = tuple(assignment.members)
         self.liveness_s = assignment.liveness_ms / 1000 or LIVENESS_S
+        if assignment.generation == self.generation:
+            # The answer to a sign of life.
+            return
 
         async def confirm() -> None:
             self.generation = assignment.generation
             await self._write(call, pb.JoinRequest(generation=self.generation))
 
-        await self._change(frozenset(assignment.queues), confirm)
+        await self._changed(frozenset(assignment.queues), confirm)
 
     async def _beat(self, call: Any) -> None:
         """The first message, then signs of life."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
-            await self._write(call, self._first)
+            first = pb.JoinRequest(generation=self.generation, queues=sorted(self._owned()) if self.generation else ())
+            first.MergeFrom(self._who)
+            await self._write(call, first)
             while True:
                 await asyncio.sleep(self.liveness_s / BEATS)
+                if _now() - self._answered_at > self.liveness_s and not self.changing:
+                    # Each sign of life is answered: nobody is there.
+                    self.restart()
                 await self._write(call, pb.JoinRequest(generation=self.generation))
 
     async def _write(self, call: Any, request: pb.JoinRequest) -> None:

@@ -89,6 +89,10 @@ class Consumer:
         """See `AsyncConsumer.assigned`."""
         return self._loop.run(self._consumer.assigned)
 
+    def caught_up(self) -> bool:
+        """See `AsyncConsumer.caught_up`."""
+        return self._loop.run(self._consumer.caught_up)
+
     def statistics(self) -> ConsumerStatistics:
         """See `AsyncConsumer.statistics`."""
         return self._loop.run(self._consumer.statistics)

@@ -121,6 +121,8 @@ class FakeLog:
         self.corrupt = 0
         """So many responses will be damaged."""
         self.keys: dict[str, int] = defaultdict(int)
+        self.beats: dict[str, int] = defaultdict(int)
+        """Signs of life that are not answered."""
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -277,9 +279,13 @@ class FakeLog:
         members, member = self.members, first.member
         self.keys[member] += 1
         stream = self.keys[member]
+        if member in members.held and not first.generation:
+            self._gone(member)
         if member not in members.held:
             members.held[member] = set()
             members.share(self.queue_count)
+        else:
+            assert set(first.queues) <= members.held[member], "a member claims what it never was given"
         members.told.pop(member, None)
         self.changed()
         confirming = asyncio.ensure_future(self._confirmations(requests, member))
@@ -294,7 +300,15 @@ class FakeLog:
                 if group.breaks != breaks:
                     left = False
                     raise Broken
-                if members.told.get(member) != members.generation:
+                if member not in members.held:
+                    problem = pb.Problem(code=Code.PRECONDITION_FAILED, message=f"member {member} counts as gone")
+                    left = False
+                    yield pb.JoinResponse(problem=problem)
+                    return
+                if confirming.done():
+                    return
+                if members.told.get(member) != members.generation or self.beats[member]:
+                    self.beats[member] = 0
                     members.told[member] = members.generation
                     yield pb.JoinResponse(
                         assignment=pb.Assignment(
@@ -315,9 +329,11 @@ class FakeLog:
 
     async def _confirmations(self, requests: AsyncIterator[pb.JoinRequest], member: str) -> None:
         async for request in requests:
+            self.beats[member] += 1
             if member in self.members.held:
                 self.members.finished(member, request.generation, self.queue_count)
-                self.changed()
+            self.changed()
+        self.changed()
 
     def _silent(self, member: str, stream: int) -> None:
         if self.keys[member] == stream:
@@ -347,7 +363,10 @@ class FakeCall:
 
     async def _incoming(self) -> AsyncIterator[Any]:
         while True:
-            yield await self._requests.get()
+            request = await self._requests.get()
+            if request is _END:
+                return
+            yield request
 
     async def _work(self, answers: AsyncIterator[Any]) -> None:
         end: Any = grpc.aio.EOF
@@ -367,11 +386,14 @@ class FakeCall:
             raise asyncio.InvalidStateError("RPC already finished.")
         self._requests.put_nowait(self._read_request(request) if self._raw else request)
 
+    async def done_writing(self) -> None:
+        self._requests.put_nowait(_END)
+
     async def read(self) -> Any:
         if self._cancelled:
             raise asyncio.CancelledError
         answer = await self._responses.get()
-        if answer is _CANCELLED:
+        if answer is _END:
             raise asyncio.CancelledError
         if isinstance(answer, Exception):
             raise answer
@@ -383,13 +405,13 @@ class FakeCall:
             self._task.cancel()
             while not self._responses.empty():
                 self._responses.get_nowait()
-            self._responses.put_nowait(_CANCELLED)
+            self._responses.put_nowait(_END)
 
     async def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.OK
 
 
-_CANCELLED = object()
+_END = object()
 
 
 class FakeConnection(LogConnection):

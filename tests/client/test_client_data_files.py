@@ -71,6 +71,26 @@ READERS: dict[str, Callable[[Path], list[tuple[str, str]]]] = {
 }
 
 
+def test_an_election_is_not_the_end(tmp_path: Path) -> None:
+    """Nothing came for as long as asked for, but nobody could say whether there is more."""
+
+    async def work() -> None:
+        log, path = filled(), tmp_path / "x.jsonl"
+        filling = Filling(data_files.lines_to(str(path)), None, True, lambda done: None, lambda total: None)
+        consumer = AsyncConsumer(";".join(log.endpoints), "t", group="x")
+        consumer._connection = FakeConnection(log)
+        log.lead("g1", None)
+        asyncio.get_running_loop().call_later(20, log.lead, "g1", 2)
+        async with consumer:
+            await filling.run(consumer, 1.0)
+        assert filling.done == 40
+
+    loop = VirtualLoop()
+    loop.run_until_complete(work())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
 def test_a_limit_cuts_a_batch_and_the_next_run_goes_on_behind_it(tmp_path: Path, name: str) -> None:
     """In a second file, or in the same one."""
