@@ -8,9 +8,13 @@ them. Nothing here opens a data directory, and nothing in a node imports it. Wha
 from ledgermq.client.admin import Admin, AsyncAdmin
 from ledgermq.client.connection import AsyncConnection, Connection
 from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
+from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
 from ledgermq.client.native.producer import AsyncProducer
 from ledgermq.client.native.receipt_log import ReceiptLog
+from ledgermq.client.native.received import Batch
+from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
+from ledgermq.client.native.sync_consumer import Consumer
 from ledgermq.client.native.sync_producer import Producer
 from ledgermq.client.results import Addresses
 from ledgermq.proto.signature import Credentials
@@ -22,16 +26,21 @@ __all__ = [
     "Admin",
     "AsyncAdmin",
     "AsyncConnection",
+    "AsyncConsumer",
     "AsyncProducer",
     "Backoff",
     "BadArgument",
+    "Batch",
     "BatchAcknowledged",
     "BatchFailed",
     "ClusterError",
     "Connection",
+    "Consumer",
+    "ConsumerStatistics",
     "Credentials",
     "Producer",
     "ProducerFenced",
+    "QueueStatistics",
     "ReceiptLog",
     "Refused",
     "SendFailed",
