@@ -7,7 +7,8 @@ Views:
 * `entries`: one row per entry, with its checks (`intact`: both CRCs agree).
 * `segments`: one row per log file, everything verified inside `read()`, so that only small columns cross; `report` is the scan as JSON.
 
-Option `dirs`: several node directories as a JSON list, instead of the path of `load`. Nothing here judges.
+Option `dirs`: several node directories as a JSON list, instead of the path of `load`. With the option `endpoints` the source is a topic of
+a running cluster instead (`cluster_source.py`, `cluster_sink.py`), to be read, streamed and written. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
+from ledgermq.audit.cluster_sink import ClusterStreamWriter, ClusterWriter
+from ledgermq.audit.cluster_source import ClusterReader, ClusterStreamReader, message_schema
 from ledgermq.audit.columns import Columns
 from ledgermq.audit.jobs import Outcome, Work, adopt, look
 from ledgermq.audit.replica import find_replicas
@@ -82,10 +92,31 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         return "ledgermq"
 
     def schema(self) -> str:
+        if "endpoints" in self.options:
+            return message_schema(self.options)
         return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in VIEWS[self._view()])
 
     def reader(self, schema: Any) -> DataSourceReader:
+        if "endpoints" in self.options:
+            return ClusterReader(schema, self.options)
         return LedgermqReader(self._view(), self._works())
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        self._need_cluster()
+        return ClusterStreamReader(schema, self.options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        self._need_cluster()
+        return ClusterWriter(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        self._need_cluster()
+        # Spark says overwrite for the output mode complete only.
+        return ClusterStreamWriter(schema, self.options, overwrite)
+
+    def _need_cluster(self) -> None:
+        if "endpoints" not in self.options:
+            raise ValueError("streams and writes need a running cluster: give option endpoints")
 
     def _view(self) -> str:
         view = str(self.options.get("view", "entries"))

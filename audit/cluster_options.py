@@ -1,0 +1,141 @@
+"""The options by which Spark names a topic of a running cluster: where it is, who reads or writes it, from where to where.
+
+Only parsing; a wrong option is a ValueError that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ledgermq.client.native.connection import Located
+from ledgermq.client.native.plain import PlainConnection
+from ledgermq.client.native.plain_reading import Queue, find_offsets
+from ledgermq.proto.signature import Credentials
+
+Places = dict[str, dict[str, int]]
+"""Broker group → queue → offset, as in the offsets that users write and checkpoints hold."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A topic of a cluster, and how to get there."""
+
+    endpoints: str
+    topic: str
+    namespace: str = ""
+    consumer_group: str = ""
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    tls: bool = False
+    ca_file: str = ""
+
+    def connect(self) -> PlainConnection:
+        """A connection of its own; the caller closes it."""
+        credentials = Credentials(self.access_key, self.secret_key) if self.access_key else None
+        ca = Path(self.ca_file).read_bytes() if self.ca_file else None
+        connection = PlainConnection(self.endpoints, credentials=credentials, tls=self.tls, ca=ca)
+        if credentials is not None:
+            connection.guard_secret()
+        return connection
+
+
+def option(options: Mapping[str, str], name: str, default: str = "") -> str:
+    """One option, however Spark has written its name: it may keep options in lower case."""
+    return options.get(name, options.get(name.lower(), default))
+
+
+def target_of(options: Mapping[str, str]) -> Target:
+    """What the options name."""
+    if not option(options, "topic"):
+        raise ValueError("option topic is missing: name the topic")
+    return Target(
+        endpoints=option(options, "endpoints"),
+        topic=option(options, "topic"),
+        namespace=option(options, "namespace"),
+        consumer_group=option(options, "consumerGroup"),
+        access_key=option(options, "accessKey"),
+        secret_key=option(options, "secretKey"),
+        tls=flag_of(options, "tls", False),
+        ca_file=option(options, "caFile"),
+    )
+
+
+def flag_of(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    text = option(options, name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option {name} is {text!r}; it is true or false")
+    return text == "true"
+
+
+def count_of(options: Mapping[str, str], name: str) -> int | None:
+    """An option that is a number of one or more."""
+    text = option(options, name)
+    if not text:
+        return None
+    if not text.isdigit() or not int(text):
+        raise ValueError(f"option {name} is {text!r}; it is a number of one or more")
+    return int(text)
+
+
+def places_of(queues: Mapping[Queue, int]) -> Places:
+    """Offsets of queues, as they are written."""
+    places: Places = {}
+    for queue in sorted(queues, key=lambda queue: (queue.broker_group, queue.queue)):
+        places.setdefault(queue.broker_group, {})[str(queue.queue)] = int(queues[queue])
+    return places
+
+
+def queues_of(places: Places) -> dict[Queue, int]:
+    """The inverse of `places_of`."""
+    return {Queue(group, int(queue)): offset for group, queues in places.items() for queue, offset in queues.items()}
+
+
+def bounds(connection: PlainConnection, target: Target, options: Mapping[str, str]) -> tuple[dict[Queue, int], dict[Queue, int]]:
+    """Where every queue begins and ends to be read, by the options startingOffsets or startingTime, endingOffsets or endingTime."""
+    located = connection.locate(target.topic, target.namespace)
+    begins = _places(connection, target, located, options, "starting", "earliest")
+    ends = _places(connection, target, located, options, "ending", "latest")
+    return begins, {queue: max(end, begins.get(queue, end)) for queue, end in ends.items()}
+
+
+def _places(
+    connection: PlainConnection, target: Target, located: Located, options: Mapping[str, str], which: str, default: str
+) -> dict[Queue, int]:
+    time, offsets = option(options, f"{which}Time"), option(options, f"{which}Offsets", default)
+    if time:
+        return offsets_at(connection, target, located, {"store_ms": time_ms(time)})
+    if offsets in ("earliest", "latest"):
+        return offsets_at(connection, target, located, {"earliest": offsets == "earliest"})
+    known = offsets_at(connection, target, located, {"earliest": which == "starting"})
+    try:
+        given = queues_of(json.loads(offsets))
+    except (ValueError, AttributeError, TypeError):
+        what = '"earliest", "latest" or offsets such as {"g1": {"0": 17}}'
+        raise ValueError(f"option {which}Offsets is {offsets!r}; it is {what}") from None
+    unknown = given.keys() - known.keys()
+    if unknown:
+        text = places_of(dict.fromkeys(unknown, 0))
+        raise ValueError(f"option {which}Offsets names queues that topic {target.topic} does not have: {text}")
+    return known | given
+
+
+def offsets_at(connection: PlainConnection, target: Target, located: Located, place: Mapping[str, object]) -> dict[Queue, int]:
+    """The offset of one place in every queue."""
+    begins, _ = find_offsets(connection, located, target.topic, target.namespace, place, group=target.consumer_group)
+    return begins
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970, from such a number or an ISO 8601 time (UTC unless it says otherwise)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; give milliseconds since 1970, or a time such as 2026-01-31T12:00:00") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

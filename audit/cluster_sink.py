@@ -1,0 +1,160 @@
+"""Data frames and streams of Spark into a topic of a running cluster, each row once although tasks are tried again.
+
+    frame.write.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").mode("append").save()
+
+Every partition of a write has a producer of its own, whose name says write and partition; the place of a row in its partition is its
+sequence number. A task that is tried again opens the same name, hears how many of its messages are stored, and goes on behind them. That
+is right if a partition has the same rows in the same order whenever it is computed (docs/spark.md).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ledgermq.audit.cluster_options import option, target_of
+from ledgermq.client.native.connection import BrokerGroupQueues
+from ledgermq.client.native.plain_writing import Chunk, PlainProducer
+from ledgermq.proto.frames import Compression
+
+COLUMNS = ("body", "tag", "keys", "properties", "queue_key", "born_time")
+CHUNK_BYTES = 256 << 10
+CHUNK_ROWS = 4096
+ROW_BYTES = 512
+"""What a row takes besides its values, at most."""
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Where Spark tells a task of a stream which query and which batch it is for."""
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What became of one partition: its messages, and how many of them an earlier try had stored."""
+
+    messages: int
+    duplicates: int
+
+
+class _Writing:
+    """What tables and streams share: storing one partition. Travels to Spark's workers: the broker groups are fixed for all of a write."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
+        if overwrite:
+            raise ValueError("a topic is not overwritten; use mode append")
+        names = [field.name for field in schema.fields]
+        unknown = [name for name in names if name not in COLUMNS]
+        if unknown or "body" not in names:
+            what = f"there is no use for column {unknown[0]!r}" if unknown else "column body is missing"
+            raise ValueError(f"{what}; columns are {', '.join(COLUMNS)}")
+        self._target = target_of(options)
+        self._compression = _compression(option(options, "compression", "none"))
+        with self._target.connect() as connection:
+            self._groups = [group for group in connection.locate(self._target.topic, self._target.namespace).broker_groups if group.queues]
+
+    def store(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        assert context is not None, "tasks of Spark have a context"
+        partition = context.partitionId()
+        group = self._groups[partition % len(self._groups)]
+        target = self._target
+        name = f"spark {write_id} {partition}"
+        with target.connect() as connection:
+            producer = PlainProducer(connection, group.name, target.topic, target.namespace, name, compression=self._compression)
+            with producer:
+                most = min(CHUNK_BYTES, producer.max_frame_bytes)
+                messages = producer.write(chunks(batches, group, partition, most))
+                return Written(messages, producer.duplicates)
+
+
+def _compression(text: str) -> Compression:
+    try:
+        return Compression[text.upper()]
+    except KeyError:
+        raise ValueError(f"option compression is {text!r}; it is none, lz4 or zstd") from None
+
+
+class ClusterWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]
+    """A data frame into a topic. Option writeId names the write; whoever repeats it under the same name stores only what is missing."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
+        super().__init__(schema, options, overwrite)
+        self._write_id = option(options, "writeId") or str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self.store(self._write_id, iterator)
+
+
+class ClusterStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """A stream into a topic: query and batch name the write, and both come from the checkpoint."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        query, batch = (context.getLocalProperty(name) for name in (QUERY, BATCH))
+        if query is None or batch is None:
+            raise RuntimeError("Spark did not say which query and batch this is: nothing can be stored exactly once")
+        return self.store(f"{query} {batch}", iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: what a task stored is there."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: the next try of the batch goes on behind what is stored."""
+
+
+def chunks(batches: Iterator[pa.RecordBatch], group: BrokerGroupQueues, partition: int, most_bytes: int) -> Iterator[Chunk]:
+    """Rows as chunks for frames. Rows with a `queue_key` go to the queue that it stands for, the others to one queue after the other."""
+    row = partition
+    for batch in batches:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        bodies = [_body(value) for value in columns["body"]]
+        count = len(bodies)
+        now = int(time.time() * 1000)
+        queues = [group.queues[_turn(key, row + i) % len(group.queues)] for i, key in enumerate(columns.get("queue_key") or [None] * count)]
+        born = [now if moment is None else int(moment.timestamp() * 1000) for moment in columns.get("born_time") or [None] * count]
+        users = [dict(pairs or ()) for pairs in columns["properties"]] if "properties" in columns else None
+        whole = Chunk(bodies, queues, born, columns.get("tag"), columns.get("keys"), users)
+        row += count
+        yield from _cut(whole, most_bytes)
+
+
+def _body(value: bytes | str | None) -> bytes:
+    if value is None:
+        raise ValueError("a row has no body")
+    return value.encode() if isinstance(value, str) else value
+
+
+def _turn(key: str | None, row: int) -> int:
+    return row if key is None else crc32(key.encode())
+
+
+def _cut(whole: Chunk, most_bytes: int) -> Iterator[Chunk]:
+    begin = size = 0
+    for row in range(len(whole)):
+        extra = len(whole.bodies[row]) + ROW_BYTES + _property_bytes(whole, row)
+        if row > begin and (size + extra > most_bytes or row - begin >= CHUNK_ROWS):
+            yield whole.piece(begin, row)
+            begin, size = row, 0
+        size += extra
+    if begin < len(whole):
+        yield whole.piece(begin, len(whole))
+
+
+def _property_bytes(whole: Chunk, row: int) -> int:
+    """A bound: four bytes for each character, and what stands around it."""
+    texts: list[str] = []
+    if whole.tags is not None:
+        texts.append(whole.tags[row] or "")
+    if whole.keys is not None:
+        key = whole.keys[row] or ""
+        texts += [key] if isinstance(key, str) else list(key)
+    if whole.properties is not None:
+        for name, value in whole.properties[row].items():
+            texts += (name, value)
+    return sum(4 * len(text) + 16 for text in texts)

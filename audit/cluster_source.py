@@ -1,0 +1,170 @@
+"""Topics of a running cluster as tables and streams of Spark: one partition per range of a queue, read from the queue's leader.
+
+    spark.read.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").load()
+
+The driver fixes the ranges before any task runs, and a stream's checkpoint holds them: a task that is tried again reads the same messages.
+Nothing here judges; messages come as the client library reads them, not by the auditor's decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from ledgermq.audit.cluster_options import Places, Target, bounds, count_of, flag_of, offsets_at, option, places_of, queues_of, target_of
+from ledgermq.client.native.plain_reading import Part, Queue, read_range
+
+COLUMNS = {
+    "topic": "string",
+    "broker_group": "string",
+    "queue": "int",
+    "offset": "bigint",
+    "index": "bigint",
+    "store_time": "timestamp",
+    "born_time": "timestamp",
+    "message_id": "string",
+    "tag": "string",
+    "keys": "array<string>",
+    "properties": "map<string,string>",
+    "body": "binary",
+}
+
+
+def message_schema(options: Mapping[str, str]) -> str:
+    """The columns of the view `messages`: all of them, or those of option columns."""
+    wanted = [name.strip() for name in option(options, "columns", ",".join(COLUMNS)).split(",")]
+    unknown = [name for name in wanted if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"option columns: there is no column {unknown[0]!r}; use some of {', '.join(COLUMNS)}")
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in wanted)
+
+
+@dataclass
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """Messages `first` … `end`−1 of one queue."""
+
+    broker_group: str
+    queue: int
+    first: int
+    end: int
+
+
+def split(begins: Mapping[Queue, int], ends: Mapping[Queue, int], most: int | None) -> list[RangePartition]:
+    """The ranges from one place to another, at most so many messages each. A queue that is new begins with its first message."""
+    found = []
+    for queue in sorted(ends, key=lambda queue: (queue.broker_group, queue.queue)):
+        first, end = begins.get(queue, 0), ends[queue]
+        step = most or max(1, end - first)
+        found += [RangePartition(queue.broker_group, queue.queue, at, min(at + step, end)) for at in range(first, end, step)]
+    return found
+
+
+class _Reading:
+    """What tables and streams share: reading one range. Travels to Spark's workers."""
+
+    def __init__(self, schema: Any, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._target = target_of(options)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._fail_on_loss = flag_of(options, "failOnDataLoss", True)
+        self._most = count_of(options, "maxMessagesPerPartition")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes one empty partition of its own out of an empty list.
+        if not isinstance(partition, RangePartition):
+            return
+        queue = Queue(partition.broker_group, partition.queue)
+        target = self._target
+        with target.connect() as connection:
+            for part in read_range(
+                connection,
+                target.topic,
+                target.namespace,
+                queue,
+                partition.first,
+                partition.end,
+                group=target.consumer_group,
+                fail_on_loss=self._fail_on_loss,
+            ):
+                yield message_batch(target, part, self._schema)
+
+
+class ClusterReader(_Reading, DataSourceReader):  # type: ignore[misc]
+    """A topic as a table."""
+
+    def partitions(self) -> list[RangePartition]:
+        with self._target.connect() as connection:
+            return split(*bounds(connection, self._target, self._options), self._most)
+
+
+class ClusterStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
+    """A topic as a stream. Spark keeps the offsets, in its checkpoint."""
+
+    def initialOffset(self) -> Places:
+        with self._target.connect() as connection:
+            return places_of(bounds(connection, self._target, self._options)[0])
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = count_of(self._options, "maxMessagesPerTrigger")
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Places, limit: ReadLimit) -> Places:
+        with self._target.connect() as connection:
+            located = connection.locate(self._target.topic, self._target.namespace)
+            ends = offsets_at(connection, self._target, located, {"earliest": False})
+        return places_of(limited(queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def partitions(self, start: Places, end: Places) -> list[RangePartition]:
+        return split(queues_of(start), queues_of(end), self._most)
+
+    def commit(self, end: Places) -> None:
+        """Nothing to do: the checkpoint is the only place where a stream's offsets are."""
+
+
+def limited(begins: Mapping[Queue, int], ends: Mapping[Queue, int], most: int | None) -> dict[Queue, int]:
+    """Ends that are at most `most` messages behind the begins, every queue having its share; never before the begins."""
+    waiting = {queue: max(0, end - begins.get(queue, 0)) for queue, end in ends.items()}
+    total = sum(waiting.values())
+    if most is not None and total > most:
+        shares = {queue: most * count // total for queue, count in waiting.items()}
+        left = most - sum(shares.values())
+        for queue in sorted(waiting, key=lambda queue: shares[queue] - waiting[queue])[:left]:
+            shares[queue] += 1
+        waiting = shares
+    return {**begins, **{queue: begins.get(queue, 0) + count for queue, count in waiting.items()}}
+
+
+def message_batch(target: Target, part: Part, schema: pa.Schema) -> pa.RecordBatch:
+    """Messages as Arrow columns, those of the schema."""
+    return pa.RecordBatch.from_arrays([_column(target, part, field) for field in schema], schema=schema)
+
+
+def _column(target: Target, part: Part, field: Any) -> pa.Array:
+    columns, name, kind = part.columns, field.name, field.type
+    count = len(columns)
+    if name == "body":
+        data, offsets = columns.joined_bodies()
+        return pa.BinaryArray.from_buffers(kind, count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])
+    if name in ("topic", "broker_group"):
+        return pa.repeat(pa.scalar(target.topic if name == "topic" else part.queue.broker_group, kind), count)
+    if name in ("store_time", "born_time"):
+        times = columns.store_ms if name == "store_time" else columns.born_ms
+        return pa.array(times * 1000).cast(kind)
+    if name == "properties":
+        return pa.array([list(columns.fields(row).user.items()) for row in range(count)], kind)
+    values: Any = {
+        "queue": lambda: columns.queues,
+        "offset": lambda: columns.queue_offsets,
+        "index": lambda: columns.indexes,
+        "message_id": columns.message_ids,
+        "tag": columns.tags,
+        "keys": columns.keys,
+    }[name]()
+    return pa.array(values, kind)
