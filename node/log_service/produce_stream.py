@@ -11,6 +11,7 @@ knows what is stored. Nothing is answered out of order, and nothing behind a fra
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,21 +204,36 @@ class ProduceStream:
 
     def _count(self, pending: _Pending, outcome: Any, response: log_pb2.ProduceResponse) -> None:
         group = self._origin.broker_group
+        meters = _meters(group)
         if response.HasField("rejected"):
             reason = outcome.reason if isinstance(outcome, Refused) else code_name(response.rejected.problem.code).lower().replace("_", "-")
             metrics.NATIVE_REJECTIONS.labels(group, reason).inc()
         elif response.ack.duplicate:
-            metrics.NATIVE_DUPLICATES.labels(group).inc()
+            meters.duplicates.inc()
         else:
-            metrics.NATIVE_FRAMES.labels(group).inc()
-            metrics.NATIVE_MESSAGES.labels(group).inc(pending.sent.count)
-            metrics.NATIVE_BYTES.labels(group).inc(pending.size)
-        metrics.NATIVE_FRAME_SECONDS.labels(group).observe(perf_counter() - pending.began)
+            meters.frames.inc()
+            meters.messages.inc(pending.sent.count)
+            meters.bytes.inc(pending.size)
+        meters.seconds.observe(perf_counter() - pending.began)
 
     async def _wait(self) -> None:
         """Until something has changed."""
         self._changed.clear()
         await self._changed.wait()
+
+
+class _Meters:
+    """The counters of one broker group: to look one up costs more than to count."""
+
+    def __init__(self, group: str) -> None:
+        self.frames = metrics.NATIVE_FRAMES.labels(group)
+        self.messages = metrics.NATIVE_MESSAGES.labels(group)
+        self.bytes = metrics.NATIVE_BYTES.labels(group)
+        self.duplicates = metrics.NATIVE_DUPLICATES.labels(group)
+        self.seconds = metrics.NATIVE_FRAME_SECONDS.labels(group)
+
+
+_meters = functools.cache(_Meters)
 
 
 class _Closed(Exception):
