@@ -15,6 +15,7 @@ import numpy as np
 from ledgermq.proto.types import I64, UnsealedBatch
 
 _SMALL = 64
+_SHORT = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,23 @@ class Sequencer:
         return offsets, after
 
     def _assign_columns(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
-        keys = (batch.topic_of.astype(np.int64) << 32) | batch.queues.astype(np.int64)
-        distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        queues = [(batch.topics[int(key) >> 32], int(key) & 0xFFFFFFFF) for key in distinct]
-        first = np.array([self.next_offset(*queue) for queue in queues], np.int64)
-        order = np.argsort(inverse, kind="stable")
-        begin_of_run = np.cumsum(counts) - counts
-        offsets = np.empty(len(batch), np.int64)
-        # In `order` the messages of one queue stand together, in batch order: rank within the run + first offset of the queue.
-        offsets[order] = np.arange(len(batch)) - np.repeat(begin_of_run, counts) + np.repeat(first, counts)
-        return offsets, {queue: int(f + c) for queue, f, c in zip(queues, first, counts, strict=True)}
+        n, queues = len(batch), batch.queues
+        one_topic, most = len(batch.topics) == 1, int(queues.max())
+        if one_topic and most == int(queues.min()):
+            first = self.next_offset(batch.topics[0], most)
+            return np.arange(first, first + n), {(batch.topics[0], most): first + n}
+        # Short numbers are sorted without comparing them.
+        keys = queues.astype(np.int16) if one_topic and most < _SHORT else (batch.topic_of.astype(np.int64) << 32) | queues.astype(np.int64)
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        begins = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+        counts = np.diff(begins, append=n)
+        named = [(batch.topics[key >> 32], key & 0xFFFFFFFF) for key in ordered[begins].tolist()]
+        firsts = np.array([self.next_offset(*queue) for queue in named], np.int64)
+        offsets = np.empty(n, np.int64)
+        # In `order` the messages of one queue stand together, in batch order: place behind the queue's first + the offset of that.
+        offsets[order] = np.arange(n) + np.repeat(firsts - begins, counts)
+        return offsets, dict(zip(named, (firsts + counts).tolist(), strict=True))
 
     def appended(self, assignment: Assignment) -> None:
         """The batch of this plan is in the log."""
