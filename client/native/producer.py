@@ -200,7 +200,9 @@ class AsyncProducer:
         while not self.has_room(size):
             await self._wait(self._waiters)
         future: asyncio.Future[Acknowledged] = self._loop.create_future()
-        self.accept(future, size, body, tag, keys, properties, order_key, queue)
+        if self.accept(future, size, body, tag, keys, properties, order_key, queue):
+            # A loop of sends that always finds room would leave no time to send anything.
+            await asyncio.sleep(0)
         return future
 
     def accept(
@@ -213,8 +215,8 @@ class AsyncProducer:
         properties: Mapping[str, str] | None,
         order_key: str | None,
         queue: int | None,
-    ) -> None:
-        """`send` without waiting, for whoever minds the room himself (`size` bytes of it)."""
+    ) -> bool:
+        """`send` without waiting, for whoever minds the room himself (`size` bytes of it). Returns whether a frame is full."""
         self._check_open()
         if order_key is not None or queue is not None:
             number = self._router.number_of(order_key) if order_key is not None else queue
@@ -230,9 +232,11 @@ class AsyncProducer:
         names = (keys,) if isinstance(keys, str) else keys
         born_ms = time.time_ns() // 1_000_000
         lane.gathering.add(Message(body, tag, names, properties, place, born_ms, now + self._timeout_s, size, future), now)
-        if lane.gathering.size >= self._settings.batch_bytes:
+        full = lane.gathering.size >= self._settings.batch_bytes
+        if full:
             lane.seal()
         self._accepted(stream, 1, size, now)
+        return full
 
     async def send_batch(
         self,
@@ -320,6 +324,7 @@ class AsyncProducer:
             stream.lane.add(Batch(part, sink, begin, size, now + self._timeout_s))
             self._accepted(stream, end - begin, size, now)
             begin, before = end, int(ends[end - 1])
+            await asyncio.sleep(0)
 
     def _next_run(self) -> tuple[LaneStream, int]:
         group, queue = self._router.next_queue()

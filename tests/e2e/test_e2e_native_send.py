@@ -41,6 +41,7 @@ def test_a_leader_killed_under_a_producer_costs_no_message_and_makes_none_twice(
                 futures = []
                 for number in range(MESSAGES):
                     if number == MESSAGES // 3:
+                        await futures[MESSAGES // 4]
                         await asyncio.to_thread(cluster.kill, first)
                     futures.append(await producer.send(b"%06d" % number, order_key=f"k{number % 16}"))
                 done = await asyncio.gather(*futures)

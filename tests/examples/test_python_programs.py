@@ -35,6 +35,7 @@ PRINTED = {
     "lite": "received room-42 hello room-42",
     "admin": "as it should be: ",
     "admin_async": "3 nodes, ",
+    "native_producer": "acknowledged 10000 but not row 10000",
 }
 """What each must have printed at least."""
 
