@@ -47,6 +47,8 @@ RESPONSE_BYTES_MAX = 3 << 20
 TOPIC_WITHIN_S = 5.0
 """A topic that is agreed comes into force soon."""
 OPEN_WITHIN_S = 30.0
+LAST_WORDS_S = 1.0
+"""So long a reader that was sent away may take to end its stream."""
 FAREWELL_S = 5.0
 """So long a reader that got everything it wanted may take to end its stream."""
 _OWES_S = 1.0
@@ -71,25 +73,38 @@ class Fetcher:
 
     async def serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One stream, from its first request to its last answer."""
-        began, code = perf_counter(), int(Code.OK)
-        last: pb.FetchResponse | None = None
+        began = perf_counter()
+        listening: set[asyncio.Task[None]] = set()
         try:
-            await self._serve(requests, context)
-        except Moved as moved:
-            code = int(Code.HA_NOT_AVAILABLE)
-            last = pb.FetchResponse(redirect=await self._leaders.settled(moved.broker_group))
-        except GONE:
-            # The reader went in the middle of an answer.
-            last = None
-        except Exception as error:  # the client gets a problem, never an exception
-            last = pb.FetchResponse(problem=problem(_told(error, self._node)))
-            code = last.problem.code
-        self._meter.count_code(code, perf_counter() - began)
-        if last is not None:
+            last = await self._ended(requests, context, listening)
+            self._meter.count_code(_code_of(last), perf_counter() - began)
+            if last is None:
+                return
             with contextlib.suppress(*GONE):
                 await context.write(last.SerializeToString())
+                if listening:
+                    # Who is writing credit just now would lose this answer.
+                    await asyncio.wait(listening, timeout=LAST_WORDS_S)
+        finally:
+            for task in listening:
+                task.cancel()
 
-    async def _serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _ended(
+        self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]
+    ) -> pb.FetchResponse | None:
+        """Serve a stream; what is to be said in the end."""
+        try:
+            await self._serve(requests, context, listening)
+            return None
+        except Moved as moved:
+            return pb.FetchResponse(redirect=await self._leaders.settled(moved.broker_group))
+        except GONE:
+            # The reader went in the middle of an answer.
+            return None
+        except Exception as error:  # the client gets a problem, never an exception
+            return pb.FetchResponse(problem=problem(_told(error, self._node)))
+
+    async def _serve(self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]) -> None:
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await anext(aiter(requests))
@@ -104,11 +119,10 @@ class Fetcher:
             raise fail(Code.BAD_REQUEST, "the first request of a Fetch is its opening")
         stream = _Stream(self, caller, first.open, context)
         with self._hold(caller, stream.consumer_group) or _NOTHING as hold, self._streams.held(stream.listed()):
-            listening = asyncio.create_task(stream.listen(requests))
+            listening.add(asyncio.create_task(stream.listen(requests)))
             try:
                 await stream.run(hold)
             finally:
-                listening.cancel()
                 stream.close()
 
     def _hold(self, caller: Caller, consumer_group: str) -> Hold | None:
@@ -375,6 +389,13 @@ def _check(opening: pb.OpenFetch) -> None:
         raise fail(Code.BAD_REQUEST, "a queue is named twice")
     if any(wanted.WhichOneof("place") is None for wanted in _places(opening)):
         raise fail(Code.BAD_REQUEST, "every queue needs a place to begin: an offset, a time, the earliest message or the end")
+
+
+def _code_of(last: pb.FetchResponse | None) -> int:
+    """As what a stream counts that ended so."""
+    if last is None:
+        return int(Code.OK)
+    return last.problem.code if last.HasField("problem") else int(Code.HA_NOT_AVAILABLE)
 
 
 def _told(error: Exception, node: str) -> LedgerError:

@@ -1,0 +1,183 @@
+"""Native readers on real processes while leaders and members are killed: each offset once and in order, each queue with one owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import log_pb2 as pb
+from tests.cluster import create_topic, leader, running, target
+from tests.e2e.test_e2e_native_produce import FRAMES, MESSAGES, OPTIONS, SERVICE, Producer
+
+pytestmark = pytest.mark.slow
+
+QUEUES = 4
+WITHIN_S = 90.0
+GONE = (grpc.RpcError, asyncio.InvalidStateError)
+
+
+class Reader:
+    """All queues of topic T from the first message on, at whoever leads: after a redirect or a broken stream behind its last entry."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.next = dict.fromkeys(range(QUEUES), 0)
+        self.bodies: list[bytes] = []
+        self.streams = 0
+
+    async def run(self, count: int) -> None:
+        until = time.monotonic() + WITHIN_S
+        while len(self.bodies) < count:
+            assert time.monotonic() < until, f"{len(self.bodies)} of {count} messages came"
+            for node, child in self._cluster.children.items():
+                if child.exit_code is None and len(self.bodies) < count:
+                    async with grpc.aio.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                        with contextlib.suppress(*GONE):
+                            await self._stream(channel, count)
+            await asyncio.sleep(0.05)
+
+    async def _stream(self, channel: grpc.aio.Channel, count: int) -> None:
+        call: Any = channel.stream_stream(SERVICE + "Fetch", response_deserializer=pb.FetchResponse.FromString)()
+        opening = pb.OpenFetch(broker_group="g1", topic="T", credit_bytes=20_000)
+        getattr(opening, "from").extend(pb.FetchFrom(queue=queue, offset=offset) for queue, offset in self.next.items())
+        await call.write(pb.FetchRequest(open=opening).SerializeToString())
+        while len(self.bodies) < count:
+            found = await call.read()
+            if found is grpc.aio.EOF or found.WhichOneof("response") in ("redirect", "problem"):
+                return
+            if found.HasField("opened"):
+                self.streams += 1
+            if found.HasField("entries"):
+                self._take(found.entries)
+                await call.write(pb.FetchRequest(credit_bytes=len(found.entries.entries)).SerializeToString())
+
+    def _take(self, entries: pb.Entries) -> None:
+        assert entries.first_offset == self.next[entries.queue] and not entries.skipped, "each offset once, in order, none left out"
+        at = 0
+        for size in np.frombuffer(entries.sizes, "<u4").tolist():
+            record = entries.entries[at + 48 : at + size]
+            at += size
+            length = int.from_bytes(record[84:88], "big")
+            self.bodies.append(record[88 : 88 + length])
+            self.next[entries.queue] += 1
+
+
+def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -> None:
+    """While a producer goes on through the same kills: what is read is what was sent, each message once, each queue in its order."""
+    with running(tmp_path) as cluster:
+        create_topic(cluster, "T", queues=QUEUES)
+        killed = leader(cluster)
+
+        async def both() -> Reader:
+            reader = Reader(cluster)
+            producing = asyncio.create_task(Producer(cluster).run(FRAMES, lambda: cluster.kill(killed)))
+            await reader.run(FRAMES * MESSAGES)
+            await producing
+            return reader
+
+        reader = asyncio.run(both())
+        cluster.start(killed)
+        cluster.wait_ready()
+        assert sorted(map(int, reader.bodies)) == list(range(FRAMES * MESSAGES))
+        assert sum(reader.next.values()) == FRAMES * MESSAGES and reader.streams >= 2
+
+
+class Member:
+    """A member as clients are: it reads what it was told, stops when it was not heard for the liveness period, follows the coordinator."""
+
+    def __init__(self, cluster: LocalCluster, name: str, check: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.generation = 0
+        self.reads: set[int] = set()
+        self._check = check
+        self._alive_until = 0.0
+
+    async def live(self) -> None:
+        while True:
+            for node, child in self._cluster.children.items():
+                if child.exit_code is None:
+                    async with grpc.aio.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                        with contextlib.suppress(*GONE):
+                            await self._join(channel)
+            self.stop_in_time()
+            await asyncio.sleep(0.05)
+
+    def stop_in_time(self) -> None:
+        if self.reads and time.monotonic() >= self._alive_until:
+            self.reads, self.generation = set(), 0
+
+    async def _join(self, channel: grpc.aio.Channel) -> None:
+        self.stop_in_time()
+        call: Any = channel.stream_stream(SERVICE + "Join", response_deserializer=pb.JoinResponse.FromString)()
+        first = pb.JoinRequest(broker_group="g1", topic="T", consumer_group="G", member=self.name)
+        asked = time.monotonic()
+        first.generation, first.queues[:] = self.generation, sorted(self.reads)
+        await call.write(first.SerializeToString())
+        while True:
+            found = await call.read()
+            if found is grpc.aio.EOF or not found.HasField("assignment"):
+                if found is not grpc.aio.EOF and found.HasField("problem"):
+                    self.reads, self.generation = set(), 0
+                return
+            self._alive_until = asked + found.assignment.liveness_ms / 1000
+            self.reads, self.generation = set(found.assignment.queues), found.assignment.generation
+            self.stop_in_time()
+            self._check()
+            await asyncio.sleep(0.1)
+            asked = time.monotonic()
+            await call.write(pb.JoinRequest(generation=self.generation).SerializeToString())
+
+
+def test_a_group_of_three_loses_members_and_its_coordinator(tmp_path: Path) -> None:
+    """No queue ever has two readers; whoever is left reads everything again."""
+    extra = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000, "member_liveness_ms": 3_000}}
+    with running(tmp_path, extra=extra) as cluster:
+        create_topic(cluster, "T", queues=QUEUES)
+        members: list[Member] = []
+
+        def check() -> None:
+            reading = [queue for member in members for queue in member.reads]
+            assert len(reading) == len(set(reading)), [(member.name, sorted(member.reads)) for member in members]
+
+        async def until(sizes: list[int]) -> None:
+            deadline = time.monotonic() + WITHIN_S
+            while sorted(len(member.reads) for member in members) != sizes:
+                assert time.monotonic() < deadline, [(member.name, sorted(member.reads)) for member in members]
+                await asyncio.sleep(0.05)
+                for member in members:
+                    member.stop_in_time()
+                check()
+
+        async def play() -> None:
+            lives = []
+            for name in "abc":
+                members.append(Member(cluster, name, check))
+                lives.append(asyncio.create_task(members[-1].live()))
+            await until([1, 1, 2])
+            # Killed: it reads no more and says nothing.
+            lives.pop(0).cancel()
+            del members[0]
+            await until([2, 2])
+            killed = leader(cluster)
+            cluster.kill(killed)
+            await until([2, 2])
+            lives.pop().cancel()
+            del members[1]
+            await until([QUEUES])
+            assert all(not life.done() for life in lives)
+            lives.pop().cancel()
+            cluster.start(killed)
+            cluster.wait_ready()
+
+        asyncio.run(play())
