@@ -33,6 +33,7 @@ MODULES = (
     "flush_modes",
     "official",
     "receive",
+    "fetch",
     "delivery",
     "polls",
     "failover",
