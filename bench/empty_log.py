@@ -44,14 +44,16 @@ async def fetch(requests: Any, context: Any) -> Any:
     opened = pb.FetchRequest.FromString(await anext(requests)).open
     frame = FrameBuilder(opened.topic, LOG_TAG, 1, 0).encode(0, 0, [bytes(100)] * ENTRIES, born_ms=1)
     credit = opened.credit_bytes
-    ends = [pb.QueueRange(queue=0, first_offset=RANGES * ENTRIES)]
-    yield pb.FetchResponse(opened=pb.FetchOpened(begins=[pb.QueueRange(queue=0)], ends=ends)).SerializeToString()
+    yield pb.FetchResponse(opened=pb.FetchOpened()).SerializeToString()
     for number in range(RANGES):
         entries = pb.Entries(queue=0, first_offset=number * ENTRIES, sizes=frame.sizes, entries=frame.entries)
         while credit <= 0:
             credit += pb.FetchRequest.FromString(await anext(requests)).credit_bytes
         credit -= len(frame.entries)
         yield pb.FetchResponse(entries=entries).SerializeToString()
+    yield pb.FetchResponse(caught_up=pb.CaughtUp()).SerializeToString()
+    async for _ in requests:
+        pass  # the reader ends the stream
 
 
 async def serve(port: int) -> None:

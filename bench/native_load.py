@@ -81,9 +81,14 @@ class Meter:
             self.messages += messages
             self.frames += 1
 
-    def result(self, body_bytes: int) -> dict[str, Any]:
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of this process since the meter was made."""
+        return cpu_s() - self._cpu_s
+
+    def result(self, body_bytes: int, used_s: float | None = None) -> dict[str, Any]:
         seconds = (self.end_ns - self.begin_ns) / 1e9
-        used = cpu_s() - self._cpu_s
+        used = self.cpu_s if used_s is None else used_s
         return {
             "messages": self.messages,
             "total": self.total,
@@ -231,23 +236,18 @@ class Consumer:
         places = [pb.FetchFrom(queue=queue, earliest=earliest) for queue in range(self._options.queues)]
         words = {"broker_group": GROUP, "topic": self._options.topic, "from": places, "until_end": until_end, "credit_bytes": CREDIT_BYTES}
         await self._call.write(pb.FetchRequest(open=pb.OpenFetch(**words)).SerializeToString())
-        opened = _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
-        begins, ends = (sum(one.first_offset for one in places) for places in (opened.begins, opened.ends))
-        self._expected = ends - begins if until_end else None
-
-    def _ends_without(self, credit: int) -> bool:
-        """Whether what is left of a reader that goes to the end is covered by the credit it has: the node may end the stream at any moment,
-        and a stream that has ended takes no more words."""
-        if self._expected is None:
-            return False
-        return (self._expected - self.messages) * self.bytes <= credit * self.messages
+        _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
+        self._until_end = until_end
 
     async def run(self, seen: Callable[[Any], None] | None = None) -> None:
-        """Until the stream ends; `seen` gets every Entries message."""
+        """Until the end that was asked for, or for ever; `seen` gets every Entries message."""
         used = 0
         while (data := await self._call.read()) is not grpc.aio.EOF:
             response = pb.FetchResponse.FromString(data)
             if response.WhichOneof("response") == "caught_up":
+                if self._until_end:
+                    await self._call.done_writing()
+                    return
                 continue
             entries = _expect(response, "entries")
             self.messages += len(entries.sizes) // 4
@@ -257,9 +257,10 @@ class Consumer:
             if seen is not None:
                 seen(entries)
             used += len(entries.entries)
-            if used * 4 > CREDIT_BYTES and not self._ends_without(CREDIT_BYTES - used):
+            if used * 4 > CREDIT_BYTES:
                 await self._call.write(pb.FetchRequest(credit_bytes=used).SerializeToString())
                 used = 0
+        raise RuntimeError("the stream ended")
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -38,6 +38,7 @@ def clients(policy: str) -> Iterator[tuple[tuple[str, str], str, list[str]]]:
     memory = ["--memory"] if policy == "memory" else []
     batching = f"frames of {BATCH:,}, {PRODUCERS} producers with 5 frames in flight"
     yield ("native stream", "our lean load generator"), batching, [*native, *memory]
+    yield ("native stream", "AsyncProducer of ledgermq.client"), "single messages, batched by the client", ["client_load", *memory]
     batching = f"single messages, {UNARY_WINDOW} in flight"
     yield ("unary sends", "our lean load generator of the official protocol"), batching, ["load", "send", "--window", str(UNARY_WINDOW)]
 

@@ -90,7 +90,7 @@ func main() {
 	}()
 	for time.Now().Before(end) {
 		at := time.Now()
-		ack, err := js.PublishAsync("bench", body)
+		ack, err := js.PublishAsync("bench", body, nats.StallWait(time.Minute))
 		check(err)
 		queue <- sent{at, ack}
 	}
