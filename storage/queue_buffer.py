@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
+import numpy.ma  # `np.unique` imports it at its first call: 60 ms in the middle of an append
 from numpy.typing import NDArray
 
 from ledgermq.proto.layout import QUEUE_UNIT, Columns

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +224,11 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
     plain.trim(1400 * 1000)
     queues.sync()
     assert content(tmp_path / "waiting") == content(tmp_path / "plain")
+
+
+def test_nothing_is_imported_amid_an_append() -> None:
+    """NumPy loads parts of itself at their first use; an engine must not wait for that."""
+    look = "known = set(sys.modules); numpy.unique(numpy.array([1, 1])); print(set(sys.modules) - known)"
+    program = f"import sys, ledgermq.storage.queue_buffer, numpy; {look}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
