@@ -233,6 +233,8 @@ def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
             name, taken = pb.MessageType.Name(is_kind), " or ".join([pb.MessageType.Name(each) for each in accepted])
             detail = f"a message of type {name} does not fit the topic, which takes {taken} messages"
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, detail)
+    if len(request.messages) == 1:
+        return
     transactional = sum(message.system_properties.message_type == pb.TRANSACTION for message in request.messages)
     if 0 < transactional < len(request.messages):
         raise fail(Code.BAD_REQUEST, "a request holds either messages of transactions or others, not both; send them in two")
