@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core import recent
+from ledgermq.node.core.ports import Unreadable
 from ledgermq.node.log_service.log_tail import LogTail
 from ledgermq.node.log_service.reading import look
 from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter
@@ -214,3 +215,50 @@ def test_queues_written_together_are_read_together_while_the_log_grows(tmp_path:
 
     asyncio.run(read())
     group.close()
+
+
+def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
+    """A reader that is behind goes on at the first message that is kept, and is told how many it will never see."""
+    group = Group(tmp_path)
+    group.configure("a", 2)
+    for _ in range(3):
+        group.produce([("a", 0, 60)] * 100 + [("a", 1, 60)])
+
+    async def read() -> None:
+        _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0})
+        (first,) = await tail.read(group.ends("a"), 1, 1)
+        assert got(first).queue == 0 and len(got(first).bodies) == 1
+        machine, queues = group.driver.group.machine, group.driver.group.store.queues
+        queues.write_waiting()
+        queues.trim(int(machine.units("a", 0, 150, 1)[0][0]))
+        found = await rest(group, "a", tail)
+        mine = [one for one in found if one.queue == 0]
+        assert (mine[0].first, mine[0].skipped) == (150, 149) and not any(one.skipped for one in mine[1:])
+        assert bodies(found, 0) == group.stored["a", 0][150:]
+        other = [one for one in found if one.queue == 1]
+        assert (other[0].first, other[0].skipped) == (1, 1)
+
+    asyncio.run(read())
+    group.close()
+
+
+def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path) -> None:
+    """Nothing of the damaged read leaves; the group is about to be mended, and says so in its next turn."""
+    group = Group(tmp_path)
+    group.configure("a", 1)
+    for _ in range(2):
+        group.produce([("a", 0, 60)] * 100)
+
+    async def read() -> None:
+        _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
+        running = group.driver.group
+        pos = int(running.machine.units("a", 0, 120, 1)[0][0]) - 48
+        (log_file,) = [path for path in (tmp_path / "g1").glob("dledger-*/data/*") if path.name.endswith("0" * 20)]
+        with log_file.open("r+b") as file:
+            file.seek(pos + 8)
+            file.write(b"\x7f" * 24)
+        with pytest.raises(Unreadable):
+            await rest(group, "a", tail)
+        assert running._damage is not None
+
+    asyncio.run(read())
