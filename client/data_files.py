@@ -107,7 +107,10 @@ class Lines:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, list | dict) else value
+    """Keys are joined with a space, as the log has them; properties are a JSON object."""
+    if isinstance(value, list):
+        return " ".join(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else value
 
 
 class Parquet:

@@ -97,7 +97,9 @@ def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
                 if cells:
                     yield BadRow(line, f"{len(cells)} cells, and the header names {len(names)} columns")
                 continue
-            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell or name == "body"}
+            # An empty cell is no value, but an empty body is one, unless there is another column for it.
+            needed = {"body"} if "body_base64" not in names else set()
+            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell or name in needed}
             yield _row(line, _with_properties(fields))
     except (csv.Error, UnicodeDecodeError) as error:
         yield BadRow(reader.line_num, f"no CSV in UTF-8 from here on: {error}")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -101,3 +102,26 @@ def test_files_of_every_kind_hold_the_same_messages(tmp_path: Path) -> None:
         # The group that leased everything gets nothing again, whatever the file is called.
         cli.ok("consume", "--topic", "t", "--group", "txt", "--until-empty", "1s", "--to", str(tmp_path / "z.jsonl"))
         assert (tmp_path / "z.jsonl").read_text() == ""
+
+
+def test_a_file_that_is_sent_and_consumed_is_the_same(tmp_path: Path) -> None:
+    """Through each kind of file in turn: bodies, tags, keys and properties of every message."""
+    expected: list[dict[str, Any]] = []
+    for k in range(500):
+        body = f'body {k}, "q"\n'.encode() if k % 2 else bytes([k % 256, 255])
+        properties = [("p", str(k))] if k % 5 else []
+        expected.append({"body": body, "tag": "t" if k % 3 else None, "keys": [f"k{k}"] * (k % 2), "properties": properties})
+    text = pyarrow.string()
+    kinds = {"tag": text, "keys": pyarrow.list_(text), "properties": pyarrow.map_(text, text)}
+    table = pyarrow.Table.from_pylist(expected, pyarrow.schema({"body": pyarrow.binary(), **kinds}))
+    pyarrow.parquet.write_table(table, tmp_path / "0.parquet")
+    with running(tmp_path, nodes=1) as cluster:
+        cli = CommandLine.of(cluster)
+        path = tmp_path / "0.parquet"
+        for turn, kind in enumerate(("parquet", "jsonl", "csv", "parquet"), 1):
+            create_topic(cluster, f"t{turn}", queues=1)
+            cli.ok("send", "--topic", f"t{turn}", "--file", str(path))
+            path = tmp_path / f"{turn}.{kind}"
+            cli.ok("consume", "--topic", f"t{turn}", "--group", "g", "--until-empty", "1s", "--to", str(path))
+    found = pyarrow.parquet.read_table(path).select(["body", "tag", "keys", "properties"]).to_pylist()
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
