@@ -14,15 +14,16 @@ import grpc.aio
 import pytest
 
 from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder
 from ledgermq.proto.receipts import row_of
-from tests.cluster import create_topic, leader, running, target
+from tests.cluster import admin, create_topic, leader, running, target
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
 
-FRAMES, MESSAGES = 60, 50
+FRAMES, MANY, MESSAGES = 60, 600, 50
 SERVICE = "/ledgermq.v1.Log/"
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 
@@ -35,7 +36,7 @@ class Producer:
         self._id = self._epoch = 0
         self.unanswered: list[tuple[int, list[bytes]]] = []
         self.receipts: list[pb.Receipt] = []
-        self.streams = 0
+        self.streams = self.broken = 0
 
     async def run(self, frames: int, halfway: Callable[[], Any]) -> None:
         """Send frames; half way something happens to the cluster."""
@@ -48,6 +49,7 @@ class Producer:
                         try:
                             await self._stream(channel, frames // 2, halfway)
                         except (grpc.RpcError, asyncio.InvalidStateError):
+                            self.broken += 1
                             await asyncio.sleep(0.05)
         assert not self.unanswered, "a leader came back within a minute"
 
@@ -110,3 +112,25 @@ def test_a_killed_leader_costs_no_message_and_no_receipt(tmp_path: Path) -> None
         altered.write_text("".join(json.dumps({**row, "store_ms": row["store_ms"] + 1}) + "\n" for row in rows[:1] + rows[-1:]))
         ended = cli.run("receipts", "verify", str(altered), "--json")
         assert (ended.status, ended.json["false"]) == (1, 2)
+
+
+def test_a_planned_change_of_leaders_is_told_on_the_stream(tmp_path: Path) -> None:
+    """The producer is redirected in the middle of its frames, and never meets a broken stream."""
+    with running(tmp_path) as cluster:
+        create_topic(cluster, "T")
+        first = leader(cluster)
+        to = next(node for node in cluster.nodes if node != first)
+        request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to)
+        transfers: list[asyncio.Future[Any]] = []
+
+        def transfer() -> None:
+            """Beside the producer, which goes on."""
+            loop = asyncio.get_running_loop()
+            transfers.append(loop.run_in_executor(None, lambda: admin(cluster, first, "TransferLeadership", request)))
+
+        producer = Producer(cluster)
+        asyncio.run(producer.run(MANY, transfer))
+        assert producer.streams == 2 and len(producer.receipts) == MANY and not producer.broken
+        assert len({receipt.term for receipt in producer.receipts}) == 2
+        found = CommandLine.of(cluster).ok("topic", "describe", "T", "--json").json
+        assert found["messages"] == MANY * MESSAGES
