@@ -52,7 +52,9 @@ def throughput(native: Row, path: Path) -> None:
         what = {"batches": "batch"}.get(key, key)
         axis.plot([row[what] for row in native[key]], [row["messages_per_s"] for row in native[key]], "o-", color=OURS)
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
+        axis.set_xticks([row[what] for row in native[key]], [f"{row[what]:,}" for row in native[key]])
+        axis.minorticks_off()
+        axis.set_ylim(0, 1.15 * max(row["messages_per_s"] for row in native[key]))
         axis.set_title({"batches": "messages in a frame", "producers": "producers", "queues": "queues"}[key] + ": messages/s", fontsize=9)
     for axis in axes[0]:
         axis.spines[["top", "right"]].set_visible(False)
@@ -66,7 +68,7 @@ def latency(rows: Sequence[Row], path: Path) -> None:
     classes = sorted({row["class"] for row in rows})
     sizes = sorted({row["body_bytes"] for row in rows})
     size = (5 * len(classes), 2.8 * len(sizes))
-    figure, axes = pyplot.subplots(len(sizes), len(classes), figsize=size, layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(len(sizes), len(classes), figsize=size, layout="constrained", squeeze=False, sharey="row")
     for down, body_bytes in enumerate(sizes):
         for across, kind in enumerate(classes):
             axis = axes[down][across]
@@ -100,7 +102,7 @@ def peers(rows: Sequence[Row], path: Path) -> None:
         places = range(len(chosen))
         colours = [OURS if row["system"].startswith("LedgerMQ") else OTHERS for row in chosen]
         bars = axis.barh(places, [row["messages_per_s"] for row in chosen], color=colours)
-        axis.set_yticks(places, [f"{row['system']}: {row['batching'].partition(',')[0]}" for row in chosen])
+        axis.set_yticks(places, [f"{row['system']}: {row['batching'].partition(', ')[0]}" for row in chosen])
         axis.bar_label(bars, [f"{row['messages_per_s']:,.0f}" for row in chosen], padding=3)
         axis.invert_yaxis()
         axis.margins(x=0.15)
