@@ -41,7 +41,8 @@ class PeerWire:
         if host in ("", "::"):
             return _everywhere(port)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, _, _, _, where = found[0]
+        # A name with addresses of both families, as localhost has them, means the one that addresses in configurations are made of.
+        family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         return _not_blocking(socket.create_server(where[:2], family=family, backlog=BACKLOG))
 
     async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import random
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -542,6 +543,27 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkey
             accepting._server._speakers["n1"].stream.transport.pause_reading()
             await here.until(lambda: len(here.links) == 5)
             assert here.links == [("n2", True), ("n2", False)] * 2 + [("n2", True)]
+
+    run(main())
+
+
+WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("localhost", ("127.0.0.1",)), ("0.0.0.0", ("127.0.0.1",)))
+
+
+@pytest.mark.parametrize(("listens", "reached"), WHERE)
+def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[str, ...]) -> None:
+    """Every address of both families for `::`; a port that is taken is an error that says so, not another port."""
+
+    async def main() -> None:
+        if "[::1]" in reached and not socket.has_dualstack_ipv6():
+            pytest.skip("no IPv6 here")
+        listener = await PeerWire().listen(f"{listens}:0")
+        port = listener.getsockname()[1]
+        for host in reached:
+            (await PeerWire().connect(f"{host}:{port}", "n2", PeerStream)).end()
+        with pytest.raises(OSError):
+            await PeerWire().listen(f"{listens}:{port}")
+        listener.close()
 
     run(main())
 
