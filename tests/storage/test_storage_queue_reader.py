@@ -22,7 +22,8 @@ def filled(path: Path, count: int) -> tuple[ConsumeQueues, QueueReader]:
     queues = ConsumeQueues(disk, str(path), FILE_BYTES)
     numbers = np.arange(count)
     zeros = np.zeros(count, np.int32)
-    queues.append(Columns(("t",), zeros, zeros, numbers, numbers - 5, numbers * 1000 + 48, (numbers + 91).astype(np.int32), numbers * 0))
+    sizes = (numbers + 91).astype(np.int32)
+    queues.append(Columns(("t",), zeros, zeros, numbers, numbers - 5, numbers * 1000 + 48, sizes, numbers * 0, zeros))
     return queues, QueueReader(disk, str(path), FILE_BYTES)
 
 
