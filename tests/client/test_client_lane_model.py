@@ -280,3 +280,53 @@ def test_whatever_happens_each_message_is_stored_once_in_order_and_told_once(mac
     """The law of a lane, in any order of losses, rejections, commits, leader changes, expiry and other producers of the name."""
     told = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=told)
+
+
+def driven(*steps: tuple[str, tuple[Any, ...]]) -> LaneMachine:
+    """A machine after these steps; the law is checked after each, and at the end."""
+    machine = LaneMachine()
+    for name, arguments in steps:
+        getattr(machine, name)(*arguments)
+        machine.no_message_is_stored_twice_or_out_of_order()
+        machine.nobody_is_told_twice()
+    return machine
+
+
+def test_numbers_are_not_given_again_while_a_copy_wanders_behind_them() -> None:
+    """The first frame is refused, the stream breaks under the second: renumbered, it would make room for its own copy."""
+    machine = driven(
+        ("send", (2, 0)),
+        ("send", (2, 0)),
+        ("send", (1, 0)),
+        ("open", ()),
+        ("write", ()),
+        ("write", ()),
+        ("process", ("refuse",)),
+        ("read", (0,)),
+        ("leave", ()),
+        ("open", ()),
+        ("write", ()),
+        ("process", ("store",)),
+        ("process_wanderer", (0,)),
+    )
+    machine.teardown()
+    machine.no_message_is_stored_twice_or_out_of_order()
+    assert machine.group.bodies(0) == [b"2", b"3", b"4"]
+
+
+def test_a_refused_copy_may_be_stored_all_the_same() -> None:
+    """A frame that was sent before is refused when it comes again: nobody can say that it is not stored."""
+    machine = driven(
+        ("send", (1, 0)), ("open", ()), ("write", ()), ("leave", ()), ("open", ()), ("write", ()), ("process", ("refuse",)), ("read", (0,))
+    )
+    assert machine.told.words[0] == [("failed", True)]
+    machine.process_wanderer(0)
+    machine.teardown()
+
+
+def test_a_frame_cut_by_a_leader_change_goes_on_as_two() -> None:
+    """The part that is stored keeps its numbers and gets the receipt of what is there."""
+    machine = driven(("send", (4, 0)), ("open", ()), ("write", ()), ("process", ("store",)), ("change_leader", (0.5,)))
+    machine.teardown()
+    assert machine.statistics.frames_cut == 1 and machine.group.bodies(0) == [b"0", b"1", b"2", b"3"]
+    assert [words[0] for _, words in sorted(machine.told.words.items())] == [("stored", offset) for offset in range(4)]
