@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
@@ -15,12 +15,14 @@ from ledgermq.client.native.plain_reading import Queue
 QUEUES = st.dictionaries(st.builds(Queue, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)
 
 
+@settings(deadline=None)
 @given(QUEUES)
 def test_offsets_are_written_and_read(queues: dict[Queue, int]) -> None:
     """As a checkpoint holds them."""
     assert queues_of(places_of(queues)) == queues
 
 
+@settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 20))
 def test_partitions_cover_a_range_once(begins: dict[Queue, int], ends: dict[Queue, int], most: int | None) -> None:
     """Every message from begin to end of every queue lies in one partition, none of which is too large; a new queue begins at 0."""
@@ -31,6 +33,7 @@ def test_partitions_cover_a_range_once(begins: dict[Queue, int], ends: dict[Queu
     assert all(one.first < one.end and one.end - one.first <= (most or 1 << 20) for one in split(begins, ends, most))
 
 
+@settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 60))
 def test_a_limited_batch_goes_on_and_never_back(begins: dict[Queue, int], ends: dict[Queue, int], most: int | None) -> None:
     """Exactly so many messages while there are more, everything otherwise, and no queue goes back or beyond its end."""

@@ -152,7 +152,7 @@ def test_a_leader_that_is_killed(session: Any, tmp_path: Path) -> None:
             import time
 
             for number, batch in enumerate(batches):
-                if number == 4:
+                if number == 2:
                     marker.touch()
                     time.sleep(1.0)
                 yield batch
