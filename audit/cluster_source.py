@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ledgermq.audit.cluster_options import Places, Target, bounds, count_of, flag_of, offsets_at, option, places_of, queues_of, target_of
 from ledgermq.client.native.plain_reading import Part, Queue, read_range
@@ -104,8 +104,11 @@ class ClusterReader(_Reading, DataSourceReader):  # type: ignore[misc]
             return split(*bounds(connection, self._target, self._options), self._most)
 
 
-class ClusterStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
+class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A topic as a stream. Spark keeps the offsets, in its checkpoint."""
+
+    _goal: dict[Queue, int] | None = None
+    """Where a query ends that reads what is there and stops; None: it goes on."""
 
     def initialOffset(self) -> Places:
         with self._target.connect() as connection:
@@ -116,10 +119,16 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[mis
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Places, limit: ReadLimit) -> Places:
+        ends = self._ends() if self._goal is None else self._goal
+        return places_of(limited(queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._goal = self._ends()
+
+    def _ends(self) -> dict[Queue, int]:
         with self._target.connect() as connection:
             located = connection.locate(self._target.topic, self._target.namespace)
-            ends = offsets_at(connection, self._target, located, {"earliest": False})
-        return places_of(limited(queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+            return offsets_at(connection, self._target, located, {"earliest": False})
 
     def partitions(self, start: Places, end: Places) -> list[RangePartition]:
         return split(queues_of(start), queues_of(end), self._most)

@@ -15,7 +15,7 @@ from ledgermq.node.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,7 @@ def test_a_stream_from_topic_to_topic(session: Any, cluster: LocalCluster, tmp_p
     save(numbered(session, 2000), source)
     run()
     assert bodies(load(session, sink)) == wanted(2000)
+    assert len([path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]) == 3
     # As if the process had died behind the last write and before Spark noted it.
     last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     last.unlink()
