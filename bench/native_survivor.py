@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--endpoints", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, default=10_000)
-    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10)
     uvloop.install()

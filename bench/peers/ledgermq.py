@@ -27,7 +27,11 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             with cl.running(Path(work) / policy, {"flush": {"policy": policy}}) as cluster:
                 cl.create_topic(cluster, TOPIC)
                 for client, batching, command in clients(policy):
-                    result, cpu = measured(cluster, command, load)
+                    try:
+                        result, cpu = measured(cluster, command, load)
+                    except RuntimeError:
+                        # Most likely the leader changed; that it did is on stderr. A second failure is one.
+                        result, cpu = measured(cluster, command, load)
                     system = f"LedgerMQ, {client[0]}"
                     yield Row(system, version("ledgermq"), durability_class, durability, client[1], batching, result, load.body_bytes, cpu)
 
