@@ -167,7 +167,8 @@ class GroupRecord:
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
     """A producer of native frames was opened or resumed: from here on it is in this epoch. `sequence`: of its next message, of a producer
-    that is not known yet. `dropped`: producers that were silent for long, and are forgotten with it."""
+    that is not known yet. `dropped`: producers that were silent for long, and are forgotten with it. `owner`: the user who opened it, where
+    calls are signed."""
 
     TAG: ClassVar[str] = "producer"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -177,16 +178,18 @@ class ProducerRecord:
     name: str = ""
     sequence: int = 0
     dropped: tuple[int, ...] = ()
+    owner: str = ""
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {"p": self.producer_id, "e": self.epoch}
-        told = {"n": self.name, "s": self.sequence, "x": self.dropped}
+        told = {"n": self.name, "s": self.sequence, "x": self.dropped, "u": self.owner}
         return _body(fields | {key: value for key, value in told.items() if value})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ProducerRecord:
         dropped = tuple([int(number) for number in fields.get("x", ())])
-        return cls(int(fields["p"]), int(fields["e"]), str(fields.get("n", "")), int(fields.get("s", 0)), dropped)
+        name, owner = str(fields.get("n", "")), str(fields.get("u", ""))
+        return cls(int(fields["p"]), int(fields["e"]), name, int(fields.get("s", 0)), dropped, owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,20 +61,23 @@ class Produced:
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
     """A producer of native frames begins: a new one, or under a name the one that has it, with the next epoch. Answer: `ProducerOpened`
-    once that is committed; frames of an older epoch are refused from then on."""
+    once that is committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" where calls are not
+    signed."""
 
     token: Token
     name: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeProducer:
     """Go on with a producer in the same epoch. Answer: `ProducerOpened`, and it misses nothing that the log holds; refused with
-    `unknown-producer` or `stale-epoch`."""
+    `unknown-producer`, also where another user opened it, or `stale-epoch`."""
 
     token: Token
     producer_id: int
     epoch: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

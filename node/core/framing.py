@@ -79,6 +79,7 @@ class _Standing:
     index: int
     frames: deque[tuple[int, FrameProduced]]
     """Those that are not applied, with their first sequence number and what is to be answered."""
+    owner: str
 
 
 class Framing:
@@ -142,7 +143,8 @@ class Framing:
         before = None if known is None else self._at_end(known)
         if known is not None and before is not None and before.epoch < EPOCH_MAX:
             plan.count("producers_opened")
-            self._record(plan, call.token, control.ProducerRecord(known, before.epoch + 1, call.name), before.next_sequence)
+            record = control.ProducerRecord(known, before.epoch + 1, call.name, owner=call.owner)
+            self._record(plan, call.token, record, before.next_sequence)
             return
         number = max(self._next_id, self._producers.next_id)
         if number > ID_MAX:
@@ -152,7 +154,7 @@ class Framing:
         sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
         dropped = (*spent, *self._drop(plan.now_ms, set(spent)))
         plan.count("producers_opened")
-        self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped), sequence)
+        self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner), sequence)
 
     def resume(self, plan: Plan, call: ResumeProducer) -> None:
         """The epoch goes on. The record changes nothing: that it is committed proves that this leader's log missed nothing."""
@@ -168,8 +170,13 @@ class Framing:
         else:
             known = self._at_end(call.producer_id)
             assert known is not None, "it is not mistaken"
+            if known.owner != call.owner:
+                # A small number is no secret: only who opened a producer sends in its name.
+                plan.assured.append(Done(call.token, _unknown(call.producer_id)))
+                return
             plan.count("producers_resumed")
-            self._record(plan, call.token, control.ProducerRecord(call.producer_id, call.epoch, known.name), known.next_sequence)
+            record = control.ProducerRecord(call.producer_id, call.epoch, known.name, owner=known.owner)
+            self._record(plan, call.token, record, known.next_sequence)
 
     def _drop(self, now_ms: int, spent: set[int]) -> list[int]:
         """Who goes, so that one more finds room. Nobody of whom anything is on its way."""
@@ -189,7 +196,7 @@ class Framing:
         plan.size += _RECORD_BYTES
         plan.awaited.append((index, token, ProducerOpened(number, record.epoch, sequence)))
         plan.count("producers_dropped", len(record.dropped))
-        self._standing[number] = _Standing(record.name, record.epoch, sequence, index, before.frames if before else deque())
+        self._standing[number] = _Standing(record.name, record.epoch, sequence, index, before.frames if before else deque(), record.owner)
         if record.name:
             self._ids[record.name] = number
         self._next_id = max(self._next_id, number + 1)
@@ -262,7 +269,7 @@ class Framing:
         assert known is not None and known.next_sequence == frame.first_sequence, (frame.producer_id, frame.first_sequence, known)
         frames = before.frames if before is not None else deque()
         frames.append((frame.first_sequence, answer))
-        self._standing[number] = _Standing(known.name, known.epoch, frame.next_sequence, answer.last_index, frames)
+        self._standing[number] = _Standing(known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner)
         self._by_index.append((answer.last_index, number))
 
 

@@ -42,13 +42,14 @@ class Stored:
 
 @dataclass(slots=True)
 class Producer:
-    """`last_ms`: store time of the last sign of it in the log."""
+    """`last_ms`: store time of the last sign of it in the log. `owner`: the user who opened it, where calls are signed."""
 
     name: str
     epoch: int
     next_sequence: int
     last_ms: int
     frames: list[Stored] = field(default_factory=list)
+    owner: str = ""
 
 
 class Producers:
@@ -94,11 +95,11 @@ class Producers:
         producer = self.get(number)
         if producer is None:
             table = self._named if record.name else self._unnamed
-            table[number] = Producer(record.name, record.epoch, record.sequence, store_ms)
+            table[number] = Producer(record.name, record.epoch, record.sequence, store_ms, owner=record.owner)
             if record.name:
                 self._ids[record.name] = number
         elif record.epoch >= producer.epoch:
-            producer.epoch = record.epoch
+            producer.epoch, producer.owner = record.epoch, record.owner
             self._heard(number, producer, store_ms)
         self.next_id = max(self.next_id, number + 1)
 
@@ -134,7 +135,7 @@ class Producers:
             return {}
         rows = {
             key: [
-                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *([p.name] if p.name else [])]
+                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *(text for text in (p.name, p.owner) if text)]
                 for number, p in table.items()
             ]
             for key, table in (("unnamed", self._unnamed), ("named", self._named))
@@ -147,11 +148,12 @@ class Producers:
         self._ids = {}
         for key, table in (("unnamed", self._unnamed), ("named", self._named)):
             table.clear()
-            for number, epoch, sequence, last_ms, places, *name in exported.get(key, ()):
+            for number, epoch, sequence, last_ms, places, *texts in exported.get(key, ()):
                 frames = [Stored(*places[at : at + 3]) for at in range(0, len(places), 3)]
-                table[number] = Producer(name[0] if name else "", epoch, sequence, last_ms, frames)
+                name = texts.pop(0) if key == "named" else ""
+                table[number] = Producer(name, epoch, sequence, last_ms, frames, texts[0] if texts else "")
                 if name:
-                    self._ids[name[0]] = number
+                    self._ids[name] = number
 
 
 def _columns(frames: list[Stored]) -> list[int]:

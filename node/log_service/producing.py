@@ -1,7 +1,7 @@
 """Produce: opens a producer and runs its stream (`produce_stream.py`). Here live the first request and the end of the stream.
 
 A producer is opened at the leader, through its log, and never before there is a key to sign its receipts with. The name of a producer
-belongs to the user who signed the call: nobody else opens it.
+belongs to the user who signed the call: nobody else opens it. So does the producer itself: nobody else resumes it by its number.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class Producing:
         token = self._engine.new_token()
         call: OpenProducer | ResumeProducer
         if request.producer_id:
-            call = ResumeProducer(token, request.producer_id, request.epoch)
+            call = ResumeProducer(token, request.producer_id, request.epoch, caller.user)
         else:
-            call = OpenProducer(token, _name_of(request.name, caller))
+            call = OpenProducer(token, _name_of(request.name, caller), caller.user)
         with self._callers.enter(caller, Kind.TOPIC, (), receive=False, messages=1, size=0) or contextlib.nullcontext():
             outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):

@@ -365,7 +365,7 @@ async def test_permissions_are_those_of_now(stage: Stage, wire: Wire, group: Gro
     """A grant that is taken back counts from the next frame on; names of producers belong to their users."""
     stage.user("writer", "secret-of-writer", "publish:topic:T")
     call = await opened(wire, signed("writer", "secret-of-writer"), name="shop")
-    assert stage.engine.calls == [OpenProducer(1, "writer@shop")]
+    assert stage.engine.calls == [OpenProducer(1, "writer@shop", "writer")]
     assert [stream.client_id for stream in stage.service.streams] == ["writer@t1"]
     await call.write(framing(frame()))
     assert (await call.read()).HasField("ack")

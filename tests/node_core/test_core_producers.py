@@ -150,6 +150,31 @@ def test_what_is_larger_than_a_log_file_is_refused() -> None:
     assert produced(b.put(frame(1, 0, 0, ["a", "b" * 100])))
 
 
+def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() -> None:
+    """Whoever sends in its name takes its sequence numbers, and its own messages then count as stored. A snapshot knows the user too."""
+    b = Producing()
+    for number, name in ((1, ""), (2, "w@shop")):
+        assert b.ask(OpenProducer(next(b.tokens), name, "w")) == ProducerOpened(number, 0, 0)
+        for _ in range(2):
+            end = b.log.end_index
+            for owner in ("", "v"):
+                assert refused(b.ask(ResumeProducer(next(b.tokens), number, 0, owner))) == ("unknown-producer", None)
+            assert b.log.end_index == end
+            assert b.ask(ResumeProducer(next(b.tokens), number, 0, "w")) == ProducerOpened(number, 0, 0)
+            exported = json.loads(json.dumps(b.machine.producers.export()))
+            b.machine.producers.restore(exported)
+            assert b.machine.producers.export() == exported
+    assert b.ask(OpenProducer(next(b.tokens))) == ProducerOpened(3, 0, 0)
+    assert refused(b.ask(ResumeProducer(next(b.tokens), 3, 0, "w"))) == ("unknown-producer", None)
+    calls = [OpenProducer(next(b.tokens), "", "w"), ResumeProducer(next(b.tokens), 4, 0, "v"), ResumeProducer(next(b.tokens), 4, 0, "w")]
+    b.turn(*calls)
+    assert [b.done[call.token] for call in calls] == [
+        ProducerOpened(4, 0, 0),
+        Refused("unknown-producer", detail="producer 4 is not known here, or was silent for too long; open another one"),
+        ProducerOpened(4, 0, 0),
+    ]
+
+
 def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
     """Each opening is the next epoch; the sequence goes on; frames of older epochs are refused, stored ones among them."""
     b = Producing()

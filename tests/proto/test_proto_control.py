@@ -126,6 +126,7 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (control.OffsetRecord((("g", "ns@t", 2, 7), ("h", "t", 0, 0))), '{"v":1,"a":[["g","ns@t",2,7],["h","t",0,0]]}'),
     (control.ProducerRecord(7, 0), '{"v":1,"p":7,"e":0}'),
     (control.ProducerRecord(7, 2, "w", 40, (3, 5)), '{"v":1,"p":7,"e":2,"n":"w","s":40,"x":[3,5]}'),
+    (control.ProducerRecord(8, 0, owner="writer"), '{"v":1,"p":8,"e":0,"u":"writer"}'),
     (control.RecallRecord(1700000000000, 1699999999999, 7), '{"v":1,"d":1700000000000,"f":1699999999999,"o":7}'),
     (control.TimersRecord(1700000000000, -1, 2), '{"v":1,"f":1700000000000,"o":-1,"n":2}'),
 ]
