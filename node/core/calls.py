@@ -107,10 +107,12 @@ class ProduceFrame:
 class FrameProduced:
     """The frame is stored, by this call or (`duplicate`) before it; for what it is acknowledged see `Produced`.
 
+    `topic`: where its messages are, which of a duplicate need not be what was said this time.
     `ranges`: (queue, first queue offset, count) of each queue in the frame, by queue: its messages have consecutive offsets in their order
     in the frame. `chain_crc`: of the entry of the last message. `durable`: the replicas known to have all of it on stable storage when this
     was said, with their durable index, by node; empty for `memory`."""
 
+    topic: str
     first_index: int
     term: int
     count: int

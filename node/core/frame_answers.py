@@ -23,7 +23,8 @@ def answer(batch: UnsealedBatch, place: Assignment, ranges: Sequence[Range], dur
     """Of a frame that was appended now."""
     first, last = ranges[0], ranges[-1]
     queues = _queue_ranges(batch.queues, place.queue_offsets)
-    return FrameProduced(first.first_index, first.term, len(batch), queues, last.last_chain, place.store_ms, durability.value)
+    at = batch.topics[0], first.first_index, first.term, len(batch)
+    return FrameProduced(*at, queues, last.last_chain, place.store_ms, durability.value)
 
 
 def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicate: bool = True) -> FrameProduced:
@@ -38,8 +39,8 @@ def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicat
     queues = np.concatenate([part.queues for part in columns])
     offsets = np.concatenate([part.queue_offsets for part in columns])
     store_ms = int.from_bytes(parts[0].data[_STORE_MS], "big", signed=True)
-    place = stored.first_index, parts[0].term, stored.count, _queue_ranges(queues, offsets), parts[-1].last_chain, store_ms
-    return FrameProduced(*place, duplicate=duplicate)
+    at = columns[0].topics[0], stored.first_index, parts[0].term, stored.count
+    return FrameProduced(*at, _queue_ranges(queues, offsets), parts[-1].last_chain, store_ms, duplicate=duplicate)
 
 
 def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]:

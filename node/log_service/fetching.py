@@ -302,7 +302,7 @@ class _Stream:
         await self._context.write(answer.data)
         if hold is not None:
             hold.cost(answer.count, answer.size)
-            while (owed_s := hold.owed_s()) > 0:
+            while self._broken is None and (owed_s := hold.owed_s()) > 0:
                 await asyncio.sleep(min(owed_s, _OWES_S))
 
     # -- the opening

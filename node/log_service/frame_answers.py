@@ -27,7 +27,6 @@ _DURABILITY = {"durable": log_pb2.DURABLE, "memory": log_pb2.MEMORY}
 class Sent:
     """What an answer repeats of a frame."""
 
-    topic: str
     first_sequence: int
     count: int
 
@@ -83,7 +82,7 @@ class FrameAnswers:
             cluster_id=self._cluster_id,
             broker_group=origin.broker_group,
             log_id=self._log_id,
-            topic=sent.topic,
+            topic=produced.topic,
             producer_id=origin.producer_id,
             epoch=origin.epoch,
             first_sequence=sent.first_sequence,

@@ -7,7 +7,7 @@ frame never waits for the quorum: a producer is not opened before there is a key
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from ledgermq.node.controller.metadata import Outcome, State
@@ -56,10 +56,13 @@ class ReceiptKeys:
                 return known.key_id, key
         return None
 
-    async def find(self, key_id: str) -> bytes | None:
-        """The key of a receipt, after a look whether it was made elsewhere a moment ago; None: no such key, or not readable here."""
-        if not any(known.key_id == key_id for known in self._quorum.state.receipt_keys):
+    async def meet(self, key_ids: Collection[str]) -> None:
+        """Have those of these keys that were made elsewhere a moment ago: one look, however many are not known. Raises LedgerError."""
+        if not {known.key_id for known in self._quorum.state.receipt_keys}.issuperset(key_ids):
             await self._quorum.barrier()
+
+    def find(self, key_id: str) -> bytes | None:
+        """The key of a receipt; None: no such key, or not readable here."""
         return self._open(key_id)
 
     async def ready(self) -> None:

@@ -134,22 +134,25 @@ class ProduceStream:
             while True:
                 while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
                     await self._wait()
-                data = await self._incoming.next()
-                if data is grpc.aio.EOF:
-                    return self._end(_Closed())
-                request = read(data)
-                if not isinstance(request, FrameRequest):
-                    raise fail(Code.BAD_REQUEST, "a stream opens one producer, with its first request")
-                pending = await self._taken(request)
-                self._pending.append(pending)
-                self._bytes += pending.size
-                self._changed.set()
+                await self._take(await self._incoming.next())
         except Exception as error:  # whatever ended the reading ends the stream, behind the answers
             self._end(error)
 
+    async def _take(self, data: Any) -> None:
+        """A call of its own, so that a stream that falls silent holds nothing of its last frame."""
+        if data is grpc.aio.EOF:
+            raise _Closed
+        request = read(data)
+        if not isinstance(request, FrameRequest):
+            raise fail(Code.BAD_REQUEST, "a stream opens one producer, with its first request")
+        pending = await self._taken(request)
+        self._pending.append(pending)
+        self._bytes += pending.size
+        self._changed.set()
+
     async def _taken(self, request: FrameRequest) -> _Pending:
         """Check a frame and hand it to the broker group. One that is refused leaves the stream open."""
-        sent = Sent(request.topic, request.first_sequence, request.count)
+        sent = Sent(request.first_sequence, request.count)
         pending = _Pending(sent, len(request.entries), perf_counter())
         if self._trace is not None:
             pending.span = self._trace(request.topic, request.count, request.first_sequence)
@@ -158,7 +161,6 @@ class ProduceStream:
         except (BadFrame, LedgerError) as error:
             pending.failure = error
             return pending
-        pending.sent = Sent(checked.topic, request.first_sequence, request.count)
         pending.hold = checked.hold
         self.topics.add(checked.topic)
         call = ProduceFrame(self._engine.new_token(), checked.topic, checked.frame, self._memory)
@@ -175,16 +177,19 @@ class ProduceStream:
                         return
                     raise self._ended
                 await self._wait()
-            pending = self._pending[0]
-            outcome = None if pending.outcome is None else await pending.outcome
-            response = self._answer(pending, outcome)
-            await self._context.write(response.SerializeToString())
-            self._pending.popleft()
-            self._bytes -= pending.size
-            why = response.rejected.problem
-            pending.close(why.code or int(Code.OK), why.message)
-            self._count(pending, outcome, response)
-            self._changed.set()
+            await self._tell(self._pending[0])
+
+    async def _tell(self, pending: _Pending) -> None:
+        """Also a call of its own: why a frame was refused still knows the frame."""
+        outcome = None if pending.outcome is None else await pending.outcome
+        response = self._answer(pending, outcome)
+        await self._context.write(response.SerializeToString())
+        self._pending.popleft()
+        self._bytes -= pending.size
+        why = response.rejected.problem
+        pending.close(why.code or int(Code.OK), why.message)
+        self._count(pending, outcome, response)
+        self._changed.set()
 
     def _answer(self, pending: _Pending, outcome: Any) -> log_pb2.ProduceResponse:
         """Raises Moved where there is no answer."""

@@ -146,6 +146,9 @@ class QueueTail:
         for queue in self._queues:
             if queue < len(ends.begins):
                 self._skip(queue, ends.begins[queue])
+            elif self._goals is not None:
+                # It has fewer queues now: nothing more comes of this one.
+                self._skip(queue, self._goals[queue])
         self._catch_up(ends)
 
     def _skip(self, queue: int, begin: int) -> bool:

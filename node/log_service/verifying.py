@@ -64,8 +64,9 @@ class Verifier:
             self._callers.allow(caller, publish(topic), read(topic))
         verdicts: dict[int, log_pb2.Verdict] = {}
         groups: dict[str, list[int]] = {}
+        await self._keys.meet({receipt.key_id for receipt in receipts if receipt.cluster_id == self._cluster_id})
         for place, receipt in enumerate(receipts):
-            if (verdict := await self._by_mac(receipt)) is None:
+            if (verdict := self._by_mac(receipt)) is None:
                 groups.setdefault(receipt.broker_group, []).append(place)
             else:
                 verdicts[place] = verdict
@@ -74,11 +75,11 @@ class Verifier:
             verdicts.update(zip(places, found, strict=True))
         return log_pb2.VerifyResponse(verdicts=[verdicts[place] for place in range(len(receipts))])
 
-    async def _by_mac(self, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
+    def _by_mac(self, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
         """None: it is ours; the log has to be asked."""
         if receipt.cluster_id != self._cluster_id:
             return unverifiable(f"it is of another cluster, {receipt.cluster_id!r}")
-        key = await self._keys.find(receipt.key_id)
+        key = self._keys.find(receipt.key_id)
         if key is None:
             return unverifiable(f"its key {receipt.key_id!r} is not known, or not any more")
         if not proven(key, receipt):

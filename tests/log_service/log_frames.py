@@ -64,7 +64,8 @@ class Group:
         last = self.index + count - 1
         queue = int(call.frame.batch.queues[0])
         done = FrameProduced(
-            self.index, 3, count, ((queue, 5 + first, count),), 0xC0FFEE + first, STORE_MS, "memory" if call.memory else "durable",
+            call.topic, self.index, 3, count, ((queue, 5 + first, count),), 0xC0FFEE + first, STORE_MS,
+            "memory" if call.memory else "durable",
             durable=() if call.memory else (("n1", last), ("n2", last + 1)),
         )  # fmt: skip
         self.index += count

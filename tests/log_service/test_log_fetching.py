@@ -304,3 +304,19 @@ def test_a_reader_over_its_quota_waits_for_its_turn(tmp_path: Path) -> None:
         assert (await silent).first == 2
 
     played(tmp_path, play, quotas=Quotas(group=Quota(messages_per_s=0.01)))
+
+
+def test_a_reader_that_waits_for_its_quota_is_sent_away_when_the_node_stops(tmp_path: Path) -> None:
+    """What it owes does not hold it here, nor the node."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.group.produce([("T", 0, 60)] * 4)
+        reader = Reader(wire)
+        await reader.say(opening(consumer_group="G", max_response_bytes=1))
+        await reader.control("opened")
+        assert [(await reader.entries()).first for _ in range(2)] == [0, 1]
+        stage.service.drain()
+        async with asyncio.timeout(10):
+            await reader.control("redirect")
+
+    played(tmp_path, play, quotas=Quotas(group=Quota(messages_per_s=0.01)))

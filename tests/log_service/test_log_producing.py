@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +24,14 @@ from ledgermq.node.client_list import ClientList
 from ledgermq.node.config import Limits
 from ledgermq.node.core.calls import OpenProducer, ProduceFrame, Refused
 from ledgermq.node.log_service import frame_checks
-from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES
+from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.security.settings import Quota
 from ledgermq.node.security.settings import Quotas as QuotaSettings
 from ledgermq.node.service.streams import Streams
 from ledgermq.node.tracing import Spans
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import proven
+from ledgermq.proto.status import Code, fail
 from tests.log_service.log_frames import STORE_MS, TAG, Group, frame, framing, opening
 from tests.log_service.log_stage import CLUSTER, LOG_ID, Stage, Wire, on_the_wire, signed
 
@@ -358,6 +361,49 @@ async def test_garbage_behind_good_frames_ends_the_stream_after_their_answers(st
         answers = await until_end(call)
         assert [answer.WhichOneof("response") for answer in answers] == ["ack", "problem"]
         assert answers[-1].problem.code == 40000
+
+
+def test_an_idle_stream_holds_no_frame() -> None:
+    """What was answered is let go: ten thousand streams that sent something once hold nothing of it."""
+
+    class Request(bytearray):
+        """Can be watched."""
+
+    async def main() -> None:
+        request = Request(framing(frame()))
+        watched, calls = weakref.ref(request), [request]
+        del request
+        silent = asyncio.Event()
+
+        async def next_request() -> Any:
+            if not calls:
+                silent.set()
+                await asyncio.Event().wait()
+            return calls.pop()
+
+        async def check(origin: Any, request: Any) -> Any:
+            raise fail(Code.FORBIDDEN, "nobody may")
+
+        answered = []
+
+        async def write(data: bytes) -> None:
+            answered.append(data)
+
+        answers = SimpleNamespace(rejected=lambda sent, error, position=-1: pb.ProduceResponse(rejected=pb.FrameRejected(count=sent.count)))
+        stream = ProduceStream(
+            SimpleNamespace(write=write), SimpleNamespace(next=next_request), None, SimpleNamespace(check=check), answers,
+            SimpleNamespace(broker_group="g1"), memory=False, node="n1", trace=None,
+        )  # type: ignore[arg-type]  # fmt: skip
+        running = asyncio.create_task(stream.run())
+        await silent.wait()
+        while not answered:
+            await asyncio.sleep(0)
+        gc.collect()
+        assert watched() is None
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 @produce(authentication=True)

@@ -160,6 +160,22 @@ def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
     group.close()
 
 
+def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_end(tmp_path: Path) -> None:
+    """What the missing queues held will never come."""
+    group = Group(tmp_path)
+    group.configure("a", 2)
+    group.produce([("a", 0, 50), ("a", 1, 50)])
+
+    async def read() -> None:
+        _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0}, until_end=True)
+        group.delete("a")
+        group.configure("a", 1, incarnation=2)
+        assert await rest(group, "a", tail) == [] and tail.finished
+
+    asyncio.run(read())
+    group.close()
+
+
 @pytest.mark.parametrize("window", [1, 1 << 17])
 def test_the_log_itself_comes_entry_by_entry(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control records included, from files and from the window, without a gap."""

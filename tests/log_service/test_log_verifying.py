@@ -213,6 +213,20 @@ def test_a_key_that_is_gone_or_a_leader_that_is_not_there() -> None:
     assert judged(stage, receipt(log)) == (UNVERIFIABLE, "broker group g1 has no leader that answers; try again")
 
 
+def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
+    """A thousand receipts with invented keys are not a thousand questions to the controller quorum."""
+    log = FakeLog(1)
+    invented = []
+    for number in range(20):
+        invented.append(receipt(log))
+        sign(f"invented-{number}", KEY, invented[-1])
+    stage = Bench(log)
+    before = stage.quorum.barriers
+    verdicts = stage.verdicts(*invented, receipt(log)).verdicts
+    assert [verdict.result for verdict in verdicts] == [UNVERIFIABLE] * 20 + [TRUE]
+    assert stage.quorum.barriers - before <= 1
+
+
 def test_an_acknowledgement_from_memory_promised_less() -> None:
     """Until it is committed nobody can tell; lost, the log says otherwise, and why."""
     log = FakeLog(1, 1)

@@ -103,6 +103,23 @@ def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
     assert b.log.end_index == end and b.group.leader.counters["frame_duplicates"] == 1
 
 
+def test_a_frame_that_comes_again_under_another_topic_is_answered_with_the_topic_it_has() -> None:
+    """The receipt is signed: it must not say that the messages are where they are not, committed or not."""
+    b = Producing()
+    b.configure("u", 3)
+    b.open()
+    assert produced(b.put(numbered(1, 0, 0, 2))).topic == "t"
+    again = produced(b.put(numbered(1, 0, 0, 2, "u"), "u"))
+    assert again.duplicate and again.topic == "t"
+    b.replicator.commit_at_once = False
+    first = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 2, 2))
+    second = ProduceFrame(next(b.tokens), "u", numbered(1, 0, 2, 2, "u"))
+    b.turn(first, second)
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert [produced(b.done[call.token]).topic for call in (first, second)] == ["t", "t"]
+
+
 def test_of_the_frames_before_the_last_five_it_is_only_known_that_they_are_stored() -> None:
     """Bounded memory: an old duplicate is stored, and that is all there is to say; so is one that is cut otherwise."""
     b = Producing()
