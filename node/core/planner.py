@@ -337,7 +337,9 @@ class Planner:
         names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
         names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
         names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
-        if any(self._overlay.configuring(name) is not None for name in names):
+        judged = {topic_name(frame.topic) for frame in plan.frames}
+        if any(self._overlay.configuring(name) is not None or name in judged for name in names):
+            # Frames of this plan stand behind its drafts, and were judged by the topic as it is before them.
             plan.deferred.append(call)
             return
         index = -1

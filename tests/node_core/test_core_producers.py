@@ -9,6 +9,7 @@ import pytest
 
 from ledgermq.node.core.calls import (
     Configure,
+    Configured,
     FrameKnown,
     FrameProduced,
     OpenProducer,
@@ -157,6 +158,22 @@ def test_a_frame_for_nowhere_is_refused(topic: str, queue: int, reason: str) -> 
     b.open()
     b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "fifo", TopicKind.FIFO, 1, Permission.READ_WRITE, 1),)))
     assert refused(b.put(frame(1, 0, 0, ["a", "b"], topic, [0, queue]), topic))[0] == reason
+
+
+@pytest.mark.parametrize("change", ["deleted", "made again"])
+def test_a_frame_stands_before_a_change_of_its_topic_that_came_after_it(change: str) -> None:
+    """Frames stand behind the drafts of their turn: one that was judged by the topic of before must not get behind what ends it."""
+    b = Producing()
+    b.open()
+    sent = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 0, 2))
+    fifo = TopicConfig("", "t", TopicKind.FIFO, 1, Permission.READ_WRITE, 2)
+    change_it = Configure(next(b.tokens), deleted_topics=("t",)) if change == "deleted" else Configure(next(b.tokens), topics=(fifo,))
+    b.turn(sent, change_it)
+    answer = produced(b.done[sent.token])
+    assert b.done[change_it.token] == Configured()
+    assert answer.last_index == b.log.end_index - 1, "the change is the last entry"
+    if change == "made again":
+        assert b.machine.begin("t", 0) == b.machine.end("t", 0), "the former topic's messages are not the new one's"
 
 
 def test_what_is_larger_than_a_log_file_is_refused() -> None:
