@@ -127,6 +127,8 @@ class PeerStream(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._asked_s = 0.0
         """When this side asked for a sign of life the last time."""
+        self._written = self._left = 0
+        """Bytes given to the connection, and how many of them had left at the last look."""
         self.heard_s = self._loop.time()
         """When the last bytes came, in the loop's time."""
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
@@ -267,6 +269,7 @@ class PeerStream(asyncio.BufferedProtocol):
             self._write(self._outbox.take())
 
     def _write(self, buffers: list[Buffer]) -> None:
+        self._written += sum(map(len, buffers))
         if self._secure:
             # One record for what is small: the encryption copies in any case.
             self.transport.write(b"".join(buffers))
@@ -286,6 +289,10 @@ class PeerStream(asyncio.BufferedProtocol):
             return
         now = self._loop.time()
         patience = SILENCE_S if self._dialled else DEAF_S
+        former, self._left = self._left, self._written - self.transport.get_write_buffer_size()
+        if self._dialled and self._paused and self._left > former:
+            # A question would stand behind all that waits. That what waits leaves, however slowly, is the sign.
+            self.heard_s = now
         silent = now - self.heard_s
         if now - due_s > LATE_S:
             self._look_in(patience)

@@ -547,6 +547,54 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkey
     run(main())
 
 
+class SlowTransport:
+    """Takes whatever it is given; what has not left yet is for the test to say."""
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.asked = 0
+
+    def write(self, data: bytes) -> None:
+        self.asked += data == SIGN_OF_LIFE
+        self.unsent += len(data)
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        for data in buffers:
+            self.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+    def get_extra_info(self, name: str) -> None: ...
+    def abort(self) -> None: ...
+
+
+def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the connection is full no question for a sign of life gets through; that bytes leave is it. Without it the stream ends."""
+    monkeypatch.setattr(peer_stream, "SILENCE_S", 0.05)
+    monkeypatch.setattr(peer_stream, "LATE_S", 5.0)
+
+    async def main() -> None:
+        stream, transport = PeerStream(), SlowTransport()
+        stream.connection_made(transport)  # type: ignore[arg-type]
+        outbox = stream.open("n2", 1 << 20, lambda frames: None, dialled=True)
+        outbox.put_packet("g1", PeerPacket(b"h", bytes(900_000)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stream.pause_writing()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 0.5
+        while loop.time() < until:
+            assert not stream.ended.done(), "it takes bytes all the time"
+            transport.unsent -= 100
+            await asyncio.sleep(0.005)
+        async with asyncio.timeout(20):
+            assert isinstance(await stream.ended, TimeoutError)
+
+    run(main())
+
+
 WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("localhost", ("127.0.0.1",)), ("0.0.0.0", ("127.0.0.1",)))
 
 
