@@ -7,6 +7,7 @@ never change again, except that retention blanks or removes them, which is told 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgermq.proto.layout import QUEUE_UNIT
 from ledgermq.storage.consume_queue import PRE_BLANK, UNIT_BYTES, QueueUnits
@@ -33,6 +34,20 @@ class QueueReader:
         inside = offset % self._file_bytes
         length = min(count * UNIT_BYTES, self._file_bytes - inside)
         path = f"{self._directory}/{topic}/{queue}/{file_name(offset - inside)}"
+        units = self._units(path, inside, length)
+        if units is not None and int(units["size"].max(initial=0)) == _BLANK_BYTES != int(units["size"][0]):
+            # Retention blanks from the front while this reads: what it has passed by now is blank from the first unit on.
+            units = self._units(path, inside, length)
+        if units is None:
+            return None
+        sizes = units["size"].astype(np.int32)
+        if not len(units) or int(sizes[0]) == _BLANK_BYTES:
+            return None
+        if not bool((sizes > 0).all()) or int(sizes.max()) == _BLANK_BYTES:
+            raise LogDamaged(f"{path} does not hold what was dispatched from unit {first} on: restart the node, which rebuilds it")
+        return QueueUnits(first, units["physical_offset"].astype(np.int64), sizes, units["tags_code"].astype(np.int64))
+
+    def _units(self, path: str, inside: int, length: int) -> NDArray[np.void] | None:
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -41,10 +56,4 @@ class QueueReader:
             data = file.pread(inside, length)
         finally:
             file.close()
-        units = np.frombuffer(data, QUEUE_UNIT, len(data) // UNIT_BYTES)
-        sizes = units["size"].astype(np.int32)
-        if not len(units) or int(sizes[0]) == _BLANK_BYTES:
-            return None
-        if not bool((sizes > 0).all()) or int(sizes.max()) == _BLANK_BYTES:
-            raise LogDamaged(f"{path} does not hold what was dispatched from unit {first} on: restart the node, which rebuilds it")
-        return QueueUnits(first, units["physical_offset"].astype(np.int64), sizes, units["tags_code"].astype(np.int64))
+        return np.frombuffer(data, QUEUE_UNIT, len(data) // UNIT_BYTES)

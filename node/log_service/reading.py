@@ -95,6 +95,10 @@ class Files:
         self._queues = queues
         self._entries = entries
 
+    def belong_to(self, hosted: Any) -> bool:
+        """Whether these are the files of this life of the group."""
+        return self._entries.reader is hosted.reader
+
     def read(self, topic: str, queue: int, first: int, stop: int, max_bytes: int) -> Batch | None:
         """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`. None when retention took the first. An
         empty batch when the log's file is not known to hold it yet. Raises OSError, LogDamaged."""

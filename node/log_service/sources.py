@@ -58,7 +58,8 @@ class GroupSource:
             found = await asyncio.get_running_loop().run_in_executor(self._lanes.cold, self._guarded, work)
         except Unreadable as error:
             damage = error
-            await self._engine.run(self.group, lambda hosted: hosted.fail(damage))
+            # The group may have been mended while this read waited: what failed was of its former life.
+            await self._engine.run(self.group, lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None)
             raise
         view = self._engine.views.get(self.group)
         ends = None if view is None else view.queue_ends

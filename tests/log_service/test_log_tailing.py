@@ -17,6 +17,7 @@ from ledgermq.node.log_service.reading import look
 from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter
 from ledgermq.node.log_service.tailing import Gone, QueueTail
 from ledgermq.storage import entry_reader
+from ledgermq.storage.log_reader import LogReader
 from tests.log_service.fetch_stage import Got, Group, got
 
 
@@ -258,8 +259,10 @@ def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
     group.close()
 
 
-def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path) -> None:
-    """Nothing of the damaged read leaves; the group is about to be mended, and says so in its next turn."""
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path, mended: bool) -> None:
+    """Nothing of the damaged read leaves; the group is about to be mended, and says so in its next turn. If it was mended while the read
+    waited for the disk, its next life is not told what its former one suffered from."""
     group = Group(tmp_path)
     group.configure("a", 1)
     for _ in range(2):
@@ -273,8 +276,11 @@ def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path
         with log_file.open("r+b") as file:
             file.seek(pos + 8)
             file.write(b"\x7f" * 24)
+        if mended:
+            store = running.store
+            running.reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
         with pytest.raises(Unreadable):
             await rest(group, "a", tail)
-        assert running._damage is not None
+        assert (running._damage is None) == mended
 
     asyncio.run(read())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ledgermq.proto.layout import Columns
-from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.consume_queue import PRE_BLANK, UNIT_BYTES, ConsumeQueues
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.queue_reader import QueueReader
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.real_disk import RealDisk, RealFile
 
 FILE_BYTES = 200
 
@@ -52,3 +54,48 @@ def test_units_that_were_never_written_are_damage(tmp_path: Path) -> None:
     _, reader = filled(tmp_path, 25)
     with pytest.raises(LogDamaged):
         reader.read("t", 0, 24, 3)
+
+
+class TornFile:
+    """Its first read finds the front as it was before something happened, and the rest as it is afterwards."""
+
+    def __init__(self, file: RealFile, happens: list[Callable[[], None]]) -> None:
+        self._file = file
+        self._happens = happens
+
+    def pread(self, offset: int, length: int) -> bytes:
+        before = self._file.pread(offset, length)
+        for happen in self._happens:
+            happen()
+        self._happens.clear()
+        return before[:UNIT_BYTES] + self._file.pread(offset, length)[UNIT_BYTES:]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TornDisk(RealDisk):
+    """Whose files are read while something happens, once."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._happens = [happens]
+
+    def open(self, path: str) -> Any:
+        return TornFile(super().open(path), self._happens)
+
+
+def test_a_reader_that_retention_passes_finds_no_damage(tmp_path: Path) -> None:
+    """The units it asked for are blanked while it reads, from the front: it has seen the first as they were. They are gone, and no more."""
+    queues, _ = filled(tmp_path, 25)
+    reader = QueueReader(TornDisk(lambda: queues.trim(17_048) and None), str(tmp_path), FILE_BYTES)
+    assert reader.read("t", 0, 12, 8) is None
+
+
+def test_a_blank_among_units_that_stays_is_damage(tmp_path: Path) -> None:
+    """Retention blanks no unit behind one that it leaves."""
+    _, reader = filled(tmp_path, 25)
+    with (tmp_path / "t" / "0" / f"{200:020d}").open("r+b") as file:
+        file.seek(3 * UNIT_BYTES)
+        file.write(PRE_BLANK)
+    with pytest.raises(LogDamaged):
+        reader.read("t", 0, 12, 8)
