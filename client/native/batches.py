@@ -20,8 +20,8 @@ OVERHEAD_BYTES = 192
 class Sink(Protocol):
     """Who is told, once for each row: that a frame with it is acknowledged, or that it failed. The second word on a row is passed over."""
 
-    def acknowledged(self, row: int, frame: FrameAcknowledged) -> int:
-        """The frame holds the rows from `row` on. Returns how many of them had failed before."""
+    def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
+        """The frame holds the rows from `row` on."""
 
     def failed(self, row: int, count: int, error: Exception) -> None: ...
 
@@ -107,14 +107,10 @@ class Futures:
     def __init__(self, futures: list[AnyFuture]) -> None:
         self._futures = futures
 
-    def acknowledged(self, row: int, frame: FrameAcknowledged) -> int:
-        late = 0
+    def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
         for position, future in enumerate(self._futures[row : row + frame.count]):
-            if future.done():
-                late += 1
-            else:
+            if not future.done():
                 future.set_result(Acknowledged(frame, position))
-        return late
 
     def failed(self, row: int, count: int, error: Exception) -> None:
         for future in self._futures[row : row + count]:
@@ -132,19 +128,18 @@ class Rows:
         self._frames: list[tuple[Sequence[int], FrameAcknowledged]] = []
         self._failures: list[Failure] = []
 
-    def acknowledged(self, row: int, frame: FrameAcknowledged) -> int:
-        return self.stored(range(row, row + frame.count), frame)
+    def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
+        self.stored(range(row, row + frame.count), frame)
 
     def failed(self, row: int, count: int, error: Exception) -> None:
         self.lost(range(row, row + count), error)
 
-    def stored(self, rows: Sequence[int], frame: FrameAcknowledged) -> int:
+    def stored(self, rows: Sequence[int], frame: FrameAcknowledged) -> None:
         """The same for rows in any order."""
         failed = {row for failure in self._failures for row in failure.rows}
         late = len(failed.intersection(rows)) if failed else 0
         self._frames.append((rows, frame))
         self._settled(frame.count - late)
-        return late
 
     def lost(self, rows: Sequence[int], error: Exception) -> None:
         self._failures.append(Failure(rows, error))
@@ -169,8 +164,8 @@ class RowsOfGroup:
         self._rows = rows
         self._order = order
 
-    def acknowledged(self, row: int, frame: FrameAcknowledged) -> int:
-        return self._rows.stored(self._order[row : row + frame.count], frame)
+    def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
+        self._rows.stored(self._order[row : row + frame.count], frame)
 
     def failed(self, row: int, count: int, error: Exception) -> None:
         self._rows.lost(self._order[row : row + count], error)

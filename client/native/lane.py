@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ledgermq.client.errors import ClusterError, ProducerFenced, SendFailed, refusal
+from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, SendFailed, refusal
 from ledgermq.client.native.batches import Batch, Gathering
 from ledgermq.client.native.columns import Packing
 from ledgermq.client.native.connection import Latencies, problem_of
@@ -93,8 +93,8 @@ class Lane:
         """`released` is called when messages are settled, `receipts` with each receipt; `numbers`: see FrameAcknowledged."""
         self.broker_group = broker_group
         self.gathering = gathering
-        self.flushing = False
-        """Send what is there without waiting for more."""
+        self.flushing = 0
+        """So many callers want what is there to be sent without waiting for more."""
         self.fenced: ProducerFenced | None = None
         self._settings = settings
         self._statistics = statistics
@@ -254,7 +254,7 @@ class Lane:
         if not gathering.messages:
             return False
         full = gathering.size >= self._settings.batch_bytes
-        return full or self.flushing or now >= gathering.since_s + self._settings.linger_s
+        return full or self.flushing > 0 or now >= gathering.since_s + self._settings.linger_s
 
     def _encoded(self, batch: Batch) -> bool:
         """Whether the batch is a frame now. If not, it is cut in two, which wait first in the row, or has failed."""
@@ -266,6 +266,10 @@ class Lane:
                 batch.frame = batch.columns.encode(self._builder, sequence, self._settings.packing)
             except LedgerError as error:
                 self._cut_or_fail(batch, refusal(error.code, error.message))
+                return False
+            except (TypeError, ValueError, AttributeError) as error:
+                what = f"the message cannot be encoded ({error})"
+                self._cut_or_fail(batch, BadArgument(what, "give bytes as body, and text as tag, keys and properties"))
                 return False
             if not again and self._frame_bytes_max and len(batch.frame.entries) > self._frame_bytes_max:
                 size = len(batch.frame.entries)
@@ -298,16 +302,16 @@ class Lane:
         place = (self._log_tag, *self._identity, batch.first_sequence, len(batch), batch.columns.queues)
         frame = FrameAcknowledged(self.broker_group, receipt, ack.duplicate, *place, self._numbers)
         self._acknowledged_to = max(self._acknowledged_to, batch.first_sequence + len(batch))
-        late = batch.sink.acknowledged(batch.row, frame)
-        statistics = self._statistics
+        batch.sink.acknowledged(batch.row, frame)
+        statistics, late = self._statistics, batch.told
         statistics.late += late
         statistics.acknowledged += len(batch) - late
         statistics.duplicates += len(batch) - late if ack.duplicate else 0
         statistics.latency_ms = (now - batch.sent_s) * 1000
         self._latencies.took(self.broker_group, statistics.latency_ms)
+        self._gone(batch)
         if receipt is not None:
             self._receipts(receipt)
-        self._gone(batch)
         self._settle_if_all_answered()
 
     def rejected(self, answer: pb.FrameRejected, now: float) -> None:

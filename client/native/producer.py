@@ -96,6 +96,10 @@ class AsyncProducer:
         self._timer: asyncio.TimerHandle | None = None
         self._run: tuple[LaneStream, int] | None = None
         self._closed = False
+        self._yields = False
+        """A frame is full: the next `send` lets the loop go on first."""
+        self._failure: ClusterError | None = None
+        """Why nothing is sent any more."""
         self.on_room: Callable[[], None] | None = None
         """Called when messages have an outcome, and there is more room."""
 
@@ -126,10 +130,26 @@ class AsyncProducer:
             lane = Lane(group, self._settings, Gathering(), *places)
             stream = LaneStream(self.connection, lane, caller, self.statistics, self._answered)
             self._streams[group] = stream
-            self._tasks.append(self._loop.create_task(stream.run()))
+            self._tasks.append(self._loop.create_task(self._guarded(stream)))
+
+    async def _guarded(self, stream: LaneStream) -> None:
+        """Without its stream a lane would keep its messages for ever: they fail with what ended it."""
+        try:
+            await stream.run()
+        except Exception as error:
+            failed = SendFailed(f"the producer has ended by {type(error).__name__}: {error}", "open another one", unknown=False)
+            self._fail(failed)
+            stream.lane.give_up(failed)
+            self._answered()
+            raise
+
+    def _fail(self, error: ClusterError) -> None:
+        self._failure = self._failure or error
+        self._wake(self._waiters)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Wait until every message is acknowledged or failed, at most `timeout_s`; what is left then fails. Sends nothing afterwards."""
+        """Wait until every message is acknowledged or failed, at most `timeout_s`; what is left then fails. Sends nothing afterwards.
+        Raises what ended the producer before, such as receipts that could not be written."""
         if self._closed:
             return
         self._closed = True
@@ -143,30 +163,40 @@ class AsyncProducer:
         finally:
             for task in self._tasks:
                 task.cancel()
-            for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
-                if isinstance(outcome, Exception):
-                    raise outcome
+            outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
             for stream in self._streams.values():
                 stream.lane.broken()
                 stream.lane.give_up(SendFailed("the producer was closed", "flush it before, or give it more time", unknown=False))
             if self._timer is not None:
                 self._timer.cancel()
             self._wake(self._waiters)
+            self._wake(self._watchers)
             await self.connection.close()
             if self._closes_log and self._own_log is not None:
-                self._own_log.close()
+                self._close_log(self._own_log)
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+            if self._failure is not None:
+                raise self._failure
+
+    def _close_log(self, log: ReceiptLog) -> None:
+        try:
+            log.close()
+        except OSError as error:
+            self._failure = self._failure or _unwritable(log, error)
 
     async def flush(self) -> None:
         """Send what is gathered, and wait until nothing is without an outcome any more."""
         for stream in self._streams.values():
-            stream.lane.flushing = True
+            stream.lane.flushing += 1
             stream.wake()
         try:
             while self.statistics.waiting:
                 await self._wait(self._watchers)
         finally:
             for stream in self._streams.values():
-                stream.lane.flushing = False
+                stream.lane.flushing -= 1
 
     async def next_sequences(self) -> Mapping[str, int]:
         """Opens the producer at every broker group. Returns the sequence number of its next message there: of a named producer, so many
@@ -197,12 +227,15 @@ class AsyncProducer:
         """Accept one message, once there is room for it. `keys` find it later; messages with the same `order_key` share a queue; `queue`
         is a queue's number. The future ends with the acknowledgement, or a ClusterError whose `unknown` says whether it may be stored."""
         size = self.size_of(body) + extra_bytes(tag, keys, properties)
+        if self._yields:
+            # A loop of sends that always finds room would leave no time to send anything. Not behind `accept`: whoever is cancelled there
+            # would have sent something and not know it.
+            self._yields = False
+            await asyncio.sleep(0)
         while not self.has_room(size):
             await self._wait(self._waiters)
         future: asyncio.Future[Acknowledged] = self._loop.create_future()
-        if self.accept(future, size, body, tag, keys, properties, order_key, queue):
-            # A loop of sends that always finds room would leave no time to send anything.
-            await asyncio.sleep(0)
+        self._yields = self.accept(future, size, body, tag, keys, properties, order_key, queue)
         return future
 
     def accept(
@@ -350,6 +383,8 @@ class AsyncProducer:
     def _check_open(self) -> None:
         if self._closed:
             raise BadArgument("the producer is closed", "open another one")
+        if self._failure is not None:
+            raise self._failure
 
     def size_of(self, body: bytes) -> int:
         """About the bytes of an entry with this body and nothing else."""
@@ -387,8 +422,16 @@ class AsyncProducer:
             self._loop.call_soon(self._on_progress, self.statistics)
 
     def _received(self, receipt: pb.Receipt) -> None:
-        if self._own_log is not None:
-            self._own_log.write(receipt)
+        if self._own_log is not None and self._failure is None:
+            try:
+                self._own_log.write(receipt)
+            except OSError as error:
+                self._fail(_unwritable(self._own_log, error))
+
+
+def _unwritable(log: ReceiptLog, error: OSError) -> BadArgument:
+    what = f"receipts cannot be written to {log.path} ({error.strerror or error})"
+    return BadArgument(what, "see what of the messages is stored, and open another producer")
 
 
 def extra_bytes(tag: str | None, keys: Keys, properties: Mapping[str, str] | None) -> int:

@@ -180,17 +180,18 @@ class LaneStream:
             while (batch := lane.next_frame(self._clock())) is not None:
                 frame = batch.frame
                 assert frame is not None
-                await call.write(
-                    pb.ProduceRequest(
-                        frame=pb.Frame(
-                            namespace=names.namespace,
-                            topic=names.topic,
-                            first_sequence=frame.first_sequence,
-                            sizes=frame.sizes,
-                            entries=frame.entries,
-                        )
+                request = pb.ProduceRequest(
+                    frame=pb.Frame(
+                        namespace=names.namespace,
+                        topic=names.topic,
+                        first_sequence=frame.first_sequence,
+                        sizes=frame.sizes,
+                        entries=frame.entries,
                     )
                 )
+                # A node that reads nothing keeps a frame in the transport.
+                async with asyncio.timeout(self._answer_timeout_s):
+                    await call.write(request)
             if lane.reopen_due or (self._closing and lane.idle):
                 return
             await self._pause()

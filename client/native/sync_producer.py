@@ -14,6 +14,7 @@ from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Sta
 from ledgermq.client.native.producer import AsyncProducer, Keys, extra_bytes
 
 R = TypeVar("R")
+LAST_WORDS_S = 1.0
 
 
 class Producer:
@@ -68,8 +69,7 @@ class Producer:
         size = self._producer.size_of(body) + extra_bytes(tag, keys, properties)
         with self._room:
             self._room.wait_for(lambda: self._closed or self._producer.has_room(size + self._handed_bytes))
-            if self._closed:
-                raise BadArgument("the producer is closed", "open another one")
+            self._check_open()
             self._handed.append((future, size, body, tag, keys, properties, order_key, queue))
             self._handed_bytes += size
             if not self._woken:
@@ -102,7 +102,7 @@ class Producer:
             self._room.notify_all()
         try:
             if self._thread.is_alive():
-                self._do(self._close(timeout_s))
+                asyncio.run_coroutine_threadsafe(self._close(timeout_s), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         finally:
@@ -115,14 +115,35 @@ class Producer:
 
     async def _close(self, timeout_s: float | None) -> None:
         self._take()
-        await self._producer.close(timeout_s)
+        try:
+            await self._producer.close(timeout_s)
+        finally:
+            # What other threads began before has an outcome now, and its callers are to hear of it before the loop stops.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=LAST_WORDS_S)
+            await asyncio.sleep(0)
+
+    def _check_open(self) -> None:
+        """The thread is not there before the `with` block, and not in a process that was forked off within it."""
+        if self._closed:
+            raise BadArgument("the producer is closed", "open another one")
+        if not self._thread.is_alive():
+            raise BadArgument("the producer is not open in this process", "use it within its `with` block")
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._room:
+            # Under the lock of `close`: what is handed over here is there before the end.
+            try:
+                self._check_open()
+            except BadArgument:
+                work.close()
+                raise
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
 
     def _chained(self, sending: Coroutine[Any, Any, asyncio.Future[R]]) -> Future[R]:
         """Blocks while the batch is accepted; the future is of its outcome."""
-        accepted = self._do(_ordered(self._take, sending))
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()
 
@@ -133,7 +154,15 @@ class Producer:
             else:
                 future.set_exception(error)
 
-        self._loop.call_soon_threadsafe(accepted.add_done_callback, done)
+        async def ordered() -> None:
+            # What was handed over before goes before.
+            self._take()
+            (await sending).add_done_callback(done)
+
+        try:
+            self._do(ordered())
+        finally:
+            sending.close()
         return future
 
     def _take(self) -> None:
@@ -146,13 +175,10 @@ class Producer:
                     self._producer.accept(*item)
                 except ClusterError as error:
                     item[0].set_exception(error if isinstance(error, SendFailed) else SendFailed(error.what, error.remedy, unknown=False))
+                except Exception as error:
+                    # Of a wrong type, such as a queue that is no number: those behind it are not to suffer.
+                    item[0].set_exception(SendFailed(f"the message cannot be sent ({error})", "correct its arguments", unknown=False))
 
     def _released(self) -> None:
         with self._room:
             self._room.notify_all()
-
-
-async def _ordered(before: Any, work: Coroutine[Any, Any, R]) -> R:
-    """What was handed over before goes before."""
-    before()
-    return await work

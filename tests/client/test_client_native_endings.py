@@ -1,0 +1,206 @@
+"""Producers that are left, closed, cancelled or given nonsense: outcomes are told, nobody waits for ever, no message spoils others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.client import AsyncProducer, BadArgument, Producer, SendFailed
+from ledgermq.client.errors import ClusterError
+from ledgermq.client.native.receipt_log import ReceiptLog
+from ledgermq.proto import log_pb2 as pb
+from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, endpoints, fake_log
+
+Told = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
+SOON_S = 5.0
+
+
+def run(told: Told, nodes: int = 1) -> None:
+    async def main() -> None:
+        async with fake_log(nodes) as (started, found), asyncio.timeout(30):
+            await told(started, found)
+
+    asyncio.run(main())
+
+
+def test_a_future_that_is_cancelled_is_no_failure() -> None:
+    """Whoever stops waiting for an acknowledgement does not make `flush` wait for ever; the message is stored and counted."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t") as sending:
+            nodes[0].hold.clear()
+            future = await sending.send(b"a")
+            future.cancel()
+            nodes[0].hold.set()
+            await asyncio.wait_for(sending.flush(), SOON_S)
+            assert (sending.statistics.acknowledged, sending.statistics.late, sending.statistics.waiting) == (1, 0, 0)
+        assert [message.body for message in groups[0].log] == [b"a"]
+
+    run(told)
+
+
+def test_a_cancelled_send_has_sent_nothing() -> None:
+    """The call that fills a frame lets the loop go on, but not between the acceptance and the future that tells of it."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending:
+            for _ in range(3):
+                before = sending.statistics.accepted
+                task = asyncio.ensure_future(sending.send(b"a"))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert sending.statistics.accepted - before == (not task.cancelled())
+
+    run(told)
+
+
+@pytest.mark.parametrize("wrong", [{"tag": "\ud800"}, {"keys": ("\udfff",)}, {"properties": {"a": "\ud800"}}, {"tag": 5}, {"keys": (5,)}])
+def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
+    """Text that is none, or of another type, is found when a frame is made; the messages beside it are sent."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending:
+            try:
+                futures = [await sending.send(b"a", queue=0), await sending.send(b"b", queue=0, **wrong), await sending.send(b"c", queue=0)]
+            except TypeError:
+                # Told at once.
+                return
+            await asyncio.wait_for(sending.flush(), SOON_S)
+            with pytest.raises(BadArgument):
+                await futures[1]
+            assert [(await future).offset for future in (futures[0], futures[2])] == [0, 1]
+
+    run(told)
+
+
+def test_a_batch_with_a_wrong_body_tells_which() -> None:
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t") as sending:
+            bodies: Any = [b"a", "text", b"c"]
+            with pytest.raises(SendFailed, match="first row 1"):
+                await asyncio.wait_for(await sending.send_batch(bodies, queue=0), SOON_S)
+        assert groups[0].bodies(0) == [b"a", b"c"]
+
+    run(told)
+
+
+def test_whoever_waits_in_flush_hears_of_the_end() -> None:
+    """Also when the producer is closed meanwhile, by another task, without patience."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        sending = AsyncProducer(endpoints(nodes), "t")
+        async with sending:
+            nodes[0].hold.clear()
+            future = await sending.send(b"a")
+            flushing = asyncio.ensure_future(sending.flush())
+            await asyncio.sleep(0.05)
+            await sending.close(0)
+            await asyncio.wait_for(flushing, SOON_S)
+            with pytest.raises(SendFailed):
+                await future
+        nodes[0].hold.set()
+
+    run(told)
+
+
+def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
+    """At once and with the reason: nobody goes on sending for receipts that are lost."""
+
+    class Full(ReceiptLog):
+        def write(self, receipt: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        log = Full(tmp_path / "r.parquet")
+        sending = AsyncProducer(endpoints(nodes), "t", receipt_log=log)
+        await sending.start()
+        assert (await asyncio.wait_for(await sending.send(b"a"), SOON_S)).offset == 0
+        await asyncio.sleep(0)
+        with pytest.raises(ClusterError, match="No space left"):
+            await sending.send(b"b")
+        with pytest.raises(ClusterError, match="No space left"):
+            await asyncio.wait_for(sending.close(), SOON_S)
+        assert sending.statistics.waiting_bytes == 0
+
+    run(told)
+
+
+def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames beyond what the transport takes do not keep the producer there."""
+    monkeypatch.setattr("ledgermq.client.native.stream.LAST_WORDS_S", 0.05)
+
+    class Deaf:
+        """A call whose frames nobody takes."""
+
+        def __init__(self, call: Any) -> None:
+            self.read, self.cancel, self._call = call.read, call.cancel, call
+
+        async def write(self, request: pb.ProduceRequest) -> None:
+            if request.HasField("frame"):
+                await asyncio.Event().wait()
+            await self._call.write(request)
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t") as sending:
+            open_stream = sending.connection.stream
+            calls = iter([Deaf])
+            monkeypatch.setattr(sending.connection, "stream", lambda *words: next(calls, lambda call: call)(open_stream(*words)))
+            sending._streams["g1"]._answer_timeout_s = 0.1
+            done = await asyncio.wait_for(await sending.send(b"a"), SOON_S)
+            assert done.offset == 0 and sending.statistics.streams == 2
+
+    run(told)
+
+
+def threads(told: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
+    async def main() -> list[FakeBrokerGroup]:
+        async with fake_log(1) as (nodes, groups), asyncio.timeout(30):
+            await asyncio.to_thread(told, Producer(endpoints(nodes), "t", **options), nodes)
+            return groups
+
+    return asyncio.run(main())
+
+
+def test_a_producer_for_threads_that_is_not_open_says_so() -> None:
+    """Before its block, behind it, and in a process that inherited it."""
+
+    def told(sending: Producer, nodes: list[FakeLogNode]) -> None:
+        calls: list[Callable[[], Any]] = [
+            lambda: sending.send(b"a"),
+            lambda: sending.send_batch([b"a"]),
+            sending.flush,
+            sending.next_sequences,
+        ]
+        for call in calls:
+            with pytest.raises(BadArgument):
+                call()
+        with sending:
+            sending.send(b"a").result(SOON_S)
+        for call in calls:
+            with pytest.raises(BadArgument):
+                call()
+
+    threads(told)
+
+
+def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
+    """What threads handed over together is taken one by one."""
+
+    def told(sending: Producer, nodes: list[FakeLogNode]) -> None:
+        with sending:
+            blocked = threading.Event()
+            sending._loop.call_soon_threadsafe(blocked.wait, 5)
+            wrong: Any = "1"
+            bad, good = sending.send(b"a", queue=wrong), sending.send(b"b")
+            blocked.set()
+            with pytest.raises(SendFailed):
+                bad.result(SOON_S)
+            assert good.result(SOON_S).offset == 0
+
+    assert [message.body for message in threads(told)[0].log] == [b"b"]
