@@ -28,13 +28,18 @@ class BadFrame(Exception):
 
 
 def encode(head: bytes, payload: Buffer = b"") -> tuple[Buffer, ...]:
-    """A frame in pieces. A view of anything but `bytes` is copied, for it may change before it has left; other large payloads are not."""
+    """A frame in pieces. A large payload is not copied if nobody writes to it any more: `bytes`, or a read-only view of a buffer in memory,
+    as sealed entries are. Any other view, as that of a mapped file, may change before it has left."""
     prefix = PREFIX.pack(len(head), len(payload))
     if len(payload) <= JOINED_BYTES:
         return (b"".join((prefix, head, payload)),)
-    if isinstance(payload, memoryview) and not isinstance(payload.obj, bytes):
+    if isinstance(payload, memoryview) and not _stays(payload):
         payload = bytes(payload)
     return prefix + head, payload
+
+
+def _stays(view: memoryview) -> bool:
+    return isinstance(view.obj, bytes) or (view.readonly and isinstance(view.obj, bytearray))
 
 
 class FrameReader:

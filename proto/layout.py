@@ -81,12 +81,12 @@ __all__ = [
 ]
 
 NO_HOST = bytes(8)
+_SIZE_AT = 4
 _CRC_WORDS = np.dtype([("chain_crc", ">u4"), ("body_crc", ">u4")])
 _CRC_BYTES = np.dtype("V8")
 _CHAINED = np.dtype([("head", f"V{CHAINED_BYTES}"), ("body_crc", ">u4")])
 _CHAINED_ITEM = np.dtype(f"V{_CHAINED.itemsize}")
 _I2 = np.dtype(">i2")
-_NO_QUEUE = np.zeros(0, np.int32)
 
 
 def chain_seed(log_id: str) -> int:
@@ -300,28 +300,30 @@ def seal(
     heads["store_host"] = np.void(store_host)
     put_prefixes(data, starts, heads)
     words = np.empty(n, _CRC_WORDS)
-    body_crcs = _body_crcs(data, starts, batch.sizes)
-    words["body_crc"] = body_crcs
-    chain = _chain_crcs(heads, words["body_crc"], prev_chain)
-    words["chain_crc"] = chain
+    words["body_crc"] = _body_crcs(data, starts, batch.sizes)
+    value = prev_chain
+    chain = [value := crc32c(item, value) for item in _chained(heads, words["body_crc"])]
+    words["chain_crc"] = _numbers(chain)
     windows(data, _CRC_BYTES)[starts + CRC_WORDS_AT] = words.view(_CRC_BYTES)
-    return chain[-1] if chain else prev_chain
+    return value
 
 
-def _body_crcs(data: Buffer, starts: I64, sizes: I32) -> list[int]:
-    return for_each(crc32c, data, starts + HEADER_BYTES, starts + sizes)
+def _numbers(crcs: list[int]) -> NDArray[np.uint32]:
+    """Cheaper than an array made of a list, whose type NumPy must find out first."""
+    return np.fromiter(crcs, np.uint32, len(crcs))
 
 
-def _chain_crcs(heads: NDArray[Any], body_crcs: NDArray[Any], prev_chain: int) -> list[int]:
+def _body_crcs(data: Buffer, starts: I64, sizes: I32) -> NDArray[np.uint32]:
+    return _numbers(for_each(crc32c, data, starts + HEADER_BYTES, starts + sizes))
+
+
+def _chained(heads: NDArray[Any], body_crcs: NDArray[Any]) -> list[bytes]:
+    """What the chain covers of each entry."""
     chained = np.empty(len(heads), _CHAINED)
     chained["head"] = heads.view(_HEAD_ONLY)["head"]
     chained["body_crc"] = body_crcs
-    chain: list[int] = []
-    value = prev_chain
-    for item in chained.view(_CHAINED_ITEM).tolist():
-        value = crc32c(item, value)
-        chain.append(value)
-    return chain
+    items: list[bytes] = chained.view(_CHAINED_ITEM).tolist()
+    return items
 
 
 _HEAD_ONLY = np.dtype([("head", f"V{CHAINED_BYTES}"), ("rest", f"V{BODY_AT - CHAINED_BYTES}")])
@@ -341,7 +343,7 @@ def make_range(batch: UnsealedBatch, low: int, high: int, *, first_index: int, t
         last_index=first_index + high - low - 1,
         term=term,
         pos=pos,
-        data=memoryview(batch.data)[begin:end],
+        data=memoryview(batch.data)[begin:end].toreadonly(),
         starts=batch.starts[low:high] - begin,
         sizes=batch.sizes[low:high],
         prev_chain=prev_chain,
@@ -359,14 +361,32 @@ class BadEntry(Exception):
         self.reason = reason
 
 
-def _walk(data: memoryview) -> tuple[list[int], bool]:
+def _alike(data: memoryview) -> tuple[int, int]:
+    """How many entries from the first one on have its size, as their size fields say, and that size; (0, 0) without a whole entry."""
+    if len(data) < ENTRY_MIN_BYTES:
+        return 0, 0
+    size = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4], "big", signed=True)
+    if not ENTRY_MIN_BYTES <= size <= len(data):
+        return 0, 0
+    same = np.ndarray((len(data) // size,), ">i4", data, _SIZE_AT, (size,)) == size
+    return (len(same) if same.all() else int(same.argmin())), size
+
+
+def _walk(data: memoryview) -> tuple[I64, bool]:
     """Offsets of the entries as their size fields say, followed by the end; and whether they fill the data exactly."""
+    alike, size = _alike(data)
+    begin: I64 = np.arange(alike + 1, dtype=np.int64) * size
+    rest, whole = _walk_from(data, alike * size)
+    return np.concatenate((begin, np.array(rest, np.int64))) if rest else begin, whole
+
+
+def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
+    """The same of what lies behind `at`, one by one: where each entry ends."""
     unpack = struct.Struct(">i").unpack_from
     end = len(data)
-    starts: list[int] = [0]
-    at = 0
+    starts: list[int] = []
     while at + ENTRY_MIN_BYTES <= end:
-        size = unpack(data, at + 4)[0]
+        size = unpack(data, at + _SIZE_AT)[0]
         if size < ENTRY_MIN_BYTES:
             return starts, False
         at += size
@@ -381,16 +401,17 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
     neither copied nor kept from changing: verify what nobody writes to any more.
     """
     view = memoryview(data)
-    bounds, whole = _walk(view)
-    edges = np.array(bounds, np.int64)
+    edges, whole = _walk(view)
     starts, sizes = edges[:-1], np.diff(edges).astype(np.int32)
     n = len(starts)
     if not whole or n <= FEW_ENTRIES:
         last_chain = _check_each(view, first_index, term, pos, prev_chain)
         return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, last_chain)
     heads = prefixes(view, starts)
-    body_crcs = np.array(_body_crcs(view, starts, sizes), np.int64)
-    chain = _chain_crcs(heads, body_crcs, prev_chain)
+    body_crcs = _body_crcs(view, starts, sizes)
+    # Every link by itself, from what is said of the entry before: equal to computing the chain through, if all of them hold.
+    said = heads["chain_crc"].tolist()
+    chain = _numbers(list(map(crc32c, _chained(heads, body_crcs), [prev_chain, *said[:-1]])))
     magics = heads["record_magic"]
     channels = heads["channel"]
     body_sizes = sizes - HEADER_BYTES
@@ -405,13 +426,13 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         and ((magics == RECORD_V1) | (magics == RECORD_V2)).all()
         and (heads["physical_offset"] == pos + starts + HEADER_BYTES).all()
         and (heads["body_crc"] == body_crcs).all()
-        and (heads["chain_crc"] == np.array(chain, np.int64)).all()
+        and (heads["chain_crc"] == chain).all()
         and tails(view, starts, sizes, heads).ok.all()
     )
     if not good:
         _check_each(view, first_index, term, pos, prev_chain)
         raise AssertionError("a range was refused in vectors but every entry of it is good")
-    return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, chain[-1])
+    return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1])
 
 
 def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> int:

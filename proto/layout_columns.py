@@ -294,6 +294,8 @@ _TAG_FIELD = b"TAGS\x01"
 _ID_FIELD = b"UNIQ_KEY\x01"
 _USUAL_ID_BYTES = 34
 _USUAL_TAG_AT = len(_ID_FIELD) + _USUAL_ID_BYTES + 1
+_ONLY_ID = np.dtype(f"V{_USUAL_TAG_AT}")
+_ID_BYTES = np.frombuffer(_ID_FIELD, np.uint8)
 _TAG_WINDOW = 16
 _ENDS = np.dtype("V6")
 _WORDS = np.dtype(f"V{_TAG_WINDOW}")
@@ -330,7 +332,8 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
         else:
             codes[where[plain]] = hashes.view(np.int32)[plain]
             usual[where[~plain]] = False
-    others = np.flatnonzero(~usual & (found.properties_length > 0)).tolist()
+    rest = np.flatnonzero(~usual & (found.properties_length > 0))
+    others = rest[~_only_ids(data, found.properties_at[rest], found.properties_length[rest])].tolist()
     if others and _TAG_FIELD not in bytes(data):
         # Messages without a tag are no reason to look at each of them.
         return codes
@@ -338,6 +341,15 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
         at = int(found.properties_at[i])
         codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))
     return codes
+
+
+def _only_ids(data: memoryview, at: I64, length: I64) -> NDArray[np.bool_]:
+    """Which of these property strings are the usual id and nothing else: every native message without a tag."""
+    only: NDArray[np.bool_] = length == _USUAL_TAG_AT
+    raw = windows(data, _ONLY_ID)[at[only]].view(np.uint8).reshape(-1, _USUAL_TAG_AT)
+    # One property at most, for nothing ends before the last byte; and its name says that it is no tag.
+    only[only] = (raw[:, : len(_ID_FIELD)] == _ID_BYTES).all(axis=1) & (raw[:, len(_ID_FIELD) : -1] != 2).all(axis=1)
+    return only
 
 
 _TIMER_TOPIC = TIMER_TOPIC.encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -108,3 +110,15 @@ def test_a_view_that_may_change_is_copied_when_it_is_encoded(size: int) -> None:
     parts = encode(b"h", memoryview(pages))
     pages[:] = b"c" * size
     assert b"".join(parts) == PREFIX.pack(1, size) + b"h" + b"p" * size
+
+
+def test_a_read_only_view_of_memory_leaves_without_a_copy() -> None:
+    """Sealed entries: nobody writes to them any more. A read-only view of a map may still change with its file."""
+    entries = bytearray(framing.JOINED_BYTES + 1)
+    view = memoryview(entries)[1:].toreadonly()
+    assert len(view) == framing.JOINED_BYTES and len(encode(b"h", view)) == 1
+    view = memoryview(entries).toreadonly()
+    assert encode(b"h", view)[1] is view
+    pages = mmap.mmap(-1, len(entries))
+    sent = encode(b"h", memoryview(pages).toreadonly())[1]
+    assert isinstance(sent, bytes) and sent == bytes(entries)

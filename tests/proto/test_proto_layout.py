@@ -222,6 +222,21 @@ def test_a_tag_ends_with_its_record() -> None:
     assert columns.tags_codes.tolist() == [layout.java_hash("ab")] * 20
 
 
+def test_only_an_id_has_no_tag_unseen() -> None:
+    """Property strings of the length of the usual id alone: a tag in one is found all the same."""
+    alone = b"UNIQ_KEY\x01" + b"0" * 34 + b"\x02"
+    tagged = b"UNIQ_KEY\x01" + b"0" * 20 + b"\x02TAGS\x01" + b"a" * 8 + b"\x02"
+    first = b"TAGS\x01" + b"a" * 38 + b"\x02"
+    other = b"K\x01" + b"0" * 28 + b"\x02TAGS\x01" + b"a" * 7 + b"\x02"
+    strings = [alone, tagged, alone, first, other] * 5
+    assert {len(string) for string in strings} == {44}
+    batch = encode_entries([Draft("t", 0, b"b", string, 0, layout.tags_code(string)) for string in strings])
+    sealed(batch)
+    columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
+    assert columns.tags_codes.tolist() == [layout.tags_code(string) for string in strings]
+    assert (columns.tags_codes == 0).sum() == 10
+
+
 def reference_hash(text: str) -> int:
     raw = text.encode("utf-16-be")
     total = sum(int.from_bytes(raw[i : i + 2], "big") * 31 ** (len(raw) // 2 - 1 - i // 2) for i in range(0, len(raw), 2))

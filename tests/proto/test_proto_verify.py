@@ -21,8 +21,10 @@ PLACE = (7, 3, 4096, SEED)
 COUNTS = [1, 3, 20]
 
 
-def entries(count: int) -> bytearray:
-    drafts = [Draft("t" * (130 if i % 3 == 2 else 5), i, b"body" * i, b"TAGS\x01x\x02", i) for i in range(count)]
+def entries(count: int, alike: int = 0) -> bytearray:
+    """So many, no two of a size behind the first `alike` ones, which all have one."""
+    odd = [i >= alike and i for i in range(count)]
+    drafts = [Draft("t" * (130 if n % 3 == 2 else 5), i, b"body" * n, b"TAGS\x01x\x02", i) for i, n in enumerate(odd)]
     batch = encode_entries(drafts)
     offsets = np.arange(count, dtype=np.int64)
     seal(batch, first_index=7, term=3, pos=4096, queue_offsets=offsets, store_ms=5, store_host=bytes(8), prev_chain=SEED)
@@ -54,11 +56,13 @@ def test_every_flipped_bit_is_refused(count: int) -> None:
     verify_range(data, *PLACE)
 
 
-def test_flipped_bits_in_a_long_range() -> None:
-    """The same for a range long enough for the vector path, at random places."""
-    data = entries(40)
+@pytest.mark.parametrize("alike", [0, 17, 39, 40])
+def test_flipped_bits_in_a_long_range(alike: int) -> None:
+    """The same for a range long enough for the vector path, at random places; also where entries of one size are told by their distance."""
+    data = entries(40, alike)
     starts = bounds(verify_range(data, *PLACE))
     chance = random.Random(20)
+    assert len(starts) == 41
     for at in chance.sample(range(len(data)), 1500):
         bit = 1 << chance.randrange(8)
         data[at] ^= bit
@@ -67,10 +71,10 @@ def test_flipped_bits_in_a_long_range() -> None:
         assert starts[error.index - 7] == error.offset <= at < starts[error.index - 6]
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_every_cut_is_refused_unless_it_is_between_entries(count: int) -> None:
+@pytest.mark.parametrize(("count", "alike"), [(1, 0), (3, 0), (20, 0), (20, 18), (20, 20)])
+def test_every_cut_is_refused_unless_it_is_between_entries(count: int, alike: int) -> None:
     """A range that lost bytes at its end is refused at the entry that is not whole; cut between entries it is a shorter range."""
-    data = bytes(entries(count))
+    data = bytes(entries(count, alike))
     starts = bounds(verify_range(data, *PLACE))
     for length in range(len(data)):
         whole = int(np.searchsorted(starts, length, side="right")) - 1
