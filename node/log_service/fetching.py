@@ -263,10 +263,7 @@ class _Stream:
                 await self._waiter.wait()
                 continue
             room = min(self._max_bytes, self._credit)
-            answers = await self._next(tail, view, room)
-            for answer in answers:
-                await self._send(answer, hold)
-            if answers:
+            if await self._sent(tail, view, room, hold):
                 told = False
                 continue
             if tail.finished:
@@ -282,6 +279,13 @@ class _Stream:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._silent.wait()
+
+    async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
+        """Send what comes next; False when there is nothing. A call of its own, so that a reader that waits holds nothing of it."""
+        answers = await self._next(tail, view, room)
+        for answer in answers:
+            await self._send(answer, hold)
+        return bool(answers)
 
     async def _next(self, tail: QueueTail | LogTail, view: GroupView, room: int) -> list[Answer]:
         if isinstance(tail, LogTail):

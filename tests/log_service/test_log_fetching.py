@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from ledgermq.node.log_service.answers import Answer
 from ledgermq.node.security.settings import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -199,6 +201,26 @@ def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
         assert not len(stage.service.streams)
         # Nobody follows any more, so nothing is kept.
         assert stage.group.driver.group.group.recent is None
+
+    played(tmp_path, play)
+
+
+def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
+    """At the end of the log or without credit: ten thousand of them hold nothing of what they got."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.group.produce([("T", 0, 60)] * 4)
+        readers = [Reader(wire), Reader(wire)]
+        await readers[0].say(opening())
+        await readers[0].control("opened")
+        await readers[0].entries()
+        await readers[0].control("caught_up")
+        await readers[1].say(opening(credit=1))
+        await readers[1].control("opened")
+        await readers[1].entries()
+        async with asyncio.timeout(5):
+            while any(isinstance(found, Answer) for found in gc.get_objects()):
+                await asyncio.sleep(0.05)
 
     played(tmp_path, play)
 
