@@ -2,7 +2,7 @@
 
     frame.write.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").mode("append").save()
 
-Every partition of a write has a producer of its own, whose name says write and partition; the place of a row in its partition is its
+Every partition of a write has a producer of its own, whose name says topic, write and partition; the place of a row in its partition is its
 sequence number. A task that is tried again opens the same name, hears how many of its messages are stored, and goes on behind them. That
 is right if a partition has the same rows in the same order whenever it is computed (docs/spark.md).
 """
@@ -20,10 +20,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ledgermq.audit.cluster_options import option, target_of
+from ledgermq.audit.cluster_options import Target, option, target_of
 from ledgermq.client.native.connection import BrokerGroupQueues
 from ledgermq.client.native.plain_writing import Chunk, PlainProducer
 from ledgermq.proto.frames import Compression
+from ledgermq.proto.names import stored_name
 
 COLUMNS = ("body", "tag", "keys", "properties", "queue_key", "born_time")
 CHUNK_BYTES = 256 << 10
@@ -64,13 +65,18 @@ class _Writing:
         partition = context.partitionId()
         group = self._groups[partition % len(self._groups)]
         target = self._target
-        name = f"spark {write_id} {partition}"
+        name = producer_name(target, write_id, partition)
         with target.connect() as connection:
             producer = PlainProducer(connection, group.name, target.topic, target.namespace, name, compression=self._compression)
             with producer:
                 most = min(CHUNK_BYTES, producer.max_frame_bytes)
                 messages = producer.write(chunks(batches, group, partition, most))
                 return Written(messages, producer.duplicates)
+
+
+def producer_name(target: Target, write_id: str, partition: int) -> str:
+    """A broker group's producers of a name have one row of numbers, whatever topic they send to: the name says the topic."""
+    return f"spark {stored_name(target.namespace, target.topic)} {write_id} {partition}"
 
 
 def _compression(text: str) -> Compression:

@@ -167,19 +167,18 @@ class Parquet:
 
 def appended(path: str) -> IO[bytes]:
     """A file of lines, to be continued. A line that a crash tore is of a message that comes again: of JSON Lines it is cut off, of other
-    files, which may be somebody's own, it is ended. Raises BadArgument."""
+    files, which may be somebody's own, it is ended, and so is a quoted cell of CSV. Raises BadArgument."""
     try:
         out = open(path, "ab")  # noqa: SIM115 - the caller closes it
         size = os.fstat(out.fileno()).st_size if is_regular(out) else 0
-        tail = b""
-        if size:
-            with open(path, "rb") as before:
-                before.seek(max(0, size - _TAIL_BYTES))
-                tail = before.read().rpartition(b"\n")[2]
-        if tail and path.endswith(".jsonl") and not _is_json(tail):
-            out.truncate(size - len(tail))
-        elif tail:
-            out.write(b"\n")
+        with open(path, "rb") if size else io.BytesIO() as before:
+            tail = _last_line(before, size)
+            if path.endswith(".csv") and _within_quotes(before):
+                out.write(b'"\n')
+            elif tail and path.endswith(".jsonl") and not _is_json(tail):
+                out.truncate(size - len(tail))
+            elif tail:
+                out.write(b"\n")
     except OSError as error:
         raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
     return out
@@ -189,9 +188,26 @@ def is_regular(out: IO[bytes]) -> bool:
     return stat.S_ISREG(os.fstat(out.fileno()).st_mode)
 
 
+def _last_line(file: IO[bytes], size: int) -> bytes:
+    """What lies behind the last line's end, however long it is."""
+    tail, at, newline = b"", size, False
+    while at and not newline:
+        begin = max(0, at - _TAIL_BYTES)
+        file.seek(begin)
+        _, newline_found, piece = file.read(at - begin).rpartition(b"\n")
+        tail, at, newline = piece + tail, begin, bool(newline_found)
+    return tail
+
+
+def _within_quotes(file: IO[bytes]) -> bool:
+    """Whether a CSV file ends within a quoted cell: a quote within one is written twice."""
+    file.seek(0)
+    return sum(piece.count(b'"') for piece in iter(lambda: file.read(_TAIL_BYTES), b"")) % 2 == 1
+
+
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

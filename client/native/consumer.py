@@ -307,7 +307,9 @@ class AsyncConsumer:
         for place in self._positions:
             p = self._positions[place]
             skipped = p.missed + p.missed_ahead
-            queues.append(QueueStatistics(self._places.index(place), place.broker_group, p.handed, p.committed, p.end, skipped))
+            # Nothing is left of what retention took.
+            position = None if p.handed is None else p.handed + p.missed_ahead
+            queues.append(QueueStatistics(self._places.index(place), place.broker_group, position, p.committed, p.end, skipped))
         buffered = sum(flow.window.waiting for flow in self._flows.values())
         streams = sum(flow.opened for flow in self._flows.values())
         return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues))

@@ -9,10 +9,22 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark")
 
 from ledgermq.audit.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
+from ledgermq.audit.cluster_sink import producer_name
 from ledgermq.audit.cluster_source import limited, message_schema, split
 from ledgermq.client.native.plain_reading import Queue
 
 QUEUES = st.dictionaries(st.builds(Queue, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)
+
+
+def test_a_write_of_one_name_into_two_topics_is_two_writes() -> None:
+    """Names belong to a broker group, not to a topic: what one topic has says nothing of the other."""
+    topics = [("a", ""), ("b", ""), ("a", "n"), ("b", "n")]
+    names = {
+        producer_name(target_of({"topic": topic, "namespace": namespace}), "daily", partition)
+        for topic, namespace in topics
+        for partition in (0, 1)
+    }
+    assert len(names) == 2 * len(topics)
 
 
 @settings(deadline=None)

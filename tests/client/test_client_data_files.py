@@ -167,6 +167,14 @@ def test_a_parquet_file_is_there_when_it_is_complete(tmp_path: Path) -> None:
         data_files.Parquet(tmp_path / "no" / "x.parquet")
 
 
+def test_a_queue_that_retention_emptied_is_read_to_its_end(tmp_path: Path) -> None:
+    """What is gone does not keep `--until-empty` waiting for it."""
+    log, path = filled(), tmp_path / "x.txt"
+    log.trim("g1", 0, 20)
+    log.committed = {("g1", 0): 5, ("g1", 1): 0}
+    assert fill(log, data_files.lines_to(str(path))).done == 20
+
+
 def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
     """It would have no columns."""
     fill(FakeLog({"g1": 1}), data_files.Parquet(tmp_path / "x.parquet"), empty_s=0.5)
@@ -183,6 +191,13 @@ def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
         ("x.txt", b"one\ntw", b"one\ntw\n"),
         ("x.txt", b"", b""),
         ("x.csv", b"body\na\n", b"body\na\n"),
+        ("x.csv", b"body\na\nb", b"body\na\nb\n"),
+        ("x.csv", b'body\n"a ""b"', b'body\n"a ""b"\n'),
+        ("x.csv", b'body\n"a,', b'body\n"a,"\n'),
+        ("x.csv", b'body\n"a\n', b'body\n"a\n"\n'),
+        ("x.jsonl", b'{"a":1}\n{"b":"' + bytes(3 << 20), b'{"a":1}\n'),
+        ("x.jsonl", b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}', b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}\n'),
+        ("x.jsonl", b"[" * 100_000, b""),
     ],
 )
 def test_what_a_crash_tore_is_cut_or_ended(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
