@@ -21,7 +21,7 @@ from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
 
-STEP_BYTES = 256 << 10
+STEP_BYTES = 1 << 20
 GATHER_S = 0.1
 """New entries wait so long for company: a wake-up and a step cost more than a few hundred keys do. A query waits for the index anyway."""
 SYNC_EVERY_S = 60.0

@@ -1,7 +1,9 @@
 """The keys of many entries at once, as RocketMQ's key index takes them (docs/format.md §14): which names, in which order, with which hash.
 
 A message has a key for its `UNIQ_KEY`, then one for every space-separated piece of `KEYS`; empty pieces do not count, and neither do
-control topics. Everything is a pure function of the bytes, whatever ranges they come in: the files of two replicas are equal.
+control topics. Of native messages, whose ids follow each other, only the first one of a frame and of every 1,024 sequence numbers has a
+key for its id, that of its stretch; the others are counted off from there (storage/lookup.py). Everything is a pure function of the bytes,
+whatever ranges they come in: the files of two replicas are equal.
 """
 
 from __future__ import annotations
@@ -12,8 +14,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout_columns import FEW_ENTRIES, HEADER_BYTES, U32, distinct_topics, java_hash, prefixes, split_record, tails, windows
+from ledgermq.proto.layout_columns import (
+    FEW_ENTRIES,
+    FLAG_AT,
+    HEADER_BYTES,
+    U32,
+    distinct_topics,
+    java_hash,
+    prefixes,
+    split_record,
+    tails,
+    windows,
+)
 from ledgermq.proto.names import CONTROL_TOPICS
+from ledgermq.proto.native_ids import ID_PROPERTY_BYTES, read_native_id, stretch_id
 from ledgermq.proto.types import I32, I64
 
 _END, _NAME_END, _SPACE = 0x02, 0x01, 0x20
@@ -22,6 +36,10 @@ _KEYS_FIELD = b"KEYS\x01"
 _ID_WORD = np.frombuffer(_ID_FIELD[:8], np.uint64)[0]
 _KEYS_WORD = np.frombuffer(_KEYS_FIELD[:4], np.uint32)[0]
 _U8, _U4 = np.dtype("u8"), np.dtype("u4")
+_TWO = np.dtype("u2")
+_TWO_ZEROS = np.frombuffer(b"00", _TWO)[0]
+_FIRST_OF_STRETCH = np.frombuffer(b"048C", np.uint8)
+"""What stands before two zeros at the end of an id whose lowest ten bits are zero."""
 _MIN_VALUE = -(1 << 31)
 
 _WIDTHS = (8, 16, 34, 64, 128)
@@ -72,7 +90,12 @@ def pieces(key: str) -> list[str]:
 def key_columns(entries: Entries) -> KeyColumns:
     """The keys of entries whose bytes were written or verified here."""
     heads = prefixes(entries.data, entries.starts)
-    entry_of, hashes = _few(entries) if len(entries.sizes) <= FEW_ENTRIES else _many(entries)
+    rows = _keyed(entries, heads)
+    if len(rows) <= FEW_ENTRIES:
+        entry_of, hashes = _few(entries, rows)
+    else:
+        entry_of, hashes = _many(entries.data, entries.starts[rows], entries.sizes[rows])
+        entry_of = rows[entry_of]
     stored = hashes.view(np.int32)
     stored = np.where(stored == np.int32(_MIN_VALUE), np.int32(0), np.abs(stored))
     return KeyColumns(
@@ -83,30 +106,55 @@ def key_columns(entries: Entries) -> KeyColumns:
     )
 
 
-def _few(entries: Entries) -> tuple[I64, U32]:
+def _keyed(entries: Entries, heads: NDArray[Any]) -> I64:
+    """The entries that may have keys: all but native messages in the middle of a stretch that have nothing but their id."""
+    flags = heads["flag"].astype(np.int32)
+    if not flags.any():
+        return np.arange(len(flags))
+    found = tails(entries.data, entries.starts, entries.sizes, heads)
+    inner = np.flatnonzero((flags > 1) & (found.properties_length == ID_PROPERTY_BYTES))
+    ends = found.properties_at[inner] + ID_PROPERTY_BYTES - 1
+    ends_in_zeros = windows(entries.data, _TWO)[ends - 2] == _TWO_ZEROS
+    keyed = np.ones(len(flags), np.bool_)
+    keyed[inner[~ends_in_zeros]] = False
+    zeros = np.flatnonzero(ends_in_zeros)
+    keyed[inner[zeros]] = np.isin(np.frombuffer(entries.data, np.uint8)[ends[zeros] - 3], _FIRST_OF_STRETCH)
+    return np.flatnonzero(keyed)
+
+
+def _id_key(name: bytes, flag: int) -> str | None:
+    """The text under which an id is in the index; None: it is not, others of its frame are."""
+    text = name.decode()
+    if not flag or read_native_id(text) is None:
+        return text
+    stretch = stretch_id(text)
+    return stretch if flag == 1 or stretch == text else None
+
+
+def _few(entries: Entries, rows: I64) -> tuple[I64, U32]:
     """Message by message: vectors cost more than they save before there are many."""
     places: list[int] = []
     hashes: list[int] = []
-    for place, (start, size) in enumerate(zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True)):
+    for place, start, size in zip(rows.tolist(), entries.starts[rows].tolist(), entries.sizes[rows].tolist(), strict=True):
         record = entries.data[start + HEADER_BYTES : start + size]
         _, topic_at, topic_end, properties_at = split_record(record)
         topic = str(record[topic_at:topic_end], "utf-8")
         if topic in CONTROL_TOPICS:
             continue
+        flag = int.from_bytes(record[FLAG_AT : FLAG_AT + 4], "big")
         fields = bytes(record[properties_at:]).split(b"\x02")
-        names = [field[len(_ID_FIELD) :] for field in fields if field.startswith(_ID_FIELD)]
-        names += [piece for field in fields if field.startswith(_KEYS_FIELD) for piece in field[len(_KEYS_FIELD) :].split(b" ")]
-        for name in names:
+        ids = [_id_key(field[len(_ID_FIELD) :], flag) for field in fields if field.startswith(_ID_FIELD)]
+        keys = [piece for field in fields if field.startswith(_KEYS_FIELD) for piece in field[len(_KEYS_FIELD) :].split(b" ")]
+        for name in [*ids, *[key.decode() for key in keys]]:
             if name:
                 places.append(place)
-                hashes.append(java_hash(f"{topic}#{name.decode()}") & 0xFFFFFFFF)
+                hashes.append(java_hash(f"{topic}#{name}") & 0xFFFFFFFF)
     return np.array(places, np.int64), np.array(hashes, np.uint32)
 
 
-def _many(entries: Entries) -> tuple[I64, U32]:
-    data = entries.data
-    heads = prefixes(data, entries.starts)
-    found = tails(data, entries.starts, entries.sizes, heads)
+def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
+    heads = prefixes(data, entry_starts)
+    found = tails(data, entry_starts, sizes, heads)
     topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
     raw = np.frombuffer(data, np.uint8)
     entry_of, begins, ends = _fields(raw, found.properties_at, found.properties_at + found.properties_length)
@@ -117,15 +165,27 @@ def _many(entries: Entries) -> tuple[I64, U32]:
     ids = _named(data, raw, begins, ends, _U8, _ID_WORD)
     keys = _named(data, raw, begins, ends, _U4, _KEYS_WORD)
     key_of, key_begins, key_ends = _split(raw, entry_of[keys], begins[keys] + len(_KEYS_FIELD), ends[keys])
+    flags = heads["flag"].astype(np.int32)[entry_of[ids]]
+    native, ids = ids[flags != 0], ids[flags == 0]
+    stretches = []
+    for owner, begin, end, flag in zip(
+        entry_of[native].tolist(), begins[native].tolist(), ends[native].tolist(), flags[flags != 0].tolist(), strict=True
+    ):
+        name = _id_key(bytes(data[begin + len(_ID_FIELD) : end]), flag)
+        if name:
+            stretches.append((owner, java_hash(f"{topics[int(topic_of[owner])]}#{name}") & 0xFFFFFFFF))
     entry_of = np.concatenate((entry_of[ids], key_of))
     begins = np.concatenate((begins[ids] + len(_ID_FIELD), key_begins))
     ends = np.concatenate((ends[ids], key_ends))
     present = ends > begins
     if not present.all():
         entry_of, begins, ends = entry_of[present], begins[present], ends[present]
+    hashes = _hashes(data, topics, topic_of[entry_of], begins, ends)
+    if stretches:
+        table = np.array(stretches, np.int64)
+        entry_of, hashes = np.concatenate((table[:, 0], entry_of)), np.concatenate((table[:, 1].astype(np.uint32), hashes))
     order = np.argsort(entry_of, kind="stable")
-    entry_of, begins, ends = entry_of[order], begins[order], ends[order]
-    return entry_of, _hashes(data, topics, topic_of[entry_of], begins, ends)
+    return entry_of[order], hashes[order]
 
 
 def _fields(raw: NDArray[np.uint8], begins: I64, ends: I64) -> tuple[I64, I64, I64]:

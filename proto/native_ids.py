@@ -24,6 +24,9 @@ EPOCH_MAX = (1 << 16) - 1
 SEQUENCE_MAX = (1 << 48) - 1
 """Of one message; the next sequence number of a producer may be one more."""
 
+STRETCH = 1 << 10
+"""The key index knows one message in so many (docs/format.md §14)."""
+
 ID_FIELD = b"UNIQ_KEY\x01"
 ID_PROPERTY_BYTES = len(ID_FIELD) + NATIVE_ID_BYTES + 1
 _ID = np.dtype(f"V{NATIVE_ID_BYTES}")
@@ -61,6 +64,11 @@ def put_sequences(rows: NDArray[np.uint8], first_sequence: int) -> None:
     if width:
         numbers = np.arange(first_sequence, first_sequence + count, dtype=">u8").view(np.uint8).reshape(count, 8)
         rows[:, -2 * width :] = _HEX_OF_BYTE[numbers[:, -width:]].view(np.uint8).reshape(count, 2 * width)
+
+
+def stretch_id(text: str) -> str:
+    """The id under which the key index knows the message with this one: that of the first of its 1,024 sequence numbers."""
+    return f"{text[:-3]}{int(text[-3:], 16) & ~(STRETCH - 1):03X}"
 
 
 def read_native_id(text: str | bytes) -> NativeId | None:

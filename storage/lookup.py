@@ -2,7 +2,8 @@
 
 The index only proposes places. Here the record itself is read, checked, and its real key and store time compared, so that neither a hash
 collision nor the index's resolution of a second ever leaves. A key with spaces is found through one of its pieces, which are what the
-index holds. What retention removed meanwhile is no error: it is not found.
+index holds; the id of a native message through that of its stretch, from whose message on it is counted off. What retention removed
+meanwhile is no error: it is not found.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 
 from crc32c import crc32c
 
 from ledgermq.proto.key_columns import key_hash, pieces
 from ledgermq.proto.layout import decode_record
-from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_BYTES
+from ledgermq.proto.native_ids import NativeId, read_native_id, stretch_id
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.key_index import KeyIndex
@@ -58,6 +61,21 @@ class Lookup:
             return
         # Of the pieces the longest is the rarest, as a rule.
         hash_ = key_hash(stored_topic, max(names, key=len))
+        found = (one for one in self._proposed(hash_, begin_ms, end_ms) if _matches(one, stored_topic, key, begin_ms, end_ms))
+        native = read_native_id(key)
+        if native is None:
+            yield from found
+            return
+        before = -1
+        counted = self._counted_off(native, stored_topic, key, begin_ms, end_ms)
+        for one in merge(found, counted, key=lambda one: one.physical_offset, reverse=True):
+            # The first message of a stretch is found both ways.
+            if one.physical_offset != before:
+                yield one
+            before = one.physical_offset
+
+    def _proposed(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[Found]:
+        """What the index has under this hash and is still there."""
         seen = -1
         for physical_offset in self._index.find(hash_, begin_ms, end_ms):
             # Two equal keys of one message are neighbours: places never rise along the search.
@@ -68,8 +86,34 @@ class Lookup:
                 return
             seen = physical_offset
             one = self.at(physical_offset)
-            if one is not None and _matches(one, stored_topic, key, begin_ms, end_ms):
+            if one is not None:
                 yield one
+
+    def _counted_off(self, wanted: NativeId, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
+        """The native message with this id, from messages of its stretch that the index has: those of one frame are neighbours."""
+        for one in chain(self._proposed(key_hash(stored_topic, stretch_id(key)), 0, end_ms), self._first()):
+            record = decode_record(one.record)
+            first = read_native_id(decode_properties(record.properties).message_id or "") if _flag(one) else None
+            if first is None or first.sequence > wanted.sequence or first._replace(sequence=wanted.sequence) != wanted:
+                continue
+            ahead = wanted.sequence - first.sequence
+            found = self._entry(one.index + ahead) if ahead else one
+            if found is not None and _flag(found) == _flag(one) + ahead and _matches(found, stored_topic, key, begin_ms, end_ms):
+                yield found
+
+    def _first(self) -> Iterator[Found]:
+        """The message that the log begins with now: of its frame what the index has may be trimmed."""
+        if self._reader.limits.begin_index:
+            found = self._entry(self._reader.limits.begin_index)
+            if found is not None:
+                yield found
+
+    def _entry(self, index: int) -> Found | None:
+        """The message of the entry with this index."""
+        if index >= self._reader.limits.end_index:
+            return None
+        piece = self._reader.read(index, 1)
+        return None if piece is None else self.at(piece.pos + HEADER_BYTES)
 
     def at(self, physical_offset: int, size: int = 0) -> Found | None:
         """The message whose record lies at `physical_offset`; None when it is gone, not there yet, or none begins there. A `size` that is
@@ -93,6 +137,10 @@ class Lookup:
         if crc32c(record) != body_crc:
             raise Damaged(f"entry {index} at {pos} does not have its checksum: it was damaged on the disk; run the audit on this replica")
         return Found(index, physical_offset, body_size, record)
+
+
+def _flag(found: Found) -> int:
+    return int.from_bytes(found.record[FLAG_AT : FLAG_AT + 4], "big")
 
 
 def _matches(found: Found, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
