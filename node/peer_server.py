@@ -103,7 +103,8 @@ class PeerServer:
                 hello = None if stream is None else await self._greeted(stream)
             finally:
                 self._greetings -= 1
-            if stream is not None and hello is not None:
+            # A caller that is gone by now must not take the place of the stream it has opened since.
+            if stream is not None and hello is not None and not stream.ended.done():
                 await self._session(hello, stream)
         finally:
             if stream is not None:

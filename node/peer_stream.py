@@ -148,8 +148,9 @@ class PeerStream(asyncio.BufferedProtocol):
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     def say(self, message: peer_pb2.PeerMessage) -> None:
-        """Send a message of the greeting."""
-        self.transport.write(b"".join(encode(message.SerializeToString())))
+        """Send a message of the greeting; nothing happens if the other side is gone."""
+        if not self.ended.done():
+            self.transport.write(b"".join(encode(message.SerializeToString())))
 
     async def hear(self, kind: str) -> Any:
         """The next message of the greeting, which must be of this kind. Raises EOFError at the end of the stream, BadFrame or DecodeError

@@ -32,7 +32,11 @@ class PeerWire:
         host, port = split(address)
         context = None if self._files is None else self._contexts()[0]
         name = None if context is None else peer
-        _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
+        try:
+            _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
+        except UnicodeError as error:
+            # No resolver is even asked for such a name; for whoever dials it is one that nobody has.
+            raise OSError(f"{host} is no name of a host: {error}") from error
         return stream
 
     async def listen(self, address: str) -> socket.socket:

@@ -449,6 +449,57 @@ def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tmp_path: Path) -> None:
+    """Whoever does not know the secret must not fill the log with tracebacks: the answer to nobody goes nowhere."""
+    failures: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
+        port = await accepting.listen("127.0.0.1:0")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.read(8)
+        (serving,) = accepting._server._serving
+        gone = asyncio.Event()
+        looked_at = asyncio.to_thread
+
+        async def slowly(*work: Any) -> Any:
+            try:
+                return await looked_at(*work)
+            finally:
+                await gone.wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(peer_server.asyncio, "to_thread", slowly)
+            writer.write(b"".join(bytes(part) for part in encode_frame(peer_pb2.PeerMessage(hello=asked("n1")).SerializeToString())))
+            await writer.drain()
+            writer.transport.abort()
+            await asyncio.sleep(0.1)
+            gone.set()
+            await asyncio.wait([serving], timeout=20)
+        assert serving.done() and serving.exception() is None
+        await accepting.stop()
+
+    run(main())
+    assert not failures
+
+
+def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
+    """What no resolver takes is not reachable, as a name that nobody has: the other address, or the next one, still counts."""
+
+    async def main() -> None:
+        accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
+        port = await accepting.listen("127.0.0.1:0")
+        dialling = Peers({"n2": [f"node..example:{port}", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20)
+        dialling.dial()
+        await here.until(lambda: dialling.links["n2"].up)
+        await dialling.stop()
+        await accepting.stop()
+
+    run(main())
+
+
 def test_no_more_greetings_at_once_than_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever says nothing holds a place until the time is over; who finds none is closed at once, and the places come back."""
     monkeypatch.setattr(peer_server, "GREETINGS_AT_ONCE", 3)
