@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import PurePath
 from typing import IO, Any, NamedTuple
 
@@ -31,7 +30,9 @@ FIELDS = ("body", "body_base64", "tag", "keys", "message_group", "properties")
 """Of a row. What `consume --json` says besides is of the place where a message was, and is passed over."""
 PLACE_FIELDS = frozenset({"v", "message_id", "topic", "queue", "offset", "attempt", "born_ms", "store_ms"})
 CHUNK_ROWS = 1000
+CHUNK_BYTES = 1 << 20
 CHUNKS_AHEAD = 64
+BYTES_AHEAD = 64 << 20
 
 
 class Row(NamedTuple):
@@ -69,7 +70,7 @@ def _json_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
             continue
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield BadRow(line, f"no JSON: {error}")
             continue
         if not isinstance(fields, dict):
@@ -81,7 +82,7 @@ def _json_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
 
 def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    reader = csv.reader(io.TextIOWrapper(source, "utf-8", newline=""), strict=True)
+    reader = csv.reader(io.TextIOWrapper(source, "utf-8-sig", newline=""), strict=True)
     try:
         names = next(reader, [])
         if "body" not in names:
@@ -118,14 +119,26 @@ def _parquet_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
     if "body" not in file.schema_arrow.names:
         raise BadArgument("the file has no column 'body'", f"it has {', '.join(file.schema_arrow.names)}")
     line = 0
-    for batch in file.iter_batches(CHUNK_ROWS):
-        for cells in batch.to_pylist():
+    batches = file.iter_batches(CHUNK_ROWS)
+    while True:
+        try:
+            batch = next(batches, None)
+            rows = [] if batch is None else batch.to_pylist()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            yield BadRow(line + 1, f"the file cannot be read from here on: {error}")
+            return
+        if batch is None:
+            return
+        for cells in rows:
             line += 1
-            given = cells.get("properties")
-            if isinstance(given, list):
-                # What Arrow makes of a map.
-                cells["properties"] = dict(given)
+            if isinstance(cells.get("properties"), list):
+                cells["properties"] = _map_of(cells["properties"])
             yield _row(line, _with_properties({name: cell for name, cell in cells.items() if cell is not None}))
+
+
+def _map_of(pairs: list[Any]) -> Any:
+    """What Arrow makes of a map, as one; other lists as they are."""
+    return dict(pairs) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else pairs
 
 
 def _with_properties(fields: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +148,7 @@ def _with_properties(fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             return fields
     if others:
         return {**fields, "properties": {**others, **(given or {})}} if isinstance(given, dict | None) else fields
@@ -159,14 +172,20 @@ def _row(line: int, fields: Mapping[str, Any]) -> Row | BadRow:
     if not data:
         return BadRow(line, "the body is empty")
     tag, group, keys, properties = fields.get("tag"), fields.get("message_group"), fields.get("keys"), fields.get("properties")
+    if not isinstance(keys, str | list | None):
+        return BadRow(line, "keys are a text or a list of texts")
     names = tuple(keys.split()) if isinstance(keys, str) else tuple(keys or ())
-    if not all(isinstance(text, str) for text in (*names, tag or "", group or "")):
+    if not all(isinstance(text, str | None) for text in (tag, group)) or not all(isinstance(text, str) for text in names):
         return BadRow(line, "tag, keys and message_group are texts")
     if properties is not None and not isinstance(properties, dict):
         return BadRow(line, "properties are an object of texts")
     user = {name: value for name, value in (properties or {}).items() if value is not None}
     if not all(isinstance(name, str) and isinstance(value, str) for name, value in user.items()):
         return BadRow(line, "properties are an object of texts")
+    try:
+        "".join((tag or "", group or "", *names, *user, *user.values())).encode()
+    except UnicodeEncodeError as error:
+        return BadRow(line, f"tag, keys, message_group and properties are texts ({error.reason})")
     return Row(line, data, tag or None, names, user, group or None)
 
 
@@ -185,6 +204,24 @@ def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
     return Row(row.line, row.body, row.tag or default.tag, row.keys or default.keys, {**default.properties, **row.properties}, group)
 
 
+def _chunks(rows: Iterable[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
+    """So many rows, or so many bytes of bodies, and the one that exceeds them."""
+    chunk: list[Row | BadRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row.body) if isinstance(row, Row) else 0
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _bytes_of(rows: Iterable[Row]) -> int:
+    return sum(len(row.body) for row in rows)
+
+
 class FileSender:
     """Rows through a native producer, chunk by chunk, while earlier ones are under way."""
 
@@ -194,13 +231,13 @@ class FileSender:
         self._tell = tell
         self._rows_told = rows_told
         self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged]]] = deque()
+        self._ahead_bytes = 0
         self._summary = FileSummary()
 
     def send_all(self, rows: Iterable[Row | BadRow]) -> FileSummary:
         """Send everything; a row that fails does not hold up the others."""
         started = time.monotonic()
-        waiting = iter(rows)
-        while chunk := list(islice(waiting, CHUNK_ROWS)):
+        for chunk in _chunks(rows):
             self._summary.sent += len(chunk)
             for bad in chunk:
                 if isinstance(bad, BadRow):
@@ -210,7 +247,7 @@ class FileSender:
             good = [row for row in chunk if isinstance(row, Row) and row.message_group is None]
             if good:
                 self._send(good)
-            while len(self._ahead) > CHUNKS_AHEAD:
+            while self._ahead and (self._ahead[0][1].done() or len(self._ahead) > CHUNKS_AHEAD or self._ahead_bytes > BYTES_AHEAD):
                 self._settle()
         while self._ahead:
             self._settle()
@@ -223,10 +260,12 @@ class FileSender:
             values = [getattr(row, name) for row in rows]
             if any(values):
                 columns["tags" if name == "tag" else name] = values
+        self._ahead_bytes += _bytes_of(rows)
         self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns)))
 
     def _settle(self) -> None:
         rows, future = self._ahead.popleft()
+        self._ahead_bytes -= _bytes_of(rows)
         summary = self._summary
         try:
             done = future.result()

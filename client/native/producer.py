@@ -114,7 +114,12 @@ class AsyncProducer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close(None if kind is None else 0)
+        try:
+            await self.close(None if kind is None else 0)
+        except ClusterError:
+            # What went wrong first is what the caller is to see.
+            if kind is None:
+                raise
 
     async def start(self) -> None:
         """Locate the topic. Raises Unreachable, Refused, or BadArgument for a topic whose messages come by the unary path."""

@@ -46,7 +46,12 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(None if kind is None else 0)
+        try:
+            self.close(None if kind is None else 0)
+        except ClusterError:
+            # What went wrong first is what the caller is to see.
+            if kind is None:
+                raise
 
     @property
     def statistics(self) -> Statistics:

@@ -8,6 +8,7 @@ that `ledgermq status` never loads Spark. Exit statuses: 64 for usage, 70 for a 
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -22,6 +23,8 @@ from ledgermq import __version__
 EXIT_USAGE = 64
 EXIT_BUG = 70
 EXIT_INTERRUPT = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What a file that a command writes may meet: no bug, and nothing that the command could mend."""
 
 # name → where the click command is, and its line in the overview (kept here so that `--help` imports nothing).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -140,6 +143,10 @@ def _unexpected(error: Exception) -> int:
             print(shown, file=sys.stderr)
         say_error(f"{what}; {remedy}")
         return code
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = f" ({error.filename})" if error.filename else ""
+        say_error(f"nothing can be written any more: {error.strerror}{where}; make room, and run the command again")
+        return EXIT_USAGE
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
         traceback.print_exception(error, file=report)
     reason = str(error) or "no further reason"

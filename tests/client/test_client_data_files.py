@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from ledgermq import cli
 from ledgermq.client import data_files
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.consumer import AsyncConsumer
@@ -173,6 +174,16 @@ def test_a_queue_that_retention_emptied_is_read_to_its_end(tmp_path: Path) -> No
     log.trim("g1", 0, 20)
     log.committed = {("g1", 0): 5, ("g1", 1): 0}
     assert fill(log, data_files.lines_to(str(path))).done == 20
+
+
+def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says what it is."""
+    log = filled()
+    with pytest.raises(OSError, match="No space left") as full:
+        fill(log, data_files.lines_to("/dev/full"))
+    assert not any(log.committed.values())
+    assert cli._unexpected(full.value) == cli.EXIT_USAGE
+    assert capsys.readouterr().err.startswith("error: nothing can be written any more: No space left on device")
 
 
 def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:

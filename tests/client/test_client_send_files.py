@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ledgermq.client.message_commands import send
-from ledgermq.client.send_files import BadRow, Row, kind_of, read_rows
+from ledgermq.client.native.outcomes import BatchAcknowledged
+from ledgermq.client.send_files import BadRow, FileSender, Row, kind_of, read_rows
 from ledgermq.proto.receipts import receipt_of
 from tests.client.fake_cluster import fake_nodes
 from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoints, fake_log
@@ -83,6 +85,70 @@ def test_parquet_rows() -> None:
         BadRow(2, "a message has either a body or a body_base64"),
         Row(3, b"c"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (".jsonl", b"[" * 200_000),
+        (".jsonl", b'{"body":"a","keys":5}'),
+        (".jsonl", b'{"body":"a","keys":true}'),
+        (".jsonl", b'{"body":"a","keys":{"k":1}}'),
+        (".jsonl", b'{"body":"a","tag":0}'),
+        (".jsonl", b'{"body":"a","tag":"\\ud800"}'),
+        (".jsonl", b'{"body":"a","message_group":false}'),
+        (".jsonl", b'{"body":"\xff"}'),
+        (".csv", b"body,properties\na," + b"[" * 200_000),
+        (".csv", b"body,properties\na,5"),
+    ],
+)
+def test_a_row_of_wrong_types_is_named_and_nothing_worse(kind: str, line: bytes) -> None:
+    """No value of a file is dropped silently, and none ends the command."""
+    found = rows(kind, line)
+    assert [type(row) for row in found] == [BadRow]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
+    """As spreadsheets write it."""
+    assert rows(".csv", b"\xef\xbb\xbfbody,tag\na,x\n") == [Row(2, b"a", "x")]
+    assert rows(".jsonl", b'\xef\xbb\xbf{"body":"a"}\n') == [Row(1, b"a")]
+
+
+def test_a_parquet_file_with_a_damaged_page_or_odd_columns_names_the_row() -> None:
+    """What was read before it is sent."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = io.BytesIO()
+    bodies = [b"%06d" % number for number in range(4000)]
+    parquet.write_table(pa.table({"body": bodies}), file, row_group_size=2000, compression="none", use_dictionary=False)
+    data = bytearray(file.getvalue())
+    at = data.index(b"002000") - 60
+    data[at : at + 40] = bytes(range(200, 240))
+    found = rows(".parquet", bytes(data))
+    assert isinstance(found[-1], BadRow) and 0 < found[-1].line <= 2001
+    assert [row.body for row in found[:-1] if isinstance(row, Row)] == bodies[: len(found) - 1]
+    odd = io.BytesIO()
+    parquet.write_table(pa.table({"body": ["a", "b"], "properties": [["x"], None]}), odd)
+    assert [type(row) for row in rows(".parquet", odd.getvalue())] == [BadRow, Row]
+
+
+def test_large_rows_are_not_kept_in_memory() -> None:
+    """However many there are: what is read ahead and not settled is bounded by bytes too."""
+    held: list[int] = []
+
+    class Bodies:
+        """A producer that acknowledges at once, and looks at what the sender keeps."""
+
+        def send_batch(self, bodies: list[bytes], **columns: Any) -> Future[BatchAcknowledged]:
+            held.append(sum(len(row.body) for chunk, _ in sender._ahead for row in chunk) + sum(map(len, bodies)))
+            future: Future[BatchAcknowledged] = Future()
+            future.set_result(BatchAcknowledged(len(bodies), (), ()))
+            return future
+
+    producer: Any = Bodies()
+    sender = FileSender(producer, lambda done: None)
+    summary = sender.send_all(Row(number, bytes(100_000)) for number in range(1500))
+    assert summary.sent == 1500 and max(held) < 20_000_000
 
 
 def sending(arguments: list[str], before: Callable[[list[FakeLogNode]], None] = lambda nodes: None) -> tuple[Result, FakeBrokerGroup]:
