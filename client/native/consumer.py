@@ -403,7 +403,9 @@ class AsyncConsumer:
 
     async def _change(self, numbers: frozenset[int], confirm: Confirm) -> None:
         """Make these queues ours: see `joining.py` for the order."""
-        if any(number >= len(self._places) for number in numbers):
+        anew = bool(numbers) and next(iter(self._positions), None) is None
+        if anew or any(number >= len(self._places) for number in numbers):
+            # While it reads nothing, numbers may have come to mean other queues.
             self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
         wanted = set(map(self._place, numbers))
         gone = set(self._positions) - wanted

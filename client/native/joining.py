@@ -80,9 +80,11 @@ class Membership:
 
     async def run(self) -> None:
         """Stay a member until it left. Raises Unreachable after the connection's time-out without a stream, Refused when told so."""
-        search = self._connection.search(self.broker_group)
+        searched, search = self.broker_group, self._connection.search(self.broker_group)
         self._lost_at = _now()
         while not self._leaving:
+            if searched != self.broker_group:
+                searched, search = self.broker_group, self._connection.search(self.broker_group)
             address = await search.next_address()
             try:
                 await self._at(address, search)
@@ -125,7 +127,12 @@ class Membership:
             while (response := await call.read()) is not grpc.aio.EOF:
                 kind = response.WhichOneof("response")
                 if kind == "redirect":
-                    return search.redirected(response.redirect)
+                    search.redirected(response.redirect)
+                    if response.redirect.broker_group not in ("", self.broker_group):
+                        # The topic grew into a broker group that stands before: its leader coordinates, and counts queues otherwise.
+                        self._who.broker_group = response.redirect.broker_group
+                        await self._let_everything_go()
+                    return
                 if kind == "problem":
                     return search.problem(response.problem)
                 joined = True

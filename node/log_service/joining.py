@@ -2,7 +2,7 @@
 
 Who owns what is decided by `ownership.py`; here are the streams of the members, their signs of life, and time. Everything is in memory: the
 next leader begins with nothing but a later generation, and gives out no queue that somebody may still read. The broker group's term makes
-generations of different coordinators differ.
+generations of different coordinators differ. When a topic grows so that numbers mean other queues, everybody begins anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ledgermq.node.service.meters import Meter
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.names import has_control_character
-from ledgermq.proto.status import Code, fail
+from ledgermq.proto.status import Code, LedgerError, fail
 
 METHOD = "Join"
 CLIENT_TYPE = "native-consumer"
@@ -49,12 +49,20 @@ def number_of(topic: Topic, broker_group: str, queue: int) -> int:
     return sum(count for group, count in topic.placement.items() if group < broker_group) + queue
 
 
+def renumbered(former: Topic, topic: Topic) -> bool:
+    """Whether a queue of the former topic has another number now."""
+    return any(number_of(former, group, 0) != number_of(topic, group, 0) for group in former.placement)
+
+
 @dataclass(slots=True)
 class _Group:
-    """One consumer group of one topic, coordinated here."""
+    """One consumer group of one topic, coordinated here. `since`: what members say of this generation or an earlier one means queues by
+    other numbers."""
 
     term: int
     ownership: Ownership
+    topic: Topic
+    since: int = 0
     seats: dict[str, _Seat] = field(default_factory=dict)
     told: int = 0
     """The generation that every seat knows of, or is about to."""
@@ -112,7 +120,7 @@ class Joiner:
         """Whether a queue, by its number, is a member's own."""
         group = self._groups.get((stored, consumer))
         topic = self._topics.known(stored)
-        if group is None or topic is None or not self._current(first_group(topic), group):
+        if group is None or topic is None or not self._current(topic, group) or renumbered(group.topic, topic):
             return False
         group.ownership.look(self._now_ns())
         return group.ownership.owns(member, queue, generation)
@@ -173,6 +181,8 @@ class Joiner:
         caller: Caller,
     ) -> None:
         member = request.member
+        if request.generation and request.generation <= group.since:
+            raise _other_numbers(key[0])
         former = group.seats.get(member)
         if former is not None:
             former.end(fail(Code.PRECONDITION_FAILED, f"another stream of member {member} was opened"))
@@ -210,8 +220,11 @@ class Joiner:
             async for data in requests:
                 request = pb.JoinRequest.FromString(data)
                 topic = await self._topics.find(key[0])
-                if not self._current(first_group(topic), group):
+                if not self._current(topic, group):
                     raise Moved(first_group(topic))
+                if renumbered(group.topic, topic):
+                    self._renumber(key, group, topic)
+                    raise _other_numbers(key[0])
                 group.ownership.resize(topic.queues, self._now_ns())
                 group.ownership.alive(member, request.generation, self._now_ns())
                 self._told(key, group, seat)
@@ -226,7 +239,9 @@ class Joiner:
     def _group(self, key: tuple[str, str], topic: Topic) -> _Group:
         """As coordinated in this term."""
         group = self._groups.get(key)
-        if group is None or not self._current(first_group(topic), group):
+        if group is not None and self._current(topic, group) and renumbered(group.topic, topic):
+            group = self._renumber(key, group, topic)
+        if group is None or not self._current(topic, group):
             if group is not None and group.timer is not None:
                 group.timer.cancel()
             coordinator, liveness_ns = first_group(topic), self._liveness_ms * _MS
@@ -234,14 +249,29 @@ class Joiner:
             known, since_ns = self._serving.get(coordinator, (0, 0))
             since_ns = since_ns if known == term else self._now_ns()
             ownership = Ownership(max(term << _TERM_BITS, self._latest), topic.queues, liveness_ns, since_ns + liveness_ns)
-            group = self._groups[key] = _Group(term, ownership)
+            group = self._groups[key] = _Group(term, ownership, topic)
         group.ownership.resize(topic.queues, self._now_ns())
         return group
 
-    def _current(self, broker_group: str, group: _Group) -> bool:
+    def _renumber(self, key: tuple[str, str], former: _Group, topic: Topic) -> _Group:
+        """End every stream; what anybody still reads, by whatever number, is given to nobody for a liveness period."""
+        if self._groups.get(key) is not former:
+            return former
+        if former.timer is not None:
+            former.timer.cancel()
+        for seat in former.seats.values():
+            seat.end(_other_numbers(key[0]))
+        generation, liveness_ns = former.ownership.generation, self._liveness_ms * _MS
+        ownership = Ownership(generation, topic.queues, liveness_ns, self._now_ns() + liveness_ns)
+        group = self._groups[key] = _Group(former.term, ownership, topic, generation)
+        self._told(key, group, None)
+        return group
+
+    def _current(self, topic: Topic, group: _Group) -> bool:
         """Whether nobody else can have coordinated since."""
-        view = self._engine.views.get(broker_group)
-        return view is not None and view.serving and view.term == group.term
+        coordinator = first_group(topic)
+        view = self._engine.views.get(coordinator)
+        return view is not None and view.serving and view.term == group.term and first_group(group.topic) == coordinator
 
     def _told(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
         """Something happened: whoever spoke is answered, and so is everybody for whom there is another generation."""
@@ -273,3 +303,7 @@ class Joiner:
     def _allow(self, caller: Caller, stored: str, consumer: str) -> None:
         self._callers.allow(caller, read(stored))
         self._callers.allow(caller, as_group(consumer))
+
+
+def _other_numbers(stored: str) -> LedgerError:
+    return fail(Code.PRECONDITION_FAILED, f"the queues of topic {stored} have other numbers now: join again, reading nothing")

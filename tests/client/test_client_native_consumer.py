@@ -16,7 +16,7 @@ from ledgermq.client.native.fetching import Window
 from ledgermq.client.native.received import Batch
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
-from tests.client.fake_reading import FakeConnection, FakeLog, served
+from tests.client.fake_reading import FakeConnection, FakeLog, Queue, served
 from tests.client.virtual_time import VirtualLoop
 
 Run = Callable[[Awaitable[Any]], Any]
@@ -492,6 +492,31 @@ def test_a_member_without_a_coordinator_lets_everything_go(run: Run) -> None:
             log.lead("g1", 2)
             await asyncio.sleep(5)
             assert consumer.assigned() == (0, 1)
+
+    run(work())
+
+
+def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> None:
+    """A topic that grew in its first broker group counts the queues of the others on."""
+
+    async def work() -> None:
+        log = filled(10, {"g1": 1, "g2": 1})
+        async with consumer_of(log, group="x", auto_commit=True) as a, consumer_of(log, group="x", auto_commit=True) as b:
+            await asyncio.sleep(5)
+            assert len(a.assigned()) == len(b.assigned()) == 1
+            log.lead("g1", None)
+            await asyncio.sleep(10)
+            assert a.assigned() == b.assigned() == ()
+            log.groups["g1"].queues.append(Queue(1))
+            log.store("g1", 1, [b"new"])
+            log.lead("g1", 2)
+            await asyncio.sleep(10)
+            assert sorted(a.assigned() + b.assigned()) == [0, 1, 2]
+            bodies = []
+            for consumer in (a, b):
+                while (batch := await consumer.next_batch(1.0)) is not None:
+                    bodies += batch.bodies()
+            assert bodies.count(b"new") == 1
 
     run(work())
 

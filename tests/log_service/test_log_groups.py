@@ -11,7 +11,7 @@ from ledgermq.node.log_service.committing import OWNED
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.log_service.fetch_stage import DrivenStage, Group
-from tests.log_service.log_stage import SERVICE, Wire, on_the_wire, signed
+from tests.log_service.log_stage import ADDRESSES, SERVICE, Wire, on_the_wire, signed
 
 LIVENESS_MS = 1000
 
@@ -234,6 +234,36 @@ def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Pa
         assert (await wire.unary("Commit", commit(0, 1, a))).problem.code == Code.PRECONDITION_FAILED
 
         await b.until(2, 3)
+
+    played(tmp_path, play)
+
+
+def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> None:
+    """When a topic grows in its first broker group, numbers mean other queues: nobody goes on with his, by no word of before, and nobody
+    gets any before the former owners have heard of it or count as gone."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
+        stage.quorum.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {"g1": ["n1", "n2"], "g2": ["n1", "n2"]}})
+        stage.topic("U", queues=4)
+        a = Member(wire, "a")
+        await a.join(topic="U")
+        await a.until(0, 1, 2, 3)
+        unchanged = {"permission": None, "durability": None, "dedup_ms": None}
+        stage.quorum.command({"op": "update-topic", "ns": "", "name": "U", "queues": 6, **unchanged})
+        assert dict(stage.quorum.state.topics["", "U"].placement) == {"g1": 3, "g2": 3}
+        while not (found := await a.hear()).HasField("problem"):
+            assert found.assignment.queues == [0, 1, 2, 3], found
+        assert found.problem.code == Code.PRECONDITION_FAILED
+        late = Member(wire, "a")
+        await late.join(topic="U", generation=a.share.generation, queues=[0, 1, 2, 3])
+        assert (await late.hear()).problem.code == Code.PRECONDITION_FAILED
+        again = Member(wire, "a")
+        await again.join(topic="U")
+        assert (await again.hear()).assignment.queues == []
+        assert (await wire.unary("Commit", commit(0, 0, again, a.share.generation, topic="U"))).HasField("problem")
+        await again.until(0, 1, 2, 3, 4, 5)
+        assert again.share.generation > a.share.generation
 
     played(tmp_path, play)
 
