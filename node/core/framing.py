@@ -152,7 +152,7 @@ class Framing:
             return
         # A name that has used up its epochs goes on under another id.
         sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
-        dropped = (*spent, *self._drop(plan.now_ms, set(spent)))
+        dropped = (*spent, *self._drop(plan, set(spent)))
         plan.count("producers_opened")
         self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner), sequence)
 
@@ -178,10 +178,10 @@ class Framing:
             record = control.ProducerRecord(call.producer_id, call.epoch, known.name, owner=known.owner)
             self._record(plan, call.token, record, known.next_sequence)
 
-    def _drop(self, now_ms: int, spent: set[int]) -> list[int]:
-        """Who goes, so that one more finds room. Nobody of whom anything is on its way."""
-        held = {*self._standing, *self._dropped, *spent}
-        dropped = list(islice((n for n in self._producers.expired(now_ms) if n not in held), DROPPED_MAX))
+    def _drop(self, plan: Plan, spent: set[int]) -> list[int]:
+        """Who goes, so that one more finds room. Nobody of whom anything is on its way: in the log, or in this plan."""
+        held = {*self._standing, *self._dropped, *spent, *plan.held, *(call.frame.producer_id for call in plan.frames)}
+        dropped = list(islice((n for n in self._producers.expired(plan.now_ms) if n not in held), DROPPED_MAX))
         new = sum(self._producers.get(number) is None for number in self._standing)
         over = len(self._producers) + new - len(self._dropped) - len(spent) - len(dropped) + 1 - self._producers_max
         if over > 0:

@@ -416,6 +416,49 @@ def test_nobody_is_dropped_of_whom_something_is_on_its_way() -> None:
     assert b.machine.producers.astray == 0 and b.machine.producers.get(1) is not None
 
 
+def test_nobody_is_dropped_whose_frame_came_before_in_the_same_turn() -> None:
+    """It is judged behind the drafts of its turn, the record that makes room for another one among them."""
+    b = Producing(producers_max=2)
+    b.open()
+    b.open()
+    sent, opening = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 0, 2)), OpenProducer(next(b.tokens))
+    b.turn(sent, opening)
+    assert produced(b.done[sent.token]) and b.done[opening.token] == ProducerOpened(3, 0, 0)
+    assert b.machine.producers.get(2) is None and len(b.machine.producers) == 2
+
+
+@pytest.mark.parametrize("kept", range(12))
+def test_a_frame_cut_at_any_place_goes_on_where_it_ends(kept: int) -> None:
+    """Another leader's entries stand in place of what was cut off, with the same indexes; then the first one leads again."""
+    b = Producing()
+    b.open()
+    first_index = b.log.end_index + 1
+    b.replicator.commit_at_once = False
+    lost = [b.later(numbered(1, 0, first, 4, queues=3)) for first in (0, 4, 8)]
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert [refused(b.done[token])[0] for token in lost] == ["unknown-outcome"] * 3
+    b.log.cut(first_index - 1 + kept)
+    b.lead(3)
+    b.send("another entry")
+    b.replicator.commit_at_once = True
+    b.turn()
+    assert b.resume(1, 0) == ProducerOpened(1, 0, kept)
+    for first in (0, 4, 8):
+        answer = b.put(numbered(1, 0, first, 4, queues=3))
+        if first + 4 <= kept:
+            again = produced(answer)
+            assert again.duplicate and again.first_index == first_index + first
+        elif first < kept:
+            assert refused(answer) == ("partial-frame", kept)
+            assert not produced(b.put(numbered(1, 0, kept, first + 4 - kept, queues=3))).duplicate
+            part = produced(b.put(numbered(1, 0, first, kept - first, queues=3)))
+            assert part.duplicate and part.first_index == first_index + first
+        else:
+            assert not produced(answer).duplicate
+    check_sequences(b.log.ranges, b.machine.producers)
+
+
 def test_ids_of_native_messages_are_no_business_of_a_deduplication_window() -> None:
     """And an id that only looks native, in a message that came another way, is of no producer."""
     b = Producing()
