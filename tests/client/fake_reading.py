@@ -271,10 +271,11 @@ class FakeLog:
 
     async def join(self, node: int, requests: AsyncIterator[pb.JoinRequest]) -> AsyncIterator[pb.JoinResponse]:
         first = await anext(requests)
-        group = self.groups[first.broker_group]
+        coordinator = min(self.groups)
+        group = self.groups[coordinator]
         breaks = group.breaks
-        if group.leader != node:
-            yield pb.JoinResponse(redirect=self.redirect(first.broker_group))
+        if first.broker_group != coordinator or group.leader != node:
+            yield pb.JoinResponse(redirect=self.redirect(coordinator))
             return
         members, member = self.members, first.member
         self.keys[member] += 1
@@ -293,9 +294,9 @@ class FakeLog:
         try:
             while True:
                 changed = self._changed
-                if group.leader != node:
+                if group.leader != node or coordinator != min(self.groups):
                     left = False
-                    yield pb.JoinResponse(redirect=self.redirect(first.broker_group))
+                    yield pb.JoinResponse(redirect=self.redirect(min(self.groups)))
                     return
                 if group.breaks != breaks:
                     left = False

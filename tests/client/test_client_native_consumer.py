@@ -16,7 +16,7 @@ from ledgermq.client.native.fetching import Window
 from ledgermq.client.native.received import Batch
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
-from tests.client.fake_reading import FakeConnection, FakeLog, Queue, served
+from tests.client.fake_reading import FakeConnection, FakeLog, Group, Queue, served
 from tests.client.virtual_time import VirtualLoop
 
 Run = Callable[[Awaitable[Any]], Any]
@@ -516,6 +516,27 @@ def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> 
             for consumer in (a, b):
                 while (batch := await consumer.next_batch(1.0)) is not None:
                     bodies += batch.bodies()
+            assert bodies.count(b"new") == 1
+
+    run(work())
+
+
+def test_a_member_goes_along_when_another_broker_group_coordinates(run: Run) -> None:
+    """As when a topic grew into a broker group that stands before the first one."""
+
+    async def work() -> None:
+        log = filled(10, {"g1": 1})
+        async with consumer_of(log, group="x", auto_commit=True) as consumer:
+            await some(consumer, 10)
+            log.groups["g0"] = Group(1)
+            log.store("g0", 0, [b"new"])
+            log.lead("g0", 2)
+            log.lead("g1", 1)
+            await asyncio.sleep(20)
+            assert consumer.assigned() == (0, 1)
+            bodies = []
+            while (batch := await consumer.next_batch(1.0)) is not None:
+                bodies += batch.bodies()
             assert bodies.count(b"new") == 1
 
     run(work())
