@@ -30,6 +30,7 @@ from ledgermq.node.core.replica_boot import (
     record_of,
 )
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.node.core.tail import Tail
 from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.layout import BadEntry, chain_crc_at, encode_entries, verify_range
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
@@ -95,6 +96,7 @@ class RaftReplica:
         """The log was cut, and no sync has begun since: what was cut off could come back."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._recent: dict[int, Range] = {}
+        self._tail = Tail()
         self._counts: Counter[str] = Counter()
 
     # What the port shows
@@ -183,6 +185,9 @@ class RaftReplica:
         return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
     def read(self, first_index: int, max_bytes: int) -> Range:
+        kept = self._tail.read(first_index, max_bytes)
+        if kept is not None:
+            return kept
         with reading():
             return read_verified(self.log, first_index, max_bytes)
 
@@ -281,6 +286,7 @@ class RaftReplica:
             self.core.appended(_extent(entries), urgent=urgent, early=early, members=members)
             self._unsynced.wrote(now_ns, len(entries), len(entries.data))
             self._recent[entries.first_index] = entries
+            self._tail.appended(entries)
         return ranges
 
     @property
@@ -342,6 +348,7 @@ class RaftReplica:
         for push in effects.pushes:
             self._push(push)
         self._recent.clear()
+        self._tail.committed(effects.commit_index)
         ticket = self._begin_sync(now_ns)
         self.check_invariants()
         packets, self._packets = tuple(self._packets), []
@@ -403,6 +410,7 @@ class RaftReplica:
     def _truncate(self, index: int) -> None:
         """The log ends before `index` afterwards, and no byte behind its end can come back."""
         with self._fencing("the log could not be cut"):
+            self._tail.was_cut()
             self.log.truncate_from(index)
         self._cut_unsynced = True
 
@@ -452,7 +460,7 @@ class RaftReplica:
     def _append(self, entries: Range, first_index: int) -> None:
         try:
             with self._fencing("a pushed range could not be written"):
-                self.log.append_range(tail_of(entries, first_index))
+                self._tail.appended(self.log.append_range(tail_of(entries, first_index)))
         except NoSpace:
             self._counts["refused-disk-full"] += 1
             self.core.append_refused()
@@ -481,8 +489,11 @@ class RaftReplica:
     def _range_at(self, first_index: int, max_bytes: int) -> Range:
         recent = self._recent.get(first_index)
         if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
-            with reading():
-                recent = self._recent[first_index] = alone(self.log.read(first_index, max_bytes))
+            kept = self._tail.read(first_index, max_bytes)
+            if kept is None:
+                with reading():
+                    kept = self.log.read(first_index, max_bytes)
+            recent = self._recent[first_index] = alone(kept)
         return recent
 
     # Fencing

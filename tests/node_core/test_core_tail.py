@@ -1,0 +1,81 @@
+"""The newest entries as they were appended: whatever is kept is what the log says, and nothing that was cut off comes back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core import tail as tails
+from ledgermq.node.core.tail import Tail
+from tests.storage.log_material import HOST, make_batch, new_log
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "LEAST_BYTES", 500)
+    monkeypatch.setattr(tails, "MOST_BYTES", 4000)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 12)),
+    st.tuples(st.just("cut"), st.integers(0, 20)),
+    st.tuples(st.just("commit"), st.integers(0, 20)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEPS, max_size=12), st.integers(1, 3000))
+def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log, kept, committed = new_log(Path(directory) / "log"), Tail(), -1
+        for what, count in steps:
+            if what == "append":
+                first = log.end_index + 1
+                for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+                    kept.appended(entries)
+            elif what == "cut" and committed < log.end_index:
+                kept.was_cut()
+                log.truncate_from(max(committed + 1, log.end_index - count, 0))
+            elif what == "commit":
+                committed = min(log.end_index, committed + count)
+                kept.committed(committed)
+            for index in range(log.end_index + 2):
+                found = kept.read(index, max_bytes)
+                if found is None:
+                    continue
+                said = log.read(index, len(found.data))
+                assert (found.first_index, found.last_index, found.term, found.pos) == (index, said.last_index, said.term, said.pos)
+                assert (found.prev_chain, found.last_chain, bytes(found.data)) == (said.prev_chain, said.last_chain, bytes(said.data))
+                assert found.starts.tolist() == said.starts.tolist() and found.sizes.tolist() == said.sizes.tolist()
+                assert len(found.data) <= max_bytes or len(found) == 1
+        log.close()
+
+
+def test_it_holds_what_is_long_and_new(tmp_path: Path) -> None:
+    """A long range is kept from its append until a turn after its commit, a short one never, and no more than there may be."""
+    log, kept = new_log(tmp_path / "log"), Tail()
+
+    def append(count: int) -> int:
+        first = log.end_index + 1
+        for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+            kept.appended(entries)
+        return first
+
+    assert kept.read(append(1), 1 << 20) is None
+    long = append(5)
+    found = kept.read(long + 2, 1 << 20)
+    assert found is not None and found.last_index == long + 4
+    kept.committed(long + 4)
+    assert kept.read(long, 1 << 20) is not None
+    kept.committed(long + 4)
+    assert kept.read(long, 1 << 20) is None
+    firsts = [append(5) for _ in range(6)]
+    assert kept.read(firsts[0], 1) is None and kept.read(firsts[-1] + 4, 1) is not None
+    kept.was_cut()
+    assert not any(kept.read(first, 1 << 20) for first in firsts)
+    log.close()
