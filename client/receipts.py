@@ -75,7 +75,7 @@ def _lines(path: Path) -> Iterator[Any]:
 def _object(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return row if isinstance(row, dict) else {}
 
@@ -90,7 +90,7 @@ def _parquet(path: Path) -> Iterator[Any]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=BATCH):
                 yield from batch.to_pylist()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise _unreadable(path, str(error)) from error
 
 

@@ -21,6 +21,11 @@ class Background:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """A forked process has the object and not the thread."""
+        return self._thread.is_alive()
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

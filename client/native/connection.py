@@ -34,6 +34,9 @@ from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials
 
+PASSING = ELSEWHERE | {grpc.StatusCode.INTERNAL}
+"""Statuses of calls that may be tried again. INTERNAL is the transport's own: a stream that broke under a write ends with it, whatever the
+node said."""
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 1.0
 
@@ -264,6 +267,6 @@ def problem_of(problem: pb.Problem) -> Refused:
 def broken(address: Address, error: grpc.RpcError) -> str:
     """Why a call that broke may be tried again, in words. Raises Refused when that cannot help."""
     code = transport_code(error)
-    if code not in ELSEWHERE:
+    if code not in PASSING:
         raise refusal(50001, f"the call to {address} failed with {code.name}") from error
     return f"{address} answers {code.name}"

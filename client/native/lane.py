@@ -424,14 +424,12 @@ class Lane:
         if self.gathering.messages and self.gathering.messages[0].deadline <= now:
             self.seal()
         kept: deque[Batch] = deque()
+        rejected = [part for frame in self._rejected for part in frame.parts]
+        for batch in rejected:
+            # It may be sent again before this is asked next.
+            self._tell_late(batch, now, True)
         for batch in (*self._under_way, *self._waiting):
-            count = batch.expired(now) - batch.told
-            if count > 0:
-                unknown = batch.first_sequence is not None
-                what = "not acknowledged in time; it may be stored" if unknown else "could not be sent in time"
-                self._count_failed(count, unknown)
-                batch.sink.failed(batch.row + batch.told, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
-                batch.told += count
+            self._tell_late(batch, now, batch.first_sequence is not None)
             if batch.first_sequence is None and batch.told:
                 gone, rest = batch.split(batch.told) if batch.told < len(batch) else (batch, None)
                 self._gone(gone)
@@ -441,9 +439,17 @@ class Lane:
         for _ in self._under_way:
             kept.popleft()
         self._waiting = kept
-        deadlines = [batch.next_deadline() for batch in (*self._under_way, *self._waiting)]
+        deadlines = [batch.next_deadline() for batch in (*self._under_way, *rejected, *self._waiting)]
         deadlines += [message.deadline for message in self.gathering.messages[:1]]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _tell_late(self, batch: Batch, now: float, unknown: bool) -> None:
+        count = batch.expired(now) - batch.told
+        if count > 0:
+            what = "not acknowledged in time; it may be stored" if unknown else "could not be sent in time"
+            self._count_failed(count, unknown)
+            batch.sink.failed(batch.row + batch.told, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
+            batch.told += count
 
     def give_up(self, error: ClusterError) -> None:
         """Everything that is here fails: what a node may have as unknown, the rest with this error."""

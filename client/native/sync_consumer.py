@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
+from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.received import Batch
@@ -56,7 +57,8 @@ class Consumer:
 
     @property
     def _loop(self) -> Background:
-        assert self._background is not None, "a consumer is used within its `with` block"
+        if self._background is None or not self._background.alive:
+            raise BadArgument("the consumer is not open in this process", "use it within its `with` block")
         return self._background
 
     def batches(self) -> Iterator[Batch]:

@@ -8,13 +8,21 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, Producer, SendFailed
+from ledgermq.client import AsyncProducer, BadArgument, Consumer, Producer, Refused, SendFailed
+from ledgermq.client.connection import Address
 from ledgermq.client.errors import ClusterError
+from ledgermq.client.native.batches import Batch, Futures, Gathering
+from ledgermq.client.native.columns import Columns
+from ledgermq.client.native.connection import Latencies, broken
+from ledgermq.client.native.lane import STALE_EPOCH, Lane, LaneSettings
+from ledgermq.client.native.outcomes import Statistics
 from ledgermq.client.native.receipt_log import ReceiptLog
 from ledgermq.proto import log_pb2 as pb
-from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, endpoints, fake_log
+from tests.client.fake_log import LOG_TAG, FakeBrokerGroup, FakeLogNode, endpoints, fake_log
 
 Told = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
 SOON_S = 5.0
@@ -204,3 +212,38 @@ def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
             assert good.result(SOON_S).offset == 0
 
     assert [message.body for message in threads(told)[0].log] == [b"b"]
+
+
+def test_a_rejected_frame_that_waits_for_the_others_is_out_of_time_too() -> None:
+    """It is neither under way nor in the row again, and its futures are told all the same."""
+    statistics, sink = Statistics(), Futures([])
+    lane = Lane("g1", LaneSettings("t"), Gathering(), statistics, {}, Latencies())
+    lane.opened(pb.ProducerOpened(producer_id=1, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
+    for _ in range(2):
+        lane.add(Batch(Columns([b"a"], 0, 1), sink, 0, 1, 5.0))
+        assert lane.next_frame(0.0) is not None
+    statistics.accepted = 2
+    again = pb.Problem(code=STALE_EPOCH, message="again", retryable=True)
+    lane.rejected(pb.FrameRejected(first_sequence=0, count=1, position=-1, next_sequence=0, problem=again), 0.0)
+    assert lane.expire(1.0) == 5.0
+    assert lane.expire(5.0) is None and statistics.failed == 2 == statistics.unknown and not statistics.waiting
+    lane.broken()
+    lane.give_up(SendFailed("the end", "none", unknown=False))
+    assert (statistics.failed, statistics.waiting_bytes) == (2, -2) and lane.idle
+
+
+def test_a_consumer_for_threads_outside_of_its_block_says_so() -> None:
+    consumer = Consumer("127.0.0.1:1", "t")
+    calls: list[Callable[[], Any]] = [consumer.next_batch, consumer.commit, consumer.statistics, lambda: consumer.seek(0, 0)]
+    for call in calls:
+        with pytest.raises(BadArgument, match="with"):
+            call()
+
+
+def test_a_write_that_meets_the_end_of_its_stream_is_no_refusal() -> None:
+    """The transport reports that as INTERNAL, whatever the node said: messages are sent again."""
+    found = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata())
+    assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)
+    found = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata())
+    with pytest.raises(Refused):
+        broken(Address("127.0.0.1", 1), found)
