@@ -12,7 +12,9 @@ from typing import Any
 PATIENCE_S = 3600.0
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.PollSelector):
+    """Not `select`: that one cannot see descriptors above 1,023, which a long test process has."""
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
