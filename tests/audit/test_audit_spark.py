@@ -62,7 +62,7 @@ def test_own_java_is_used_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One Spark session for all slow tests: starting it is the dear part."""
     before = dict(os.environ)
-    spark = java.spark_session("local[2]")
+    spark = java.spark_session("local[2,3]")
     yield spark
     spark.stop()
     os.environ.clear()
