@@ -190,4 +190,4 @@ def until_done(cluster: LocalCluster, group: str, topic: str, count: int) -> Del
 
 
 def text(found: dict[str, Any]) -> str:
-    return bytes.fromhex(found["body"]).decode()
+    return bytes.fromhex(found["body"]).decode(errors="replace")

@@ -68,7 +68,7 @@ class CommandLine:
     def run(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
         command, environ = [*LEDGERMQ, *map(str, arguments), *map(str, self._more)], {**environment(self.endpoints), **self._keys}
         done = subprocess.run(command, input=stdin, capture_output=True, env=environ, timeout=timeout_s, check=False)
-        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
 
     def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
         """A command that must succeed."""
