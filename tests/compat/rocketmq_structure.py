@@ -75,8 +75,7 @@ def check_group(root: Path, self_id: str, data_bytes: int, index_bytes: int, que
         if record is not None:
             group.records.append(record)
     _check_index(group, log / "index", index_bytes, data_bytes, log / "data")
-    _check_queues(group, root / "consumequeue", queue_bytes)
-    _check_checkpoints(group, root, log)
+    _check_queues(group, root / "consumequeue", queue_bytes, _check_checkpoints(group, root, log))
     return group
 
 
@@ -190,8 +189,12 @@ def _check_index(group: Group, directory: Path, size: int, data_bytes: int, data
                         break
 
 
-def _check_queues(group: Group, directory: Path, size: int) -> None:
-    """Every record has the unit of its queue offset; before the first kept one only pre-blanks, behind the last nothing."""
+def _check_queues(group: Group, directory: Path, size: int, committed: int) -> None:
+    """Every record has the unit of its queue offset; before the first kept one only pre-blanks, behind the last nothing.
+
+    Units are written for what is committed: the end of a log, such as the first record of a leader that its peers left, has none yet. A
+    queue without any committed record need not exist.
+    """
     expected: dict[tuple[str, int], dict[int, Record]] = {}
     for record in group.records:
         expected.setdefault((record.topic, record.queue), {})[record.queue_offset] = record
@@ -200,28 +203,34 @@ def _check_queues(group: Group, directory: Path, size: int) -> None:
         if offsets != list(range(offsets[0], offsets[-1] + 1)):
             group.wrong(f"{topic}/{queue}: queue offsets are not dense")
         where = directory / topic / str(queue)
+        due = [offset for offset in offsets if records[offset].index <= committed]
         if not where.is_dir():
-            group.wrong(f"{topic}/{queue}: no consume queue")
+            if due:
+                group.wrong(f"{topic}/{queue}: no consume queue")
             continue
         files = files_of(group, where, size)
         begin, units = (files[0][0] if files else 0), b"".join(path.read_bytes() for _, path in files)
+        last = offsets[-1]
         for number in range(len(units) // 20):
             unit = QUEUE_UNIT.unpack_from(units, number * 20)
             offset = begin // 20 + number
             wanted = records.get(offset)
-            if wanted is not None:
+            if wanted is not None and wanted.index > committed and unit == (0, 0, 0):
+                last = min(last, offset - 1)
+            elif wanted is not None and offset <= last:
                 tag = java_hash(wanted.properties.get("TAGS", ""))
                 if unit != (wanted.physical_offset, wanted.size, tag):
                     group.wrong(f"{topic}/{queue}: unit {offset} is {unit}")
-            elif offset > offsets[-1] and unit != (0, 0, 0):
+            elif offset > last and unit != (0, 0, 0):
                 group.wrong(f"{topic}/{queue}: unit {offset} behind the last message")
             elif offset < offsets[0] and unit[1] <= 0:
                 group.wrong(f"{topic}/{queue}: unit {offset} before the first message is empty")
-        if begin // 20 + len(units) // 20 <= offsets[-1]:
-            group.wrong(f"{topic}/{queue}: ends before message {offsets[-1]}")
+        if due and begin // 20 + len(units) // 20 <= due[-1]:
+            group.wrong(f"{topic}/{queue}: ends before message {due[-1]}")
 
 
-def _check_checkpoints(group: Group, root: Path, log: Path) -> None:
+def _check_checkpoints(group: Group, root: Path, log: Path) -> int:
+    """Both checkpoint files; the committed index of DLedger's."""
     raw = (root / "checkpoint").read_bytes()
     times = struct.unpack_from(">qqq", raw)
     newest = max((record.store_ms for record in group.records), default=0)
@@ -231,6 +240,7 @@ def _check_checkpoints(group: Group, root: Path, log: Path) -> None:
     last = max((record.index for record in group.records), default=-1)
     if set(pairs) != {"endIndex", "committedIndex"} or not int(pairs["committedIndex"]) <= int(pairs["endIndex"]) <= last:
         group.wrong(f"dledger checkpoint: {pairs}, last entry {last}")
+    return int(pairs.get("committedIndex", -1))
 
 
 def check_key_index(group: Group, directory: Path, slots: int, units: int) -> list[tuple[str, Record]]:

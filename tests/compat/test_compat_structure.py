@@ -95,6 +95,21 @@ def test_a_broken_structure_is_found(root: Path, name: str) -> None:
     assert check(root).problems != []
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(root: Path, committed: bool) -> None:
+    """As a leader's directory is after it wrote an entry that its peers, already stopping, never took."""
+    records = check(root).records
+    last = max(records, key=lambda record: record.index)
+    queue = _first(root, f"consumequeue/{last.topic}/{last.queue}/*")
+    raw = bytearray(queue.read_bytes())
+    at = last.queue_offset * 20 - int(queue.name)
+    raw[at : at + 20] = bytes(20)
+    queue.write_bytes(raw)
+    checkpoint = _first(root, "dledger-n1/checkpoint")
+    checkpoint.write_text(f"endIndex={last.index}\ncommittedIndex={last.index - (not committed)}\n")
+    assert bool(check(root).problems) == committed
+
+
 @pytest.mark.slow
 def test_the_directories_of_a_real_cluster_have_the_official_structure(tmp_path: Path) -> None:
     """Three nodes, messages sent and consumed, a clean stop: every node's group is a RocketMQ store."""
