@@ -52,8 +52,8 @@ def engine_of(name: str, master: str) -> Iterator[Engine]:
     if name == "local":
         yield local_engine
         return
-    from ledgermq.audit.java import spark_session
-    from ledgermq.audit.spark import SparkEngine
+    from ledgermq.audit.spark.engine import SparkEngine
+    from ledgermq.audit.spark.java import spark_session
 
     print(f"audit: starting Spark on {master}", file=sys.stderr, flush=True)
     session = spark_session(master)

@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from ledgermq.audit import bytewise
-from ledgermq.audit.compare import GroupResult, compare
-from ledgermq.audit.derived import QueueRun, TailReport, tails
-from ledgermq.audit.replica import Replica, find_replicas, fingerprint
-from ledgermq.audit.rules import RULES, Finding, Flaw
-from ledgermq.audit.scan import LogReport, scan
-from ledgermq.audit.walk import LogFile
+from ledgermq.audit.checks.compare import GroupResult, compare
+from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
+from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
+from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport, scan
+from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.files import exists, is_readable, stat_of
+from ledgermq.audit.reading.walk import LogFile
 
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
@@ -89,10 +90,8 @@ def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
 
 
 def size_of(work: Work) -> int:
-    try:
-        return 0 if work.derived else os.path.getsize(work.task.path)
-    except OSError:
-        return 0
+    found = None if work.derived else stat_of(work.task.path)
+    return 0 if found is None else found.size
 
 
 @dataclass(slots=True)
@@ -153,7 +152,7 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
     owners: list[Replica] = []
     for one in replicas:
         for task in one.tasks(deep) if one.sizes[0] else []:
-            if os.path.exists(task.path) and not os.access(task.path, os.R_OK):
+            if exists(task.path) and not is_readable(task.path):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
             works.append(Work(one.directory, task))
             owners.append(one)

@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import NEXT_STEP, RULES, Finding
+from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.jobs import Audit
-from ledgermq.audit.replica import Replica
 from ledgermq.audit.report import coverage
-from ledgermq.audit.rules import NEXT_STEP, RULES, Finding
-from ledgermq.audit.scan import LogReport
 
 FINDINGS_MAX = 1000
 

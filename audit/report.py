@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import NEXT_STEP, RULES
 from ledgermq.audit.jobs import Audit
-from ledgermq.audit.replica import Replica
-from ledgermq.audit.rules import NEXT_STEP, RULES
 
 
 def coverage(audit: Audit, replica: Replica) -> float | None:

@@ -134,8 +134,8 @@ def measure(directory: Path, engine: Engine, log_bytes: int) -> dict[str, Any]:
 
 
 def run(directory: Path) -> dict[str, Any]:
-    from ledgermq.audit.java import spark_session
-    from ledgermq.audit.spark import SparkEngine
+    from ledgermq.audit.spark.engine import SparkEngine
+    from ledgermq.audit.spark.java import spark_session
 
     sizes = {f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size)) for size in (100, 1000)}
     tiny = write_cluster(directory / "tiny", 1, 100)

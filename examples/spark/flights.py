@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 
-from ledgermq.audit.java import spark_session
+from ledgermq.audit.spark.java import spark_session
 from ledgermq.client import Admin, Connection
 
 ENDPOINTS = os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081")

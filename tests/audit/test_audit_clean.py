@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.checks.rules import TORN_TAIL
 from ledgermq.audit.jobs import Audit, audit
-from ledgermq.audit.rules import TORN_TAIL
 from tests.audit.damage_cases import CREATED, NODES, history, write_cluster
 from tests.audit.log_writer import RAFT, Message, Writer, election
 
@@ -209,6 +209,7 @@ def test_a_replica_that_is_no_voter_is_incomplete(tmp_path: Path) -> None:
     result = run(tmp_path, "n1", "n2", "n3", "n4")
     assert result.verdict == "INCOMPLETE" and "n4 is none of the voters" in result.reasons[0]
     assert sorted(result.replica_verdicts.values()) == ["INCOMPLETE", "PASS", "PASS", "PASS"]
+
 
 def test_a_learner_is_verified_and_counts_for_no_majority(tmp_path: Path) -> None:
     """The last membership record decides who is there, in its newer form too, and once it was trimmed the snapshot of either form."""

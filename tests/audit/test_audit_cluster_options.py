@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from ledgermq.audit.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
-from ledgermq.audit.cluster_sink import producer_name
-from ledgermq.audit.cluster_source import limited, message_schema, split
+from ledgermq.audit.spark.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
+from ledgermq.audit.spark.cluster_sink import producer_name
+from ledgermq.audit.spark.cluster_source import limited, message_schema, split
 from ledgermq.client.native.plain_reading import Queue
 
 QUEUES = st.dictionaries(st.builds(Queue, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.audit import columns, decode
-from ledgermq.audit.rules import CLASSES, NEXT_STEP, RULES, Flaw, coalesce
-from ledgermq.audit.walk import find_entries
+from ledgermq.audit.checks.rules import CLASSES, NEXT_STEP, RULES, Flaw, coalesce
+from ledgermq.audit.reading import columns, decode
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.walk import find_entries
 from tests.audit.damage_cases import history
 from tests.audit.log_writer import Message, Writer, java_hash, sealed
 
@@ -158,15 +158,12 @@ def test_stains(tmp_path: Path, places: tuple[int, ...], stray: bool) -> None:
         for place in places:
             file.seek(place)
             file.write(b"\x80")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        stain = decode.find_stain(fd, 0, 1 << 20)
+    with open_file(str(path)) as file:
+        stain = decode.find_stain(file, 0, 1 << 20)
         assert stain is not None and (stain.first, stain.last, stain.stray) == (places[0], places[-1], stray)
-        assert decode.find_stain(fd, places[-1] + 1, 1 << 20) is None
-        assert decode.last_nonzero(fd, 1 << 20) == places[-1]
-        assert decode.last_nonzero(fd, places[0]) == -1
-    finally:
-        os.close(fd)
+        assert decode.find_stain(file, places[-1] + 1, 1 << 20) is None
+        assert decode.last_nonzero(file, 1 << 20) == places[-1]
+        assert decode.last_nonzero(file, places[0]) == -1
 
 
 def test_rules_and_classes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit.compare import _identities
+from ledgermq.audit.checks.compare import _identities
 
 SAME = {"cluster_id": "c", "log_id": "l", "data_file_bytes": 4096}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit import java
 from ledgermq.audit.jobs import Audit, audit, local_engine
 from ledgermq.audit.report import as_json
+from ledgermq.audit.spark import java
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
 
@@ -87,7 +87,7 @@ def damage(writers: list[Writer]) -> None:
 @pytest.mark.slow
 def test_both_engines_agree(session: Any, tmp_path: Path) -> None:
     """Clean and damaged: verdict, findings, coverage and reasons of both engines are the same object."""
-    from ledgermq.audit.spark import SparkEngine
+    from ledgermq.audit.spark.engine import SparkEngine
 
     for name, hurt in (("clean", False), ("hurt", True)):
         writers = write_cluster(tmp_path / name, history(9, 80))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit import java
+from ledgermq.audit.spark import java
 from ledgermq.node.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.audit.columns import fire_time as audited
+from ledgermq.audit.reading.columns import fire_time as audited
 from ledgermq.proto.layout import encode_entries, java_hash, make_range, record_columns, seal
 from ledgermq.proto.layout_columns import FEW_ENTRIES, fire_time
 from ledgermq.proto.names import TIMER_TOPIC

@@ -18,7 +18,18 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ledgermq.audit.cluster_options import Places, Target, bounds, count_of, flag_of, offsets_at, option, places_of, queues_of, target_of
+from ledgermq.audit.spark.cluster_options import (
+    Places,
+    Target,
+    bounds,
+    count_of,
+    flag_of,
+    offsets_at,
+    option,
+    places_of,
+    queues_of,
+    target_of,
+)
 from ledgermq.client.native.plain_reading import Part, Queue, read_range
 
 COLUMNS = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, tags_code
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, tags_code
 
 RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
 TIMER_TOPIC = b"rmq_sys_ledgermq_timer"

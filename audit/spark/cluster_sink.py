@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ledgermq.audit.cluster_options import Target, option, target_of
+from ledgermq.audit.spark.cluster_options import Target, option, target_of
 from ledgermq.client.native.connection import BrokerGroupQueues
 from ledgermq.client.native.plain_writing import Chunk, PlainProducer
 from ledgermq.proto.frames import Compression

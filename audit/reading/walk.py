@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.decode import (
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.decode import (
     BLANK_MAGIC,
     ENTRY_BYTES_MIN,
     ENTRY_MAGIC,
@@ -25,10 +26,9 @@ from ledgermq.audit.decode import (
     crc,
     find_stain,
     gather,
-    pread,
     read_space,
 )
-from ledgermq.audit.rules import Flaw
+from ledgermq.audit.reading.files import File
 
 WINDOW_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 15
@@ -100,7 +100,7 @@ class Walk:
     """
 
     task: LogFile
-    fd: int
+    file: File
     length: int
     end: int = 0
     ending: str = "zero"
@@ -111,7 +111,7 @@ class Walk:
     def pieces(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Piece]:
         start, joined, size = 0, False, window_bytes
         while True:
-            window = pread(self.fd, min(size, self.length - start), start)
+            window = self.file.pread(min(size, self.length - start), start)
             found = find_entries(window, self.task.base + start, self.length - start, self._units(window))
             total = len(found.offsets)
             if not found.more:
@@ -153,17 +153,17 @@ class Walk:
         """No entry at `offset`: note what is there, and return where entries go on, or None at the end of the file."""
         self.end = offset
         rest = self.length - offset
-        head = pread(self.fd, 8, offset)
+        head = self.file.pread(8, offset)
         magic, size = (int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")) if len(head) == 8 else (0, 0)
-        if rest == 0 or (magic == 0 and size == 0 and find_stain(self.fd, offset, self.length) is None):
+        if rest == 0 or (magic == 0 and size == 0 and find_stain(self.file, offset, self.length) is None):
             self.ending = "zero"
             return None
         if magic == BLANK_MAGIC or (size == rest and magic != ENTRY_MAGIC):
             self._check_blank(offset, magic, size, rest)
             return None
-        after = find_header(self.fd, self.task.base, offset + 1, self.length)
+        after = find_header(self.file, self.task.base, offset + 1, self.length)
         stop = self.length if after is None else after
-        stain = find_stain(self.fd, offset, stop)
+        stain = find_stain(self.file, offset, stop)
         if after is not None:
             proof = f"no entry can be read here; the next one stands at byte {after}"
             self.flaws.append(Flaw("entry.unreadable", self.task.shown, self.next_index, offset, after, proof, torn=True))
@@ -186,7 +186,7 @@ class Walk:
             self.flaws.append(Flaw("blank.magic", shown, self.next_index, offset, offset + 4, f"magic {magic} instead of -1"))
         if size != rest:
             self.flaws.append(Flaw("blank.size", shown, self.next_index, offset + 4, offset + 8, f"length {size} instead of {rest}"))
-        stain = find_stain(self.fd, min(offset + 8, self.length), self.length)
+        stain = find_stain(self.file, min(offset + 8, self.length), self.length)
         if stain is not None:
             proof = "the blank is not zero behind its first 8 bytes"
             self.flaws.append(Flaw("blank.fill", shown, self.next_index, stain.first, stain.last + 1, proof))
@@ -273,10 +273,10 @@ def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
     return head == BLANK_MAGIC.to_bytes(4, "big", signed=True) + max(0, min(room - at, (1 << 31) - 1)).to_bytes(4, "big")
 
 
-def find_header(fd: int, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
+def find_header(file: File, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
     """The next place from `start` on where an entry stands that knows its place and its size."""
     for offset in range(start, end, step):
-        data = pread(fd, min(step + HEADER_BYTES, end - offset), offset)
+        data = file.pread(min(step + HEADER_BYTES, end - offset), offset)
         at = data.find(_MAGIC)
         while 0 <= at < step and at + HEADER_BYTES <= len(data):
             if starts_record(data, at, base + offset, 0):

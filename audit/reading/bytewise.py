@@ -6,11 +6,11 @@ Only reads small places; decides nothing.
 from __future__ import annotations
 
 import hashlib
-import os
 
 import numpy as np
 
-from ledgermq.audit.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, crc, pread
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, crc
+from ledgermq.audit.reading.files import open_file
 
 READ_MAX = 64 << 20
 LOOK_AHEAD = 64
@@ -20,15 +20,10 @@ CHUNK = 1 << 20
 def read(path: str, start: int, end: int) -> bytes | None:
     """Bytes start … end − 1 of a file; None when they cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        with open_file(path) as file:
+            return file.pread(end - start, start)
     except OSError:
         return None
-    try:
-        return pread(fd, end - start, start)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
@@ -65,10 +60,7 @@ def relation(own: list[int], theirs: list[int]) -> str:
 def digest(path: str, limit: int) -> str:
     """SHA-256 over the SHA-256s of the 1 MiB chunks of the first `limit` bytes of a file."""
     whole = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with open_file(path) as file:
         for offset in range(0, limit, CHUNK):
-            whole.update(hashlib.sha256(pread(fd, min(CHUNK, limit - offset), offset)).digest())
-    finally:
-        os.close(fd)
+            whole.update(hashlib.sha256(file.pread(min(CHUNK, limit - offset), offset)).digest())
     return whole.hexdigest()

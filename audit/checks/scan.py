@@ -6,16 +6,16 @@ more than one file (chain and index across files, the end of the log, other repl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit import derived
-from ledgermq.audit.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
-from ledgermq.audit.decode import (
+from ledgermq.audit.checks import derived
+from ledgermq.audit.checks.rules import Flaw, coalesce
+from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
+from ledgermq.audit.reading.decode import (
     ENTRY_MAGIC,
     HEADER_BYTES,
     I64,
@@ -26,8 +26,8 @@ from ledgermq.audit.decode import (
     crc32c,
     properties_are_whole,
 )
-from ledgermq.audit.rules import Flaw, coalesce
-from ledgermq.audit.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
 
 RECORD = HEADER_BYTES
 U32 = NDArray[np.uint32]
@@ -107,14 +107,14 @@ class Scan:
         """Read the file; every piece is checked before it is handed out. An OSError becomes a flaw and ends the pass."""
         report = self.report
         try:
-            fd = os.open(self.task.path, os.O_RDONLY)
+            file = open_file(self.task.path)
         except OSError as error:
             self._unreadable(error)
             return
         try:
-            report.length = os.fstat(fd).st_size
+            report.length = file.size
             self._check_length()
-            walk = Walk(self.task, fd, report.length)
+            walk = Walk(self.task, file, report.length)
             done = 0
             for piece in walk.pieces(window_bytes):
                 yield self._check(piece)
@@ -127,7 +127,7 @@ class Scan:
         except OSError as error:
             self._unreadable(error)
         finally:
-            os.close(fd)
+            file.close()
             self._finish()
 
     def _unreadable(self, error: OSError) -> None:

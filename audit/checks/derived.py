@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledgermq.audit.begin import may_begin
-from ledgermq.audit.columns import Columns
-from ledgermq.audit.decode import (
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.begin import may_begin
+from ledgermq.audit.reading.columns import Columns
+from ledgermq.audit.reading.decode import (
     HEADER,
     HEADER_BYTES,
     I64,
@@ -27,8 +28,8 @@ from ledgermq.audit.decode import (
     numbered_files,
     read_space,
 )
-from ledgermq.audit.rules import Flaw
-from ledgermq.audit.walk import LogFile
+from ledgermq.audit.reading.files import is_directory, names_in, open_file
+from ledgermq.audit.reading.walk import LogFile
 
 REACH_MAX = 1 << 20
 """A queue offset this far from its neighbours is damage, not a place to read."""
@@ -244,9 +245,9 @@ def tails(task: LogFile) -> Iterator[TailReport]:
     """Index files, then every consume queue of a replica: names, lengths, and how far they are written."""
     yield space_tail(task, f"{task.log_folder}/index", task.index_file_bytes)
     queues = f"{task.root}/consumequeue"
-    for topic in sorted(os.listdir(queues)) if os.path.isdir(queues) else []:
-        for queue in sorted(os.listdir(f"{queues}/{topic}")) if os.path.isdir(f"{queues}/{topic}") else []:
-            if os.path.isdir(f"{queues}/{topic}/{queue}"):
+    for topic in names_in(queues):
+        for queue in names_in(f"{queues}/{topic}"):
+            if is_directory(f"{queues}/{topic}/{queue}"):
                 yield space_tail(task, f"consumequeue/{topic}/{queue}", task.queue_file_bytes)
 
 
@@ -265,20 +266,13 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
             report.flaws.append(Flaw("file.missing", f"{shown}/{expected:020d}", None, 0, base - expected, proof))
         expected = base + file_bytes
         try:
-            fd = os.open(f"{task.root}/{folder}/{name}", os.O_RDONLY)
+            with open_file(f"{task.root}/{folder}/{name}") as file:
+                if file.size != file_bytes:
+                    bounds = min(file.size, file_bytes), max(file.size, file_bytes)
+                    report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{file.size} bytes instead of {file_bytes}"))
+                last = last_nonzero(file, file.size)
+                if last >= 0:
+                    report.used, report.last_file = base + last + 1, name
         except OSError as error:
             report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
-            continue
-        try:
-            length = os.fstat(fd).st_size
-            if length != file_bytes:
-                bounds = min(length, file_bytes), max(length, file_bytes)
-                report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{length} bytes instead of {file_bytes}"))
-            last = last_nonzero(fd, length)
-            if last >= 0:
-                report.used, report.last_file = base + last + 1, name
-        except OSError as error:
-            report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
-        finally:
-            os.close(fd)
     return report

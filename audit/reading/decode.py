@@ -1,24 +1,22 @@
 """The auditor's own decoder of docs/format.md: bytes in, NumPy columns and plain values out.
 
-Nothing here judges, and nothing is shared with the writer: two implementations of one page. Files are read with `pread`, never mapped: a
-file that shrinks or a device that fails is then an `OSError`, not a dead process.
+Nothing here judges, and nothing is shared with the writer: two implementations of one page.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import crc32c as _crc32c
 import numpy as np
 from numpy.typing import NDArray
+
+from ledgermq.audit.reading.files import File, names_in, open_file, read_whole
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
@@ -81,35 +79,6 @@ def crc(data: bytes | memoryview, start: int = 0) -> int:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def pread(fd: int, size: int, offset: int) -> bytes:
-    """`size` bytes at `offset`, fewer only at the end of the file."""
-    data = os.pread(fd, size, offset)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while data and (size := size - len(data)):
-        offset += len(data)
-        data = os.pread(fd, size, offset)
-        parts.append(data)
-    return b"".join(parts)
-
-
-def stretches(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of start … end that are not holes of a sparse file."""
-    while start < end:
-        try:
-            begin = os.lseek(fd, start, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        if begin >= end:
-            return
-        stop = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
-        yield begin, stop
-        start = stop
-
-
 @dataclass(frozen=True, slots=True)
 class Stain:
     """Bytes that are not zero where zero is due: first … last, and whether they look like a stray change rather than a write cut short."""
@@ -123,7 +92,7 @@ SECTOR = 512
 _STRAY_MAX = 16
 
 
-def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | None:
+def find_stain(file: File, start: int, end: int, step: int = 8 << 20) -> Stain | None:
     """What is not zero in start … end − 1; None when all of it is.
 
     A disk writes sectors whole: what a torn write leaves begins with a record at `start`, or at a sector's edge, or fills a good part of a
@@ -131,10 +100,10 @@ def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | No
     """
     first = last = -1
     stray = False
-    head = int.from_bytes(pread(fd, 4, start), "big", signed=True)
-    for begin, stop in stretches(fd, start, end):
+    head = int.from_bytes(file.pread(4, start), "big", signed=True)
+    for begin, stop in file.stretches(start, end):
         for offset in range(begin, stop, step):
-            data = np.frombuffer(pread(fd, min(step, stop - offset), offset), np.uint8)
+            data = np.frombuffer(file.pread(min(step, stop - offset), offset), np.uint8)
             if len(data) % 8 == 0 and not data.view(np.uint64).any():
                 continue
             places = np.flatnonzero(data) + offset
@@ -150,12 +119,12 @@ def find_stain(fd: int, start: int, end: int, step: int = 8 << 20) -> Stain | No
     return None if first < 0 else Stain(first, last, stray)
 
 
-def last_nonzero(fd: int, length: int, step: int = 1 << 20) -> int:
+def last_nonzero(file: File, length: int, step: int = 1 << 20) -> int:
     """The place of the last byte of a file that is not zero; −1 when all are."""
-    for begin, stop in reversed(list(stretches(fd, 0, length))):
+    for begin, stop in reversed(list(file.stretches(0, length))):
         while stop > begin:
             start = max(begin, stop - step)
-            data = np.frombuffer(pread(fd, stop - start, start), np.uint8)
+            data = np.frombuffer(file.pread(stop - start, start), np.uint8)
             places = np.flatnonzero(data)
             if len(places):
                 return start + int(places[-1])
@@ -170,13 +139,10 @@ def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
         base = start - start % file_bytes
         stop = min(end, base + file_bytes)
         try:
-            fd = os.open(f"{directory}/{base:020d}", os.O_RDONLY)
+            with open_file(f"{directory}/{base:020d}") as file:
+                data = file.pread(stop - start, start - base)
         except FileNotFoundError:
             break
-        try:
-            data = pread(fd, stop - start, start - base)
-        finally:
-            os.close(fd)
         parts.append(data)
         if len(data) < stop - start:
             break
@@ -186,11 +152,7 @@ def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
 
 def numbered_files(directory: str) -> list[tuple[int, str]]:
     """The files of a directory that are named by an offset of 20 digits, in order."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted((int(name), name) for name in names if len(name) == 20 and name.isascii() and name.isdigit())
+    return sorted((int(name), name) for name in names_in(directory) if len(name) == 20 and name.isascii() and name.isdigit())
 
 
 # -------------------------------------------------------------------------------------------------------------- columns
@@ -272,9 +234,9 @@ def current(slots: Sequence[Slot]) -> Slot | None:
     return max((slot for slot in slots if slot.state == "intact"), key=lambda slot: slot.sequence, default=None)
 
 
-def read_sealed_json(path: Path) -> dict[str, Any] | None:
+def read_sealed_json(path: str) -> dict[str, Any] | None:
     """A JSON object that carries its own checksum, without it; None when the checksum, or the exact form, is not kept."""
-    raw = path.read_bytes()
+    raw = read_whole(path)
     try:
         value = json.loads(raw)
     except ValueError:
@@ -289,9 +251,9 @@ def _compact(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def read_log_checkpoint(path: Path) -> tuple[int, int] | None:
+def read_log_checkpoint(path: str) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None when the text is not exactly that."""
-    lines = path.read_bytes().split(b"\n")
+    lines = read_whole(path).split(b"\n")
     if len(lines) != 3 or lines[2] or not lines[0].startswith(b"endIndex=") or not lines[1].startswith(b"committedIndex="):
         return None
     try:

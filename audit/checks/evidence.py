@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ledgermq.audit.begin import LITE
-from ledgermq.audit.derived import header_at
-from ledgermq.audit.replica import Replica
-from ledgermq.audit.rules import Flaw
-from ledgermq.audit.scan import Scan
+from ledgermq.audit.checks.derived import header_at
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import Scan
+from ledgermq.audit.reading.begin import LITE
 
 
 def is_int(value: dict[str, object], key: str) -> bool:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ledgermq.audit import bytewise
-from ledgermq.audit.begin import decided
-from ledgermq.audit.decode import HEADER_BYTES, I64
-from ledgermq.audit.evidence import check_mark, check_snapshot, dispatched_too_far, entry, is_int, same_snapshots
-from ledgermq.audit.replica import Replica, check_log, check_queues
-from ledgermq.audit.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
-from ledgermq.audit.scan import LogReport, Scan
+from ledgermq.audit.checks.evidence import check_mark, check_snapshot, dispatched_too_far, entry, is_int, same_snapshots
+from ledgermq.audit.checks.replica import Replica, check_log, check_queues
+from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport, Scan
+from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.begin import decided
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64
 
 DERIVED_PREFIXES = ("index.", "queue.")
 

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from ledgermq.audit.begin import LITE, WHOLE, Begin, Low, lows, may_begin, read_begin
-from ledgermq.audit.decode import (
+from ledgermq.audit.checks.derived import QueueRun, TailReport
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading.begin import LITE, WHOLE, Begin, Low, lows, may_begin, read_begin
+from ledgermq.audit.reading.decode import (
     HARD_STATE,
     MARK,
     PAGE,
@@ -28,10 +30,8 @@ from ledgermq.audit.decode import (
     read_slots,
     slot_bytes,
 )
-from ledgermq.audit.derived import QueueRun, TailReport
-from ledgermq.audit.rules import Flaw
-from ledgermq.audit.scan import LogReport
-from ledgermq.audit.walk import LogFile
+from ledgermq.audit.reading.files import exists, names_in, open_file, read_whole, size_of, stat_of
+from ledgermq.audit.reading.walk import LogFile
 
 SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
@@ -90,8 +90,8 @@ class Replica:
         self.flaws.append(Flaw(rule, self.shown(path), index, start, end, proof, torn))
 
     @property
-    def log(self) -> Path:
-        return Path(self.root, self.log_folder)
+    def log(self) -> str:
+        return f"{self.root}/{self.log_folder}"
 
     def task(self, name: str, deep: bool = False) -> LogFile:
         seed = None if self.log_id is None else crc(self.log_id.encode("ascii", "replace"))
@@ -100,7 +100,7 @@ class Replica:
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
         """Its log files; those that an interrupted trim has still to remove are none of them any more."""
-        files = numbered_files(str(self.log / "data"))
+        files = numbered_files(f"{self.log}/data")
         return [self.task(name, deep) for base, name in files if base % self.sizes[0] == 0 and base >= self.begin.pos]
 
     @property
@@ -163,10 +163,10 @@ class Replica:
 def find_replicas(directory: str) -> list[Replica]:
     """The broker groups of a node directory: every folder that holds an identity or an entry log."""
     replicas = []
-    for name in sorted(os.listdir(directory)):
+    for name in names_in(directory):
         root = f"{os.path.abspath(directory)}/{name}"
-        logs = sorted(entry.name for entry in os.scandir(root) if entry.name.startswith("dledger-")) if os.path.isdir(root) else []
-        if logs or os.path.isfile(f"{root}/identity.json"):
+        logs = [entry for entry in names_in(root) if entry.startswith("dledger-")]
+        if logs or exists(f"{root}/identity.json"):
             replicas.append(_open(directory, root, name, logs))
     if replicas:
         _check_node(directory, replicas)
@@ -175,7 +175,7 @@ def find_replicas(directory: str) -> list[Replica]:
 
 def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
     replica = Replica(directory, root, group, "", "")
-    replica.identity = _json(replica, Path(root, "identity.json"), "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
+    replica.identity = _json(replica, f"{root}/identity.json", "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
     if replica.identity is not None:
         replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
         data, index, queue = (int(replica.identity[key]) for key in SIZE_KEYS)
@@ -187,9 +187,9 @@ def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
     replica.name = replica.name or replica.log_folder.removeprefix("dledger-")
     if folder != replica.log_folder and replica.identity is not None:
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
-    replica.clean = not os.path.exists(f"{root}/abort")
+    replica.clean = not exists(f"{root}/abort")
     if replica.identity is None:
-        lengths = Counter(os.path.getsize(replica.log / "data" / name) for _, name in numbered_files(str(replica.log / "data")))
+        lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
         replica.sizes = (lengths.most_common(1)[0][0] if lengths else 0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     _read_small_files(replica)
     replica.fingerprint = fingerprint(replica)
@@ -200,19 +200,18 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
     """What changes whenever a node works on the directory: to notice that it did so during the audit."""
     names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
     names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
-    stats = [os.stat(name) if os.path.exists(name) else None for name in names]
-    return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None for stat in stats)
+    return tuple(stat_of(name) for name in names)
 
 
-def _json(replica: Replica, path: Path, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
+def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
     """`keys`: the sets of keys it may have; none for any."""
-    if not path.exists():
+    if not exists(path):
         if missing is not None:
             replica.flaw(missing, shown, "the file is missing")
         return None
     value = read_sealed_json(path)
     if value is None or (keys and set(value) not in keys):
-        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, path.stat().st_size)
+        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, size_of(path))
         return None
     return value
 
@@ -221,7 +220,7 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
     """node.json concerns all groups of the directory; its flaws are told once, with the first."""
     first = replicas[0]
     before = len(first.flaws)
-    node = _json(first, Path(directory, "node.json"), "identity.json", "node.json", "identity.missing", [NODE_KEYS])
+    node = _json(first, f"{directory}/node.json", "identity.json", "node.json", "identity.missing", [NODE_KEYS])
     first.flaws[before:] = [Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof) for flaw in first.flaws[before:]]
     for replica in replicas:
         replica.node = node
@@ -240,14 +239,16 @@ def _read_small_files(replica: Replica) -> None:
         replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
     hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
     replica.hard_term = None if hard is None else hard[0]
-    path = replica.log / "checkpoint"
-    if path.exists():
+    path = f"{replica.log}/checkpoint"
+    if exists(path):
         hints = read_log_checkpoint(path)
         if hints is None or hints[1] > hints[0] or hints[1] < -1:
-            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, path.stat().st_size)
+            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, size_of(path))
         else:
             replica.end_hint, replica.commit = hints
-    begin = _json(replica, replica.log / "begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}])
+    begin = _json(
+        replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}]
+    )
     if begin is not None:
         replica.begin = read_begin(begin) or WHOLE
         if replica.log_id is not None and begin["log_id"] != replica.log_id:
@@ -255,12 +256,12 @@ def _read_small_files(replica: Replica) -> None:
         if replica.begin.chain is not None and not replica.begin.index:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
     names = ("state/snapshot", "state/snapshot.previous")
-    snapshots = [_json(replica, Path(replica.root, name), "snapshot.json", name, None) for name in names]
+    snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
     replica.snapshot = next((value for value in snapshots if value is not None), None)
     if replica.begin.index and replica.snapshot is None:
         replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
     shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
-    peers = _json(replica, Path(replica.root, "state/peers.json"), "peers.json", "state/peers.json", None, shapes)
+    peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
     _store_checkpoint(replica)
@@ -268,7 +269,7 @@ def _read_small_files(replica: Replica) -> None:
 
 def _check_seed(replica: Replica, path: str, chain: int) -> None:
     """A whole log whose chain does not begin with its own log id goes on from another one: the record of a recovery has to name it."""
-    record = _json(replica, Path(replica.root, "recovery.json"), "identity.json", "recovery.json", None)
+    record = _json(replica, f"{replica.root}/recovery.json", "identity.json", "recovery.json", None)
     former = None if record is None else record.get("former")
     if not isinstance(former, list) or not former or crc(str(former[0]).encode("ascii", "replace")) != chain:
         replica.flaw("identity.agree", path, f"the chain begins with {chain:08x}, which no log id in recovery.json explains")
@@ -276,10 +277,10 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
     path = f"{replica.root}/{name}"
-    if not os.path.exists(path):
+    if not exists(path):
         replica.flaw(f"{rule}.missing", name, "the file is missing")
         return None
-    data = Path(path).read_bytes()
+    data = read_whole(path)
     if len(data) != SLOT_FILE_BYTES:
         bounds = sorted((len(data), SLOT_FILE_BYTES))
         replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
@@ -302,10 +303,10 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
 
 
 def _store_checkpoint(replica: Replica) -> None:
-    path = Path(replica.root, "checkpoint")
-    if not path.exists():
+    path = f"{replica.root}/checkpoint"
+    if not exists(path):
         return
-    data = path.read_bytes()
+    data = read_whole(path)
     if len(data) != PAGE or any(data[24:]):
         places = [24 + at for at, byte in enumerate(data[24:]) if byte] or [min(len(data), PAGE)]
         replica.flaw("checkpoint.store", "checkpoint", "not 4096 bytes, zero behind the stamps", places[0], places[-1] + 1)
@@ -344,7 +345,7 @@ def check_log(replica: Replica, decided: int) -> None:
 def _check_names(replica: Replica) -> None:
     size = replica.sizes[0]
     expected = replica.begin.pos
-    for base, name in numbered_files(str(replica.log / "data")):
+    for base, name in numbered_files(f"{replica.log}/data"):
         path = f"{replica.log_folder}/data/{name}"
         if size and base % size:
             replica.flaw("file.name", path, f"the offset is no multiple of {size}")
@@ -480,11 +481,8 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
     base = int(tail.last_file)
     start = max(end - base, 0)
     path = f"{replica.root}/{tail.folder}/{tail.last_file}"
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        stain = find_stain(fd, start, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
+    with open_file(path) as file:
+        stain = find_stain(file, start, file.size)
     torn = stain is not None and not replica.clean and _is_unit_beyond(replica, rule, base + start, path)
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
@@ -493,10 +491,8 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
 
 def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:
     """Whether a whole unit stands at `place` (absolute) that describes an entry behind the log's end: one the log lost with the power."""
-    with open(path, "rb") as file:
-        file.seek(place - int(os.path.basename(path)))
-        if rule == "index.tail":
-            raw = file.read(32)
-            return len(raw) == 32 and raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
-        raw = file.read(20)
+    with open_file(path) as file:
+        raw = file.pread(32 if rule == "index.tail" else 20, place - int(os.path.basename(path)))
+    if rule == "index.tail":
+        return len(raw) == 32 and raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
     return int.from_bytes(raw[:8], "big", signed=True) >= replica.end_pos and int.from_bytes(raw[8:12], "big", signed=True) >= 91

@@ -29,12 +29,12 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from ledgermq.audit.cluster_sink import ClusterStreamWriter, ClusterWriter
-from ledgermq.audit.cluster_source import ClusterReader, ClusterStreamReader, message_schema
-from ledgermq.audit.columns import Columns
+from ledgermq.audit.checks.replica import find_replicas
+from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.jobs import Outcome, Work, adopt, look
-from ledgermq.audit.replica import find_replicas
-from ledgermq.audit.scan import Scan
+from ledgermq.audit.reading.columns import Columns
+from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
+from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
 
 ENTRIES = pa.schema(
     [
