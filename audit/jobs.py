@@ -6,19 +6,16 @@ Both engines run the same plain functions on the same tasks; they differ only in
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ledgermq.audit.checks.compare import GroupResult, compare
-from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
-from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading import bytewise
-from ledgermq.audit.reading.files import exists, is_readable, stat_of
-from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.reading.files import exists, is_readable
+from ledgermq.audit.works import LOG, LOOKS, Outcome, Work, look
 
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
@@ -27,58 +24,12 @@ Progress = Callable[[int, int], None]
 """Told (bytes done, bytes in all)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One partition: a log file, or (`derived`) the index files and consume queues of the replica the log file belongs to."""
-
-    directory: str
-    task: LogFile
-    derived: bool = False
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Work:
-        value = json.loads(text)
-        return cls(value["directory"], LogFile(**value["task"]), value["derived"])
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What looking at one partition gave."""
-
-    log: LogReport | None = None
-    tails: tuple[TailReport, ...] = ()
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Outcome:
-        value = json.loads(text)
-        log = value["log"]
-        if log is not None:
-            log["queues"] = [QueueRun(**run) for run in log["queues"]]
-            log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
-            log["memberships"] = [(index, body) for index, body in log["memberships"]]
-            log["trims"] = [(index, body) for index, body in log["trims"]]
-            log = LogReport(**log)
-        found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
-        return cls(log, tuple(found))
-
-
-def look(work: Work, progress: Callable[[int], None] | None = None) -> Outcome:
-    """Look at one partition: the one function that both engines run."""
-    return Outcome(tails=tuple(tails(work.task))) if work.derived else Outcome(scan(work.task, progress))
-
-
 Engine = Callable[[Sequence[Work], Progress], list[Outcome]]
 
 
 def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
     """All partitions in this process, one after the other."""
-    total = sum(size_of(work) for work in works)
+    total = sum(work.size for work in works)
     done = 0
 
     def advance(count: int) -> None:
@@ -87,11 +38,6 @@ def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
         progress(done, total)
 
     return [look(work, advance) for work in works]
-
-
-def size_of(work: Work) -> int:
-    found = None if work.derived else stat_of(work.task.path)
-    return 0 if found is None else found.size
 
 
 @dataclass(slots=True)
@@ -156,14 +102,16 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
             works.append(Work(one.directory, task))
             owners.append(one)
-        works.append(Work(one.directory, one.task(f"{0:020d}"), derived=True))
-        owners.append(one)
+        for kind in sorted(LOOKS.keys() - {LOG}):
+            works.append(Work(one.directory, one.task(f"{0:020d}"), kind))
+            owners.append(one)
     for one, outcome in zip(owners, engine(works, progress), strict=True):
         one.tails += outcome.tails
+        one.flaws += outcome.flaws
         one.reports += [outcome.log] if outcome.log is not None else []
     for one in replicas:
         one.reports.sort(key=lambda report: report.base)
-    return sum(size_of(work) for work in works)
+    return sum(work.size for work in works)
 
 
 def drop_what_moved(group: GroupResult) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from typing import Any
 
-from ledgermq.audit.jobs import Outcome, Progress, Work, size_of
+from ledgermq.audit.jobs import Progress
+from ledgermq.audit.works import Outcome, Work
 
 POLL_S = 0.5
 
@@ -24,14 +25,14 @@ class SparkEngine:
     def __call__(self, works: Sequence[Work], progress: Progress) -> list[Outcome]:
         if not works:
             return []
-        total = sum(size_of(work) for work in works)
+        total = sum(work.size for work in works)
         texts = json.dumps([work.to_json() for work in works])
         frame = self._session.read.format("ledgermq").option("view", "segments").option("works", texts).load()
         with ThreadPoolExecutor(1) as pool:
-            rows = self._watch(pool.submit(frame.select("directory", "group", "base", "report").collect), total, progress)
+            rows = self._watch(pool.submit(frame.select("directory", "group", "kind", "base", "report").collect), total, progress)
         progress(total, total)
-        found = {(row["directory"], row["group"], row["base"]): row["report"] for row in rows}
-        return [Outcome.from_json(found[work.directory, work.task.group, None if work.derived else work.task.base]) for work in works]
+        found = {(row["directory"], row["group"], row["kind"], row["base"]): row["report"] for row in rows}
+        return [Outcome.from_json(found[work.directory, work.task.group, work.kind, work.task.base]) for work in works]
 
     def _watch(self, running: Future[Any], total: int, progress: Progress) -> list[Any]:
         """Wait for the rows, and tell from Spark's own count of tasks how far it is."""

@@ -31,10 +31,11 @@ from pyspark.sql.datasource import (
 
 from ledgermq.audit.checks.replica import find_replicas
 from ledgermq.audit.checks.scan import Scan
-from ledgermq.audit.jobs import Outcome, Work, adopt, look
+from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
+from ledgermq.audit.works import Outcome, Work, look
 
 ENTRIES = pa.schema(
     [
@@ -61,6 +62,7 @@ SEGMENTS = pa.schema(
         ("directory", pa.string()),
         ("replica", pa.string()),
         ("group", pa.string()),
+        ("kind", pa.string()),
         ("file", pa.string()),
         ("base", pa.int64()),
         ("bytes", pa.int64()),
@@ -184,9 +186,10 @@ def entry_batch(work: Work, columns: Columns) -> pa.RecordBatch:
 def segment_batch(work: Work, outcome: Outcome) -> pa.RecordBatch:
     """One log file, verified, as one row; for the derived files of a replica a row without a file."""
     report, task = outcome.log, work.task
-    row: dict[str, object] = {"directory": work.directory, "replica": task.replica, "group": task.group, "report": outcome.to_json()}
+    row: dict[str, object] = {"directory": work.directory, "replica": task.replica, "group": task.group, "kind": work.kind}
+    row |= {"base": task.base, "report": outcome.to_json()}
     if report is not None:
-        row |= {"file": report.file, "base": report.base, "bytes": report.length, "entries": report.entries, "flaws": len(report.flaws)}
+        row |= {"file": report.file, "bytes": report.length, "entries": report.entries, "flaws": len(report.flaws)}
     if report is not None and report.entries:
         row |= {"first_index": report.first_index, "last_index": report.last_index, "last_term": report.last_term}
         row["last_chain_crc"] = report.last_chain

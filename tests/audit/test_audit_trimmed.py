@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, Outcome, Progress, Work, audit, local_engine
+from ledgermq.audit.jobs import Audit, Progress, audit, local_engine
+from ledgermq.audit.works import Outcome, Work
 from tests.audit.damage_cases import NODES, history
 from tests.audit.log_writer import Message, Writer, sealed
 

@@ -1,0 +1,83 @@
+"""What is looked at in one go, wherever it runs: partitions of work, and what looking at one gives, as plain values that cross processes.
+
+A kind of work is a name and a function from a task to an `Outcome`; both engines know nothing else. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import LogReport, scan
+from ledgermq.audit.reading.files import stat_of
+from ledgermq.audit.reading.walk import LogFile, Progress
+
+LOG, TAILS = "log", "tails"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One partition. `kind` is one of `LOOKS`: `log` is about the task's log file, the others about the replica it belongs to."""
+
+    directory: str
+    task: LogFile
+    kind: str = LOG
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Work:
+        value = json.loads(text)
+        return cls(value["directory"], LogFile(**value["task"]), value["kind"])
+
+    @property
+    def size(self) -> int:
+        """Bytes that progress counts."""
+        found = stat_of(self.task.path) if self.kind == LOG else None
+        return 0 if found is None else found.size
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What looking at one partition gave; what its kind does not give is empty."""
+
+    log: LogReport | None = None
+    tails: tuple[TailReport, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    """Of the replica as a whole."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        value = json.loads(text)
+        log = value["log"]
+        if log is not None:
+            log["queues"] = [QueueRun(**run) for run in log["queues"]]
+            log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
+            log["memberships"] = [(index, body) for index, body in log["memberships"]]
+            log["trims"] = [(index, body) for index, body in log["trims"]]
+            log = LogReport(**log)
+        found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
+        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]))
+
+
+def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(scan(task, progress))
+
+
+def _look_at_tails(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(tails=tuple(tails(task)))
+
+
+LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {LOG: _look_at_log, TAILS: _look_at_tails}
+
+
+def look(work: Work, progress: Progress | None = None) -> Outcome:
+    """Look at one partition: the one function that both engines run."""
+    return LOOKS[work.kind](work.task, progress)
