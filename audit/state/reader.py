@@ -1,0 +1,322 @@
+"""The entries of a log in log order, for whoever derives state from them: plain messages as columns, the others one by one.
+
+An entry is *of interest* when it says something besides being a message: control records, half messages, and messages made from another
+entry (docs/format.md §4.3). Only these become objects. Some control records take effect between the messages before and behind them; such
+an entry stands alone in its stretch. Nothing is judged: a log that cannot be followed ends the reading with `Unreadable`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ledgermq.audit.reading.columns import fire_time, intern
+from ledgermq.audit.reading.decode import (
+    HEADER_BYTES,
+    I64,
+    RECORD_FIXED_BYTES,
+    RECORD_V1,
+    RECORD_V2,
+    U8,
+    crc,
+    numbered_files,
+    tags_code,
+)
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.walk import LogFile, Piece, Walk
+
+RAFT_TOPIC = "rmq_sys_ledgermq_raft"
+CONFIG_TOPIC = "rmq_sys_ledgermq_config"
+DELIVERY_TOPIC = "rmq_sys_ledgermq_delivery"
+STORAGE_TOPIC = "rmq_sys_ledgermq_storage"
+CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC, STORAGE_TOPIC})
+TIMER_TOPIC = "rmq_sys_ledgermq_timer"
+HALF_TOPIC = "rmq_sys_ledgermq_half"
+WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
+
+TURNING = frozenset({"topic", "producer", "trim", "lite"})
+"""Kinds of control records that take effect exactly where they stand: before their own message is in its queue, and between all others."""
+VERSIONS = {"membership": (1, 2)}
+"""Of control records; all others have version 1."""
+LITE = "$"
+
+
+class Unreadable(Exception):
+    """The log cannot be followed to where it was to be followed; the text says why, for people."""
+
+
+class BadRecord(Unreadable):
+    """A control record, at `index`, is not what docs/format.md §11 says."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"entry {index} {why}")
+        self.index = index
+
+
+def stored_name(namespace: str, name: str) -> str:
+    """Stored topic, or stored consumer group, of a namespace and a name."""
+    return f"{namespace}@{name}" if namespace else name
+
+
+def parent_of(topic: str) -> str:
+    """The topic of kind lite that a stored lite topic belongs to; of another topic the topic itself. Of a client of a broadcasting group
+    the group."""
+    return topic.partition(LITE)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of interest. `pos`: of the entry; its record stands 48 bytes behind. `origin`: index of the entry that it was made from,
+    else 0.
+
+    Of a control record `kind` is its tag, `fields` its JSON body and `body` that body's bytes; of others they are empty.
+    """
+
+    index: int
+    term: int
+    pos: int
+    size: int
+    topic: str
+    queue: int
+    queue_offset: int
+    store_ms: int
+    origin: int
+    properties: dict[str, str]
+    kind: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def turning(self) -> bool:
+        return self.kind in TURNING
+
+    @property
+    def origin_text(self) -> tuple[str, ...]:
+        """What `__LMQ.ORIGIN` says, cut at its colons; empty without one."""
+        text = self.properties.get("__LMQ.ORIGIN", "")
+        return tuple(text.split(":")) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Entries in a row, all of them, as columns: every entry is a message of some queue. `pos` as in `Entry`; `chain`: the stored word."""
+
+    index: I64
+    term: I64
+    pos: I64
+    size: I64
+    chain: I64
+    queue: I64
+    queue_offset: I64
+    store_ms: I64
+    flag: I64
+    origin: I64
+    topic_of: I64
+    topics: list[str]
+    """Names of topics; `topic_of` are places in it, and not all need occur."""
+    base: int
+    """Position of the log file that all of them lie in."""
+    window: bytes
+    property_at: I64
+    """Where in `window` the properties begin."""
+    property_end: I64
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def part(self, start: int, stop: int) -> Messages:
+        """Rows start … stop − 1."""
+        cut = slice(start, stop)
+        return Messages(
+            index=self.index[cut],
+            term=self.term[cut],
+            pos=self.pos[cut],
+            size=self.size[cut],
+            chain=self.chain[cut],
+            queue=self.queue[cut],
+            queue_offset=self.queue_offset[cut],
+            store_ms=self.store_ms[cut],
+            flag=self.flag[cut],
+            origin=self.origin[cut],
+            topic_of=self.topic_of[cut],
+            topics=self.topics,
+            base=self.base,
+            window=self.window,
+            property_at=self.property_at[cut],
+            property_end=self.property_end[cut],
+        )
+
+    def rows_of(self, topic: str) -> I64:
+        """The rows with messages of a topic."""
+        if topic not in self.topics:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.topic_of == self.topics.index(topic))
+
+    def raw_properties(self, row: int) -> bytes:
+        return self.window[int(self.property_at[row]) : int(self.property_end[row])]
+
+    def properties(self, row: int) -> dict[str, str]:
+        return parse_properties(self.raw_properties(row))
+
+    def unit(self, row: int) -> tuple[int, int, int]:
+        """The consume queue unit of one message: physical offset, TOTALSIZE, tags code (of a message on the timer topic its fire time)."""
+        return unit_of(self.topics[int(self.topic_of[row])], int(self.pos[row]), int(self.size[row]), self.raw_properties(row))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries in a row: `messages` are all of them, `entries` those of interest among them.
+
+    `turning`: the only entry takes effect before its own message counts. Otherwise all messages count before the first entry takes effect.
+    """
+
+    messages: Messages
+    entries: tuple[Entry, ...]
+    turning: bool
+
+    @property
+    def last(self) -> tuple[int, int, int, int, int]:
+        """Index, term, end position, chain CRC and store time of the last entry."""
+        m = self.messages
+        return int(m.index[-1]), int(m.term[-1]), int(m.pos[-1] + m.size[-1]), int(m.chain[-1]), int(m.store_ms[-1])
+
+
+def read_stretches(task: LogFile, start_pos: int, stops: Sequence[int]) -> Iterator[Stretch]:
+    """The log from the first entry of the file at `start_pos` on, up to the highest of `stops` (indexes; each is the last of a stretch).
+
+    Raises Unreadable when the log does not lead there, BadRecord for a control record that nobody can read, OSError.
+    """
+    last, following = max(stops), -1
+    directory = f"{task.root}/{task.log_folder}/data"
+    for base, name in numbered_files(directory):
+        if base < start_pos or following > last:
+            continue
+        with open_file(f"{directory}/{name}") as file:
+            walk = Walk(replace(task, name=name), file, file.size)
+            for piece in walk.pieces():
+                messages = read_messages(base, piece)
+                if following < 0:
+                    following = int(messages.index[0])
+                if not (messages.index == np.arange(following, following + len(messages))).all():
+                    raise Unreadable(f"the entries behind {following - 1} do not follow each other")
+                following += len(messages)
+                if int(messages.index[0]) <= last:
+                    yield from _cut(piece, messages.part(0, last - int(messages.index[0]) + 1), stops)
+                if following > last:
+                    return
+    raise Unreadable(f"the log ends before entry {last}")
+
+
+def _cut(piece: Piece, messages: Messages, stops: Sequence[int]) -> Iterator[Stretch]:
+    """The stretches of one piece."""
+    control = np.array([topic in CONTROL_TOPICS or topic == HALF_TOPIC for topic in messages.topics], np.bool_)
+    rows = np.flatnonzero(control[messages.topic_of] | (messages.origin != 0)).tolist()
+    entries = [(row, read_entry(piece, messages, row)) for row in rows]
+    first, count = int(messages.index[0]), len(messages)
+    edges = {0, count, *(stop - first + 1 for stop in stops if first <= stop < first + count)}
+    for row, entry in entries:
+        if entry.turning:
+            edges |= {row, row + 1}
+    at = 0
+    for start, stop in pairwise(sorted(edges)):
+        begin = at
+        while at < len(entries) and entries[at][0] < stop:
+            at += 1
+        chosen = tuple([entry for _, entry in entries[begin:at]])
+        yield Stretch(messages.part(start, stop), chosen, bool(chosen) and chosen[0].turning)
+
+
+def read_messages(base: int, piece: Piece) -> Messages:
+    """The entries of a piece. Raises Unreadable for a record that cannot be taken apart."""
+    count = piece.count
+    rows, offsets, sizes = piece.rows[:count], piece.offsets[:count], piece.sizes[:count]
+    data: U8 = np.frombuffer(piece.window, np.uint8)
+    ends = offsets + sizes
+    wide = rows["record_magic"] == RECORD_V2
+    body_bytes = rows["body_bytes"].astype(np.int64)
+    fits = (wide | (rows["record_magic"] == RECORD_V1)) & (body_bytes >= 0) & (body_bytes <= sizes - HEADER_BYTES - RECORD_FIXED_BYTES - 3)
+    at = offsets + HEADER_BYTES + RECORD_FIXED_BYTES + np.where(fits, body_bytes, 0)
+    topic_bytes = np.where(wide, data[at].astype(np.int64) << 8 | data[at + 1], data[at])
+    topic_at = at + 1 + wide
+    length_at = topic_at + topic_bytes
+    fits &= length_at + 2 <= ends
+    length_at = np.where(fits, length_at, at)
+    property_at = length_at + 2
+    fits &= property_at + (data[length_at].astype(np.int64) << 8 | data[length_at + 1]) == ends
+    if not fits.all():
+        raise Unreadable(f"entry {int(rows['index'][int(np.argmin(fits))])} is no message record")
+    topic_of, topics = intern(data, topic_at, topic_bytes)
+    return Messages(
+        index=rows["index"].astype(np.int64),
+        term=rows["term"].astype(np.int64),
+        pos=base + piece.start + offsets,
+        size=sizes,
+        chain=rows["chain_crc"].astype(np.int64),
+        queue=rows["queue"].astype(np.int64),
+        queue_offset=rows["queue_offset"].astype(np.int64),
+        store_ms=rows["store_ms"].astype(np.int64),
+        flag=rows["flag"].astype(np.int64),
+        origin=rows["prepared_offset"].astype(np.int64),
+        topic_of=topic_of,
+        topics=[topic.decode("utf-8", "replace") for topic in topics],
+        base=base,
+        window=piece.window,
+        property_at=property_at,
+        property_end=ends,
+    )
+
+
+def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
+    """One entry of interest; its CRC is checked. Raises Unreadable, BadRecord."""
+    offset, size, index = int(piece.offsets[row]), int(piece.sizes[row]), int(messages.index[row])
+    if crc(memoryview(piece.window)[offset + HEADER_BYTES : offset + size]) != int(piece.rows["body_crc"][row]):
+        raise Unreadable(f"entry {index} is damaged")
+    topic = messages.topics[int(messages.topic_of[row])]
+    entry = Entry(
+        index=index,
+        term=int(messages.term[row]),
+        pos=int(messages.pos[row]),
+        size=size,
+        topic=topic,
+        queue=int(messages.queue[row]),
+        queue_offset=int(messages.queue_offset[row]),
+        store_ms=int(messages.store_ms[row]),
+        origin=int(messages.origin[row]),
+        properties=messages.properties(row),
+    )
+    if topic not in CONTROL_TOPICS:
+        return entry
+    start = offset + HEADER_BYTES + RECORD_FIXED_BYTES
+    body = piece.window[start : start + int(piece.rows["body_bytes"][row])]
+    kind = entry.properties.get("TAGS", "")
+    return replace(entry, kind=kind, fields=read_fields(index, kind, body), body=body)
+
+
+def read_fields(index: int, kind: str, body: bytes) -> dict[str, Any]:
+    """The JSON object that a control record is. Raises BadRecord."""
+    try:
+        fields = json.loads(body)
+    except ValueError as error:
+        raise BadRecord(index, f"is a control record {kind!r} whose body is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadRecord(index, f"is a control record {kind!r} whose body is no JSON object")
+    if fields.get("v") not in VERSIONS.get(kind, (1,)):
+        raise BadRecord(index, f"is a control record {kind!r} of version {fields.get('v')!r}")
+    return fields
+
+
+def parse_properties(text: bytes) -> dict[str, str]:
+    """`name 01 value 02`, repeated."""
+    pairs = (part.partition("\x01") for part in text.decode("utf-8", "replace").split("\x02"))
+    return {name: value for name, separator, value in pairs if separator}
+
+
+def unit_of(topic: str, pos: int, size: int, properties: bytes) -> tuple[int, int, int]:
+    """The consume queue unit (docs/format.md §6) of the message in the entry at `pos`."""
+    code = fire_time(properties) if topic == TIMER_TOPIC else tags_code(parse_properties(properties).get("TAGS", "").encode())
+    return pos + HEADER_BYTES, size - HEADER_BYTES, code
