@@ -25,39 +25,39 @@ _sym_db = _symbol_database.Default()
 from ledgermq.proto import admin_pb2 as ledgermq_dot_proto_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledgermq/proto/audit.proto\x12\x0bledgermq.v1\x1a\x1aledgermq/proto/admin.proto\"G\n\x08LogPoint\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0f\n\x07\x65nd_pos\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\r\n\x05\x63hain\x18\x04 \x01(\r\"B\n\x0bMarkRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x11\n\twithin_ms\x18\x03 \x01(\x03\"Y\n\x0cMarkResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12$\n\x05point\x18\x02 \x01(\x0b\x32\x15.ledgermq.v1.LogPoint\"_\n\x16\x44\x65scribeReplicaRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x12\n\x05index\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\twithin_ms\x18\x03 \x01(\x03\x42\x08\n\x06_index\"\xf7\x03\n\x17\x44\x65scribeReplicaResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x14\n\x0c\x62roker_group\x18\x04 \x01(\t\x12\x0e\n\x06log_id\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\x12\x0c\n\x04life\x18\x07 \x01(\t\x12\r\n\x05state\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\n \x01(\x05\x12\x17\n\x0f\x64\x61ta_file_bytes\x18\x0b \x01(\x03\x12\x18\n\x10index_file_bytes\x18\x0c \x01(\x03\x12 \n\x18\x63onsume_queue_file_bytes\x18\r \x01(\x03\x12$\n\x05\x62\x65gin\x18\x0e \x01(\x0b\x32\x15.ledgermq.v1.LogPoint\x12\"\n\x03\x65nd\x18\x0f \x01(\x0b\x32\x15.ledgermq.v1.LogPoint\x12\x14\n\x0c\x63ommit_index\x18\x10 \x01(\x03\x12\x15\n\rapplied_index\x18\x11 \x01(\x03\x12\x0e\n\x06voters\x18\x12 \x03(\t\x12\x10\n\x08learners\x18\x13 \x03(\t\x12\'\n\x06sealed\x18\x14 \x03(\x0b\x32\x17.ledgermq.v1.SealedFile\"\xa2\x01\n\nSealedFile\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x03\x12\x12\n\nlast_index\x18\x03 \x01(\x03\x12\x0f\n\x07\x65nd_pos\x18\x04 \x01(\x03\x12\x13\n\x06sha256\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rsealed_sha256\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_sha256B\x10\n\x0e_sealed_sha256\"^\n\x10ListFilesRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x11\n\trecursive\x18\x03 \x01(\x08\x12\x0e\n\x06itself\x18\x04 \x01(\x08\"a\n\x11ListFilesResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.ledgermq.v1.FileEntry\"[\n\tFileEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\x08\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x10\n\x08mtime_ns\x18\x04 \x01(\x03\x12\r\n\x05inode\x18\x05 \x01(\x03\"z\n\x0fReadFileRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bplaces_only\x18\x05 \x01(\x08\x42\t\n\x07_length\"s\n\x10ReadFileResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0e\n\x06length\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"9\n\x12\x46ileDigestsRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x02 \x03(\x03\"b\n\x13\x46ileDigestsResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.ledgermq.v1.SealedFile2\xfa\x02\n\x08Replicas\x12;\n\x04Mark\x12\x18.ledgermq.v1.MarkRequest\x1a\x19.ledgermq.v1.MarkResponse\x12U\n\x08\x44\x65scribe\x12#.ledgermq.v1.DescribeReplicaRequest\x1a$.ledgermq.v1.DescribeReplicaResponse\x12\x45\n\x04List\x12\x1d.ledgermq.v1.ListFilesRequest\x1a\x1e.ledgermq.v1.ListFilesResponse\x12\x45\n\x04Read\x12\x1c.ledgermq.v1.ReadFileRequest\x1a\x1d.ledgermq.v1.ReadFileResponse0\x01\x12L\n\x07\x44igests\x12\x1f.ledgermq.v1.FileDigestsRequest\x1a .ledgermq.v1.FileDigestsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledgermq/proto/audit.proto\x12\x0bledgermq.v1\x1a\x1aledgermq/proto/admin.proto\"I\n\nEntryPoint\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0f\n\x07\x65nd_pos\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\r\n\x05\x63hain\x18\x04 \x01(\r\"B\n\x0bMarkRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x11\n\twithin_ms\x18\x03 \x01(\x03\"[\n\x0cMarkResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12&\n\x05point\x18\x02 \x01(\x0b\x32\x17.ledgermq.v1.EntryPoint\"_\n\x16\x44\x65scribeReplicaRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x12\n\x05index\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\twithin_ms\x18\x03 \x01(\x03\x42\x08\n\x06_index\"\xfb\x03\n\x17\x44\x65scribeReplicaResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x14\n\x0c\x62roker_group\x18\x04 \x01(\t\x12\x0e\n\x06log_id\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\x12\x0c\n\x04life\x18\x07 \x01(\t\x12\r\n\x05state\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\n \x01(\x05\x12\x17\n\x0f\x64\x61ta_file_bytes\x18\x0b \x01(\x03\x12\x18\n\x10index_file_bytes\x18\x0c \x01(\x03\x12 \n\x18\x63onsume_queue_file_bytes\x18\r \x01(\x03\x12&\n\x05\x62\x65gin\x18\x0e \x01(\x0b\x32\x17.ledgermq.v1.EntryPoint\x12$\n\x03\x65nd\x18\x0f \x01(\x0b\x32\x17.ledgermq.v1.EntryPoint\x12\x14\n\x0c\x63ommit_index\x18\x10 \x01(\x03\x12\x15\n\rapplied_index\x18\x11 \x01(\x03\x12\x0e\n\x06voters\x18\x12 \x03(\t\x12\x10\n\x08learners\x18\x13 \x03(\t\x12\'\n\x06sealed\x18\x14 \x03(\x0b\x32\x17.ledgermq.v1.SealedFile\"\xa2\x01\n\nSealedFile\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x03\x12\x12\n\nlast_index\x18\x03 \x01(\x03\x12\x0f\n\x07\x65nd_pos\x18\x04 \x01(\x03\x12\x13\n\x06sha256\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rsealed_sha256\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_sha256B\x10\n\x0e_sealed_sha256\"^\n\x10ListFilesRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x11\n\trecursive\x18\x03 \x01(\x08\x12\x0e\n\x06itself\x18\x04 \x01(\x08\"a\n\x11ListFilesResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.ledgermq.v1.FileEntry\"[\n\tFileEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\x08\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x10\n\x08mtime_ns\x18\x04 \x01(\x03\x12\r\n\x05inode\x18\x05 \x01(\x03\"z\n\x0fReadFileRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bplaces_only\x18\x05 \x01(\x08\x42\t\n\x07_length\"s\n\x10ReadFileResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0e\n\x06length\x18\x04 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"9\n\x12\x46ileDigestsRequest\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\r\n\x05\x62\x61ses\x18\x02 \x03(\x03\"b\n\x13\x46ileDigestsResponse\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x13.ledgermq.v1.Status\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.ledgermq.v1.SealedFile2\xfa\x02\n\x08Replicas\x12;\n\x04Mark\x12\x18.ledgermq.v1.MarkRequest\x1a\x19.ledgermq.v1.MarkResponse\x12U\n\x08\x44\x65scribe\x12#.ledgermq.v1.DescribeReplicaRequest\x1a$.ledgermq.v1.DescribeReplicaResponse\x12\x45\n\x04List\x12\x1d.ledgermq.v1.ListFilesRequest\x1a\x1e.ledgermq.v1.ListFilesResponse\x12\x45\n\x04Read\x12\x1c.ledgermq.v1.ReadFileRequest\x1a\x1d.ledgermq.v1.ReadFileResponse0\x01\x12L\n\x07\x44igests\x12\x1f.ledgermq.v1.FileDigestsRequest\x1a .ledgermq.v1.FileDigestsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ledgermq.proto.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGPOINT']._serialized_start=71
-  _globals['_LOGPOINT']._serialized_end=142
-  _globals['_MARKREQUEST']._serialized_start=144
-  _globals['_MARKREQUEST']._serialized_end=210
-  _globals['_MARKRESPONSE']._serialized_start=212
-  _globals['_MARKRESPONSE']._serialized_end=301
-  _globals['_DESCRIBEREPLICAREQUEST']._serialized_start=303
-  _globals['_DESCRIBEREPLICAREQUEST']._serialized_end=398
-  _globals['_DESCRIBEREPLICARESPONSE']._serialized_start=401
-  _globals['_DESCRIBEREPLICARESPONSE']._serialized_end=904
-  _globals['_SEALEDFILE']._serialized_start=907
-  _globals['_SEALEDFILE']._serialized_end=1069
-  _globals['_LISTFILESREQUEST']._serialized_start=1071
-  _globals['_LISTFILESREQUEST']._serialized_end=1165
-  _globals['_LISTFILESRESPONSE']._serialized_start=1167
-  _globals['_LISTFILESRESPONSE']._serialized_end=1264
-  _globals['_FILEENTRY']._serialized_start=1266
-  _globals['_FILEENTRY']._serialized_end=1357
-  _globals['_READFILEREQUEST']._serialized_start=1359
-  _globals['_READFILEREQUEST']._serialized_end=1481
-  _globals['_READFILERESPONSE']._serialized_start=1483
-  _globals['_READFILERESPONSE']._serialized_end=1598
-  _globals['_FILEDIGESTSREQUEST']._serialized_start=1600
-  _globals['_FILEDIGESTSREQUEST']._serialized_end=1657
-  _globals['_FILEDIGESTSRESPONSE']._serialized_start=1659
-  _globals['_FILEDIGESTSRESPONSE']._serialized_end=1757
-  _globals['_REPLICAS']._serialized_start=1760
-  _globals['_REPLICAS']._serialized_end=2138
+  _globals['_ENTRYPOINT']._serialized_start=71
+  _globals['_ENTRYPOINT']._serialized_end=144
+  _globals['_MARKREQUEST']._serialized_start=146
+  _globals['_MARKREQUEST']._serialized_end=212
+  _globals['_MARKRESPONSE']._serialized_start=214
+  _globals['_MARKRESPONSE']._serialized_end=305
+  _globals['_DESCRIBEREPLICAREQUEST']._serialized_start=307
+  _globals['_DESCRIBEREPLICAREQUEST']._serialized_end=402
+  _globals['_DESCRIBEREPLICARESPONSE']._serialized_start=405
+  _globals['_DESCRIBEREPLICARESPONSE']._serialized_end=912
+  _globals['_SEALEDFILE']._serialized_start=915
+  _globals['_SEALEDFILE']._serialized_end=1077
+  _globals['_LISTFILESREQUEST']._serialized_start=1079
+  _globals['_LISTFILESREQUEST']._serialized_end=1173
+  _globals['_LISTFILESRESPONSE']._serialized_start=1175
+  _globals['_LISTFILESRESPONSE']._serialized_end=1272
+  _globals['_FILEENTRY']._serialized_start=1274
+  _globals['_FILEENTRY']._serialized_end=1365
+  _globals['_READFILEREQUEST']._serialized_start=1367
+  _globals['_READFILEREQUEST']._serialized_end=1489
+  _globals['_READFILERESPONSE']._serialized_start=1491
+  _globals['_READFILERESPONSE']._serialized_end=1606
+  _globals['_FILEDIGESTSREQUEST']._serialized_start=1608
+  _globals['_FILEDIGESTSREQUEST']._serialized_end=1665
+  _globals['_FILEDIGESTSRESPONSE']._serialized_start=1667
+  _globals['_FILEDIGESTSRESPONSE']._serialized_end=1765
+  _globals['_REPLICAS']._serialized_start=1768
+  _globals['_REPLICAS']._serialized_end=2146
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class LogPoint(_message.Message):
+class EntryPoint(_message.Message):
     __slots__ = ("index", "end_pos", "term", "chain")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     END_POS_FIELD_NUMBER: _ClassVar[int]
@@ -34,8 +34,8 @@ class MarkResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
     status: _admin_pb2.Status
-    point: LogPoint
-    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., point: _Optional[_Union[LogPoint, _Mapping]] = ...) -> None: ...
+    point: EntryPoint
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., point: _Optional[_Union[EntryPoint, _Mapping]] = ...) -> None: ...
 
 class DescribeReplicaRequest(_message.Message):
     __slots__ = ("broker_group", "index", "within_ms")
@@ -82,14 +82,14 @@ class DescribeReplicaResponse(_message.Message):
     data_file_bytes: int
     index_file_bytes: int
     consume_queue_file_bytes: int
-    begin: LogPoint
-    end: LogPoint
+    begin: EntryPoint
+    end: EntryPoint
     commit_index: int
     applied_index: int
     voters: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     sealed: _containers.RepeatedCompositeFieldContainer[SealedFile]
-    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., broker_group: _Optional[str] = ..., log_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., life: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., format_version: _Optional[int] = ..., data_file_bytes: _Optional[int] = ..., index_file_bytes: _Optional[int] = ..., consume_queue_file_bytes: _Optional[int] = ..., begin: _Optional[_Union[LogPoint, _Mapping]] = ..., end: _Optional[_Union[LogPoint, _Mapping]] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., sealed: _Optional[_Iterable[_Union[SealedFile, _Mapping]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., broker_group: _Optional[str] = ..., log_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., life: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., format_version: _Optional[int] = ..., data_file_bytes: _Optional[int] = ..., index_file_bytes: _Optional[int] = ..., consume_queue_file_bytes: _Optional[int] = ..., begin: _Optional[_Union[EntryPoint, _Mapping]] = ..., end: _Optional[_Union[EntryPoint, _Mapping]] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., sealed: _Optional[_Iterable[_Union[SealedFile, _Mapping]]] = ...) -> None: ...
 
 class SealedFile(_message.Message):
     __slots__ = ("base", "first_index", "last_index", "end_pos", "sha256", "sealed_sha256")
