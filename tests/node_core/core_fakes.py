@@ -243,6 +243,8 @@ class MemoryQueues:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.low: dict[tuple[str, int], int] = {}
+        self.lasts: dict[tuple[str, int], tuple[int, int, int]] = {}
+        """The last unit of queues that were empty when they were trimmed."""
         self.full = False
 
     def next_offset(self, topic: str, queue: int) -> int:
@@ -260,18 +262,24 @@ class MemoryQueues:
     def minimums(self) -> dict[str, dict[int, Minimum]]:
         out: dict[str, dict[int, Minimum]] = {}
         for (topic, queue), low in sorted(self.low.items()):
-            out.setdefault(topic, {})[queue] = low, None
+            out.setdefault(topic, {})[queue] = low, self.lasts.get((topic, queue))
         return out
 
     def raise_minimums(self, begin_pos: int) -> None:
         for key, rows in self.rows.items():
-            low = sum(position < begin_pos for position, _, _ in rows)
-            if low:
-                self.low[key] = low
+            low = self.low.get(key, 0)
+            if low == len(rows) or rows[low][0] >= begin_pos:
+                continue
+            self.low[key] = sum(position < begin_pos for position, _, _ in rows)
+            if self.low[key] == len(rows):
+                self.lasts[key] = rows[-1]
+            else:
+                self.lasts.pop(key, None)
 
     def forget(self, topic: str, queue: int) -> None:
         self.rows.pop((topic, queue), None)
         self.low.pop((topic, queue), None)
+        self.lasts.pop((topic, queue), None)
 
     def begin_at(self, topic: str, queue: int, offset: int) -> None:
         assert (topic, queue) not in self.rows
