@@ -1,0 +1,260 @@
+"""Delivery, derived again: how far every consumer group is in every queue, and what it holds (docs/format.md §11, Delivery).
+
+One cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done. Which records say what about an
+offset is a table in the format; nothing here decides, and nothing expires. What lite topics a client reads from is in `lite`, which tells
+this part where groups begin in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol
+
+from ledgermq.audit.state.packed import table, unpack_all
+from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.reader import CONFIG_TOPIC, Entry, parent_of, stored_name
+
+Key = tuple[str, str, int]
+"""(stored group, stored topic, queue)"""
+Row = list[Any]
+"""Lease number, attempt, client, duration in ms or None, and the attempt id where there is one. Shared by all rows that are alike: never
+changed, only replaced."""
+
+WAITING: Row = [0, 0, "", 0]
+"""Of a message that an earlier one of its message group holds back."""
+_LETTERS = {"o": "q", "l": "q", "a": "i", "k": "i"}
+
+
+class Places(Protocol):
+    """Where queues begin and end at the entry at hand."""
+
+    def begin(self, topic: str, queue: int) -> int:
+        """The first offset of the topic's incarnation in force not trimmed; of a lite topic without a queue where it will begin."""
+        ...
+
+    def end(self, topic: str, queue: int) -> int:
+        """One past the last offset; of a lite topic without a queue, where it will begin."""
+        ...
+
+
+@dataclass(slots=True)
+class _Queue:
+    cursor: int
+    rows: dict[int, Row] = field(default_factory=dict)
+
+
+class Delivery(Part):
+    """Cursors and rows of all consumer groups."""
+
+    keys: ClassVar[tuple[str, ...]] = ("delivery",)
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._queues: dict[Key, _Queue] = {}
+        self._touched: dict[Key, int] = {}
+        """Index of the last entry that was about a queue, also of one that is forgotten."""
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    # What entries do
+
+    def apply(self, entry: Entry) -> None:
+        fields = entry.fields
+        if entry.kind == "lease":
+            self._lease(entry.index, fields)
+        elif entry.kind == "ack":
+            for group, topic, queue, offsets, leases in fields["a"]:
+                for offset, lease in zip(offsets, leases, strict=True):
+                    self._done((group, topic, queue), offset, lease, entry.index)
+        elif entry.kind == "change":
+            for group, topic, queue, offset, lease, duration_ms, client in fields["a"]:
+                key = (group, topic, queue)
+                self._note(key, entry.index)
+                row = self._row(key, offset)
+                if row is not None and row[0] == lease:
+                    self._queues[key].rows[offset] = [entry.index, row[1], client, duration_ms]
+        elif entry.kind == "reset":
+            for queue, offset in fields["q"]:
+                self.reset((fields["g"], fields["t"], queue), offset, entry.index)
+        elif entry.kind == "group" and entry.topic == CONFIG_TOPIC and fields["deleted"]:
+            group = stored_name(fields["ns"], fields["name"])
+            self._forget([key for key in self._queues if group in (key[0], parent_of(key[0]))], entry.index)
+        elif entry.origin and entry.origin_text[0] == "dlq":
+            _, group, topic, *numbers = entry.origin_text
+            queue, offset, lease = map(int, numbers)
+            self._done((group, topic, queue), offset, lease, entry.index)
+
+    def _lease(self, index: int, fields: Mapping[str, Any]) -> None:
+        group, topic = fields["g"], fields["t"]
+        attempt_id = fields.get("i", "")
+        terms = [fields["c"], fields["d"], *([attempt_id] if attempt_id else [])]
+        cursors: dict[Key, int] = {}
+        alike: dict[int, Row] = {}
+
+        def passed(queue: int, offset: int) -> None:
+            key = (group, topic, queue)
+            cursors[key] = max(cursors.get(key, 0), offset + 1)
+
+        for queue, offsets, attempts in fields["q"]:
+            held = self._meet((group, topic, queue), index)
+            for offset, attempt in zip(offsets, attempts, strict=True):
+                if offset >= held.cursor:
+                    passed(queue, offset)
+                elif offset not in held.rows:
+                    continue
+                held.rows[offset] = alike.setdefault(attempt, [index, attempt, *terms])
+        for queue, offsets in fields.get("w", ()):
+            held = self._meet((group, topic, queue), index)
+            for offset in offsets:
+                if offset >= held.cursor:
+                    passed(queue, offset)
+                    held.rows[offset] = WAITING
+        for queue, _, to in fields["s"]:
+            passed(queue, to - 1)
+        for queue, offsets in fields["x"]:
+            held = self._meet((group, topic, queue), index)
+            for offset in offsets:
+                held.rows.pop(offset, None)
+        for key, cursor in cursors.items():
+            held = self._meet(key, index)
+            held.cursor = max(held.cursor, cursor)
+
+    def _done(self, key: Key, offset: int, lease: int, index: int) -> None:
+        """An acknowledgement, or a dead letter: it counts if the lease is the one the row has."""
+        self._note(key, index)
+        row = self._row(key, offset)
+        if row is not None and row[0] == lease:
+            del self._queues[key].rows[offset]
+
+    def reset(self, key: Key, offset: int, index: int) -> None:
+        """The group reads on from this offset, or from where the queue begins if that is above; nothing there is in flight any more."""
+        queue = self._meet(key, index)
+        queue.rows.clear()
+        queue.cursor = max(offset, self._places.begin(key[1], key[2]))
+
+    def begin_at(self, key: Key, offset: int, index: int) -> None:
+        """A group that has no place in this queue gets one."""
+        if key not in self._queues:
+            self._queues[key] = _Queue(offset)
+            self._note(key, index)
+
+    def leave(self, key: Key, index: int) -> None:
+        """The place of a group that holds nothing of the queue is forgotten."""
+        if key in self._queues and not self._queues[key].rows:
+            self._forget([key], index)
+
+    def drop(self, topics: Iterable[str], kept: Iterable[tuple[str, str]], index: int) -> None:
+        """Places in queues that are there no more are forgotten, but for those of `kept` (stored group, stored topic)."""
+        gone, stay = set(topics), set(kept)
+        self._forget([key for key in self._queues if key[1] in gone and key[:2] not in stay], index)
+
+    def topic_ended(self, topic: str, entry: Entry) -> None:
+        self._forget([key for key in self._queues if parent_of(key[1]) == topic], entry.index)
+
+    def trimmed(self, entry: Entry) -> None:
+        for key, queue in self._queues.items():
+            begin = self._places.begin(key[1], key[2])
+            below = [offset for offset in queue.rows if offset < begin]
+            for offset in below:
+                del queue.rows[offset]
+            if below or queue.cursor < begin:
+                queue.cursor = max(queue.cursor, begin)
+                self._note(key, entry.index)
+
+    def _meet(self, key: Key, index: int) -> _Queue:
+        """The state of a queue that a record of its group names; a group that has not met it begins where the queue does."""
+        self._note(key, index)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(self._places.begin(key[1], key[2]))
+        return queue
+
+    def _row(self, key: Key, offset: int) -> Row | None:
+        queue = self._queues.get(key)
+        return None if queue is None else queue.rows.get(offset)
+
+    def _forget(self, keys: list[Key], index: int) -> None:
+        for key in keys:
+            del self._queues[key]
+            self._note(key, index)
+
+    def _note(self, key: Key, index: int) -> None:
+        self._touched[key] = index
+
+    # The snapshot
+
+    def values(self) -> dict[str, Any]:
+        return {"delivery": _as_tree(self._queues)}
+
+    def canonical(self, key: str, stored: Any) -> Any:
+        found = {} if stored is None else table(stored)
+        return _as_tree(dict(_read_queues(found)), _read_terms(found))
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        self._queues = dict(_read_queues(table(snapshot["delivery"])))
+
+    def touched(self, path: Path) -> int | None:
+        if len(path) < 4:
+            return None
+        key = (path[1], path[2], int(path[3]))
+        row = self._row(key, int(path[5])) if len(path) > 5 and path[4] == "rows" else None
+        # The lease number of a row is the index of the entry that made it so; nobody else touched it since.
+        return row[0] if row is not None and row[0] else self._touched.get(key)
+
+
+def _as_tree(queues: Mapping[Key, _Queue], terms: Mapping[Key, list[Any]] | None = None) -> dict[str, Any]:
+    """Group → topic → queue → cursor, rows by offset, and terms in the order in which ascending rows have them."""
+    tree: dict[str, Any] = {}
+    for key in sorted(queues):
+        queue = queues[key]
+        rows = {offset: queue.rows[offset] for offset in sorted(queue.rows)}
+        met = terms[key] if terms is not None and key in terms else _terms_of(rows.values())
+        value = {"cursor": queue.cursor, "rows": {str(offset): row for offset, row in rows.items()}, "terms": met}
+        tree.setdefault(key[0], {}).setdefault(key[1], {})[str(key[2])] = value
+    return tree
+
+
+def _terms_of(rows: Iterable[Row]) -> list[Any]:
+    met: dict[tuple[Any, ...], None] = {}
+    for row in rows:
+        met[tuple(row[2:])] = None
+    return [list(terms) for terms in met]
+
+
+def _tables(stored: Mapping[str, Any]) -> Iterable[tuple[Key, int, Any]]:
+    """(place, cursor, rows) of every queue in a snapshot."""
+    for group, topics in stored.items():
+        for topic, queues in table(topics).items():
+            for queue, (cursor, rows) in table(queues).items():
+                if str(int(queue)) != queue:
+                    raise ValueError(f"a queue is called {queue!r}")
+                yield (group, topic, int(queue)), cursor, rows
+
+
+def _read_queues(stored: Mapping[str, Any]) -> Iterable[tuple[Key, _Queue]]:
+    """Raises KeyError, TypeError or ValueError for what nobody can read."""
+    for key, cursor, rows in _tables(stored):
+        if not isinstance(cursor, int):
+            raise ValueError(f"the cursor of {'/'.join(map(str, key))} is no number")
+        # Snapshots from before the columns have one list for each row: the offset, then the row.
+        pairs = [(row[0], list(row[1:])) for row in rows] if isinstance(rows, list) else list(_read_rows(rows))
+        if any(after <= before for (before, _), (after, _) in pairwise(pairs)):
+            raise ValueError(f"the rows of {'/'.join(map(str, key))} do not ascend")
+        yield key, _Queue(cursor, dict(pairs))
+
+
+def _read_rows(columns: Any) -> Iterable[tuple[int, Row]]:
+    terms = table(columns, *_LETTERS, "terms")["terms"]
+    alike: dict[tuple[int, int, int], Row] = {}
+    for offset, lease, attempt, place in zip(*unpack_all(columns, _LETTERS), strict=True):
+        if not 0 <= place < len(terms):
+            raise ValueError(f"offset {offset} has terms that are not there")
+        yield offset, alike.setdefault((lease, attempt, place), [lease, attempt, *terms[place]])
+
+
+def _read_terms(stored: Mapping[str, Any]) -> dict[Key, list[Any]]:
+    """The terms as they stand in the snapshot, of queues that have them beside their rows."""
+    return {key: rows["terms"] for key, _, rows in _tables(stored) if isinstance(rows, dict)}

@@ -1,0 +1,50 @@
+"""What stands inside the values of a snapshot, read with suspicion: JSON objects with exactly the keys they must have, and columns of whole
+numbers as base64 of deflated differences (docs/format.md §11). The audit's own reading of them; whatever is wrong is a ValueError.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+ROWS_MAX = 1 << 26
+"""So many rows no broker group holds: a column that says it is longer is damaged, and is not unpacked."""
+_WIDTHS: dict[str, np.dtype[Any]] = {"q": np.dtype("<i8"), "i": np.dtype("<i4")}
+
+
+def table(value: Any, *keys: str) -> dict[str, Any]:
+    """A JSON object; where `keys` are given, it has these and no others. Raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.40} stands where an object should")
+    if keys and value.keys() != set(keys):
+        raise ValueError(f"an object has the keys {', '.join(sorted(value)) or '(none)'} instead of {', '.join(keys)}")
+    return value
+
+
+def unpack(text: Any, letter: str) -> list[int]:
+    """The numbers of a column of i64 (`q`) or i32 (`i`). Raises ValueError for a text that no writer makes."""
+    if not isinstance(text, str):
+        raise ValueError("a column is a text")
+    width = _WIDTHS[letter]
+    unpacker = zlib.decompressobj()
+    try:
+        # b64decode raises binascii.Error, which is a ValueError.
+        raw = unpacker.decompress(b64decode(text, validate=True), ROWS_MAX * width.itemsize)
+    except zlib.error as error:
+        raise ValueError(f"a column cannot be unpacked: {error}") from error
+    if not unpacker.eof or unpacker.unused_data or len(raw) % width.itemsize:
+        raise ValueError("a column does not end where it should")
+    numbers: list[int] = np.cumsum(np.frombuffer(raw, width), dtype=width).tolist()
+    return numbers
+
+
+def unpack_all(columns: Mapping[str, Any], letters: Mapping[str, str]) -> list[list[int]]:
+    """Several columns of equal length, in the order of `letters`. Raises ValueError."""
+    found = [unpack(columns.get(name), letter) for name, letter in letters.items()]
+    if len({len(column) for column in found}) > 1:
+        raise ValueError("columns of different length stand beside each other")
+    return found
