@@ -26,6 +26,7 @@ from ledgermq.node.members import CHANGE_METHOD, Members
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
+from ledgermq.node.repair_admin import RepairAdmin
 from ledgermq.node.retention import STORAGE_METHOD, WHY_METHOD, Retainer
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
@@ -69,6 +70,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._users = users
         self._clients = clients
         self._receipt_keys = receipt_keys
+        self._repairs = RepairAdmin(engine)
 
     # -- status
 
@@ -297,6 +299,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return await self._storage.drop_pin(request)
 
         return await _answered(admin_pb2.DropPinResponse, answer)
+
+    async def RepairRange(self, request: Any, context: Any) -> admin_pb2.RepairRangeResponse:
+        return await _answered(admin_pb2.RepairRangeResponse, lambda: self._repairs.repair_range(request))
 
     # -- leadership
 

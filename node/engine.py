@@ -14,6 +14,7 @@ group could leave (invariant I9), and is expected not to return control to the g
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import threading
@@ -27,6 +28,7 @@ from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAli
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.gate import OPEN_BATCHES
+from ledgermq.node.range_repairs import RangePut
 from ledgermq.node.syncer import Synced, Syncer
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
@@ -84,6 +86,10 @@ class GroupLike(Protocol):
     def admit(self) -> None: ...
 
     def status(self) -> ReplicaStatus: ...
+
+    def put_back(self, first_index: int, last_index: int) -> concurrent.futures.Future[RangePut]: ...
+
+    def mend_all(self, reason: str) -> None: ...
 
     def close(self) -> None:
         """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no ticket under way."""
@@ -277,6 +283,19 @@ class Engine:
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]:
         return self._between_turns(self._groups[group].status)
+
+    async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
+        """Have a range of this replica's entries put back from its peers while the group runs. Raises LedgerError."""
+        target = self._groups[group]
+        put = await self._between_turns(lambda: target.put_back(first_index, last_index))
+        self.wake(group)
+        return await asyncio.wrap_future(put)
+
+    async def mend_all(self, group: str, reason: str) -> None:
+        """Let the group stop, and its whole log be verified and mended from peers; its status tells how far it is. Raises LedgerError."""
+        target = self._groups[group]
+        await self._between_turns(lambda: target.mend_all(reason))
+        self.wake(group)
 
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None:
         """Call `listener(group, view)` on the loop whenever a group publishes a new view."""

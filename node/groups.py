@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ledgermq.node.config import BrokerGroup, NodeConfig
 from ledgermq.node.core.install import Install
 from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper
 from ledgermq.node.digests import DIGESTS_FILE
@@ -83,6 +84,20 @@ class DirectoryWorkshop:
             now_ns=time.monotonic_ns(),
         )
         return Broken(State.INSTALLING, reason, install, lambda: floor_pos)
+
+    def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
+        assert self._last is not None, "the group runs"
+        return RangeRepair(
+            self._disk,
+            self._root,
+            self._last.store.identity,
+            first_index,
+            last_index,
+            others=self._others(),
+            voters=self._last.replicator.members.voters,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+        )
 
     def _others(self, source: str | None = None) -> list[str]:
         """Whom to ask: the members that the group was made with, and those that the log named last."""

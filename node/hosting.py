@@ -15,6 +15,9 @@ results, so that heartbeats of other groups never wait. A failed sync is none of
     refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
     installing   | begin, snapshot and files are fetched from a leader   | running, refused
 
+An operator may have a range of entries put back while the group runs (`range_repairs.py`); what cannot be put back alone takes the way
+above.
+
 While a group does not run, client calls are refused with `not-leader` (nothing was done here, another node may do it), its view is
 withdrawn, and it neither votes nor acknowledges. Requests of peers for bytes are answered in every state, beside the turns.
 """
@@ -31,14 +34,16 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Call, Done, Refused, Token
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.node.logs import get_logger
+from ledgermq.node.range_repairs import RangePut, RangeRepairs
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.status import refused
 from ledgermq.proto.types import RebuildStatus, ReplicaStatus, Role
 from ledgermq.raft.config import MS
-from ledgermq.storage.errors import Damaged, NoSpace
+from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace
 
 PACKETS_MAX = 256
 """So many packets wait for the next step of a rebuild; older ones give way, and are asked for again."""
@@ -85,6 +90,10 @@ class Workshop(Protocol):
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
         """After the store was let go of: `source` keeps nothing of what is needed here but its snapshot and what follows it."""
+        ...
+
+    def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
+        """While the group runs, on the engine's thread: what puts these entries back from peers."""
         ...
 
 
@@ -136,6 +145,7 @@ class HostedGroup:
         self._last: ReplicaStatus | None = None
         self.boots = 0
         """How often the group was opened in this process."""
+        self._ranges = RangeRepairs(group, self._thread.submit, lambda: self.wake())
 
     def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
         """Before the first turn: how the engine is asked for a turn, and how packets leave beside the turns. Both from any thread."""
@@ -158,6 +168,9 @@ class HostedGroup:
     @property
     def running(self) -> RunningGroup:
         """The open group. Raises LedgerError (retryable: another node may do it) while there is none."""
+        return self._require_running()
+
+    def _require_running(self) -> RunningGroup:
         if self._running is None or self._leaving is not None:
             raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")
         return self._running
@@ -187,6 +200,19 @@ class HostedGroup:
         if running is not None:
             running.fail(failure)
 
+    def put_back(self, first_index: int, last_index: int) -> Future[RangePut]:
+        """On the engine's thread: have a range put back from peers while the group runs. Raises LedgerError while it does not, or while
+        another range is being put back."""
+        if self._ranges.busy:
+            raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
+        self._require_running()
+        return self._ranges.begin(self._workshop.range_repair(first_index, last_index), self._now_ns)
+
+    def mend_all(self, reason: str) -> None:
+        """On the engine's thread: let the group stop, and its whole log be verified and mended from peers. Raises LedgerError while it does
+        not run: then it is being mended already, or cannot be."""
+        self._require_running().fail(Unreadable(LogDamaged(reason)))
+
     # -- turns
 
     def turn(
@@ -200,6 +226,20 @@ class HostedGroup:
         """Raises whatever ends the process."""
         self._now_ns = now_ns
         rest = self._sort_out(packets)
+        sent = self._ranges.turn(now_ns)
+        output = self._turn(now_ns, now_ms, calls, rest, synced)
+        if self._ranges.wake_at_ns >= output.wake_at_ns and not sent:
+            return output
+        return replace(output, packets=[*output.packets, *sent], wake_at_ns=min(output.wake_at_ns, self._ranges.wake_at_ns))
+
+    def _turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        rest: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
         if self._running is None or self._leaving is not None:
             return self._turn_without(now_ns, calls, synced)
         self._calls.update(_tokens(calls))
@@ -226,6 +266,7 @@ class HostedGroup:
         """What is about shipping goes to the desk and to the rebuild, who each know their own; the rest is for the group."""
         if not any(is_shipping(packet) for _, packet in packets):
             return packets
+        self._ranges.offer([found for found in packets if is_shipping(found[1])])
         rest = []
         for sender, packet in packets:
             if not is_shipping(packet):
@@ -307,6 +348,7 @@ class HostedGroup:
     def _end_running(self, state: State, reason: str, make: Callable[[], Broken]) -> None:
         assert self._running is not None
         self._last = self._running.status()
+        self._ranges.end(f"broker group {self.name} stopped meanwhile: {reason}")
         self._leaving = make
         self._change(state, reason)
 
@@ -378,7 +420,9 @@ class HostedGroup:
         while self._job is not None:
             # Its result may begin another one.
             self._take_result(self._now_ns)
+        self._ranges.end("the node is stopping")
         self._thread.shutdown()
+        self._ranges.turn(self._now_ns)
         if self._is_open:
             assert self._running is not None
             self._running.close()

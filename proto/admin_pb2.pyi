@@ -1121,3 +1121,35 @@ class RotateReceiptKeyResponse(_message.Message):
     key_id: str
     keys: int
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., key_id: _Optional[str] = ..., keys: _Optional[int] = ...) -> None: ...
+
+class RepairRangeRequest(_message.Message):
+    __slots__ = ("broker_group", "log_id", "incarnation", "first_index", "last_index", "whole_log")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_LOG_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    log_id: str
+    incarnation: str
+    first_index: int
+    last_index: int
+    whole_log: bool
+    def __init__(self, broker_group: _Optional[str] = ..., log_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., whole_log: _Optional[bool] = ...) -> None: ...
+
+class RepairRangeResponse(_message.Message):
+    __slots__ = ("status", "done", "repaired", "written_bytes", "source", "waits_for")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    repaired: _containers.RepeatedScalarFieldContainer[str]
+    written_bytes: int
+    source: str
+    waits_for: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., repaired: _Optional[_Iterable[str]] = ..., written_bytes: _Optional[int] = ..., source: _Optional[str] = ..., waits_for: _Optional[str] = ...) -> None: ...

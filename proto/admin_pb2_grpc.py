@@ -194,6 +194,11 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.FromString,
                 _registered_method=True)
+        self.RepairRange = channel.unary_unary(
+                '/ledgermq.v1.Admin/RepairRange',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -391,6 +396,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepairRange(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -553,6 +564,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RotateReceiptKey,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.SerializeToString,
+            ),
+            'RepairRange': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairRange,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1419,6 +1435,33 @@ class Admin:
             '/ledgermq.v1.Admin/RotateReceiptKey',
             ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.RotateReceiptKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/RepairRange',
+            ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,7 @@ from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.node.core.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
+from ledgermq.node.range_repairs import RangePut
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace
@@ -106,6 +107,11 @@ class FakeWorkshop:
     opens: list[Any]
     rebuild: Any = None
     asked: list[Any] = field(default_factory=list)
+    range: Any = None
+
+    def range_repair(self, first_index: int, last_index: int) -> Any:
+        self.asked.append((first_index, last_index))
+        return self.range
 
     def open(self) -> Any:
         found = self.opens.pop(0)
@@ -380,6 +386,100 @@ def test_packets_for_a_busy_rebuild_are_bounded() -> None:
     life.turn(packets=[("n2", ANSWER)] * (2 * PACKETS_MAX))
     life.next_job()
     assert [len(given) for given in rebuild.given] == [PACKETS_MAX]
+
+
+class FakeRange(FakeRebuild):
+    """A repair of a range: as a rebuild, and says what it did."""
+
+    repaired = ("entries 3 to 4",)
+    written_bytes = 77
+    source = "n2"
+
+
+def test_a_range_is_put_back_while_the_group_runs() -> None:
+    """Its steps run on the group's thread between turns, its packets leave with the turns, its answers reach it and nobody else."""
+    running = FakeRunning()
+    life = Life(running)
+    life.workshop.range = FakeRange([step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS), step(finished=True, wake_at_ns=FAR_NS)])
+    put = life.group.put_back(3, 4)
+    assert life.workshop.asked == [(3, 4)] and not put.done()
+    with pytest.raises(LedgerError, match="another range"):
+        life.group.put_back(5, 6)
+    life.turn()
+    assert life.next_job().packets == [("n2", REQUEST)]
+    assert life.turn(packets=[("n2", ANSWER), ("n2", RAFT)]).packets == []
+    life.next_job()
+    assert put.result(0) == RangePut(("entries 3 to 4",), 77, "n2")
+    assert life.workshop.range.given == [[], [("n2", ANSWER)]] and life.workshop.range.closed
+    assert all("life-g-life" in name for name in life.workshop.range.threads)
+    assert life.group.state is State.RUNNING and len(running.seen) == 4
+    assert [packets for _, packets, _ in running.seen if packets] == [[("n2", RAFT)]]
+    assert life.turn().wake_at_ns == FAR_NS
+
+
+def test_a_range_that_cannot_be_put_back_is_said_and_the_next_one_may_begin() -> None:
+    life = Life(FakeRunning())
+    life.workshop.range = FakeRange([step(refused="no majority", wake_at_ns=FAR_NS)])
+    put = life.group.put_back(3, 4)
+    life.turn()
+    life.next_job()
+    assert put.result(0).refused == "no majority" and life.workshop.range.closed
+    assert not life.group.put_back(3, 4).done()
+
+
+def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
+    """Damage was met elsewhere: whoever waits hears it, nothing is written beside the repair of the whole log, files are closed."""
+    gate = threading.Event()
+
+    class Slow(FakeRange):
+        def turn(self, now_ns: int, packets: Any) -> RebuildOutput:
+            assert gate.wait(10)
+            return super().turn(now_ns, packets)
+
+    running = FakeRunning([turned, DAMAGE])
+    rebuild = FakeRebuild([step(wake_at_ns=FAR_NS)])
+    life = Life(running, rebuild=rebuild)
+    life.workshop.range = Slow([step(wake_at_ns=FAR_NS)])
+    put = life.group.put_back(3, 4)
+    life.turn()
+    life.turn()
+    assert put.result(0).refused is not None and not life.workshop.range.closed
+    assert rebuild.given == []
+    gate.set()
+    life.next_job()
+    for _ in range(3):
+        if not rebuild.given:
+            life.next_job()
+    assert life.workshop.range.closed and rebuild.given
+    with pytest.raises(LedgerError, match="does not run"):
+        life.group.put_back(3, 4)
+
+
+def test_a_write_that_fails_while_a_range_is_put_back_ends_the_process() -> None:
+    """The first failed sync is final, in a step beside the turns too, and at a stop (invariant I9)."""
+    life = Life(FakeRunning())
+    life.workshop.range = FakeRange([OSError(5, "no sync")])
+    life.group.put_back(3, 4)
+    life.turn()
+    assert life.woken.wait(10)
+    with pytest.raises(OSError, match="no sync"):
+        life.turn()
+    stopping = Life(FakeRunning())
+    stopping.workshop.range = FakeRange([OSError(5, "no sync")])
+    stopping.group.put_back(3, 4)
+    stopping.turn()
+    with pytest.raises(OSError, match="no sync"):
+        stopping.group.close()
+
+
+def test_an_operator_may_have_the_whole_log_mended() -> None:
+    """The group stops like after a read that failed, and is repaired."""
+    running = FakeRunning()
+    life = Life(running, rebuild=FakeRebuild([step(wake_at_ns=FAR_NS)]))
+    life.group.mend_all("asked for")
+    life.turn()
+    assert life.group.state is State.REPAIRING
+    assert "asked for" in str(life.group.status().rebuild)
 
 
 def test_an_empty_log_is_joining_and_a_directory_that_is_not_there_is_waited_for() -> None:

@@ -1,0 +1,147 @@
+"""A stretch of a log put back in place while the log is open and appended to elsewhere (format §2, §5, §6).
+
+Here live the writes: entries that lie below the synced mark, and the units derived from them, where they are not what they should be. What
+proves the entries is decided by `node/core/range_repair.py`. Only bytes that differ are written, and only into files that have their whole
+length: nobody changes these bytes any more, so whoever reads beside this sees damage or what belongs there. Files are never made or
+renamed: the log's owner holds them open. While an entry that was written is not durable, the marker of `mending.py` stands: an open after a
+power cut then verifies everything.
+"""
+
+from __future__ import annotations
+
+import errno
+from itertools import pairwise
+
+import numpy as np
+
+from ledgermq.proto.layout import QUEUE_UNIT, record_columns
+from ledgermq.proto.types import Identity, Range
+from ledgermq.storage.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
+from ledgermq.storage.disk import Buffer, Disk, DiskFile
+from ledgermq.storage.errors import needing_room
+from ledgermq.storage.index_files import UNIT_BYTES, make_units
+from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.mending import MARKER
+
+MARK = b"repair\n"
+
+
+class Stretch:
+    """The files of the group directory `root`, opened as they are needed. One caller owns it."""
+
+    def __init__(self, disk: Disk, root: str, identity: Identity) -> None:
+        self.written_bytes = 0
+        self._disk, self._root, self._identity = disk, root, identity
+        self._directory = f"{root}/dledger-{identity.replica}"
+        self._open: dict[str, DiskFile] = {}
+        self._dirty: dict[DiskFile, None] = {}
+        self._marked = False
+
+    def missing(self, pos: int, end_pos: int) -> str | None:
+        """The first log file between two positions that is not there with its whole length, for people."""
+        size = self._identity.data_file_bytes
+        for base in range(pos - pos % size, end_pos, size):
+            path = self._log_file(base)
+            found = self._disk.file_size(path) if self._disk.exists(path) else None
+            if found != size:
+                return f"{path} is missing" if found is None else f"{path} has {found} bytes instead of {size}"
+        return None
+
+    def put(self, pos: int, data: Buffer) -> None:
+        """Bytes of the log, all in one file, if they are not there already. Raises NoSpace, OSError."""
+        size = self._identity.data_file_bytes
+        file = self._file(self._log_file(pos - pos % size))
+        if _same(file, pos % size, data):
+            return
+        if not self._marked:
+            self._note()
+        self._write(file, pos % size, data)
+
+    def put_units(self, entries: Range, *, committed_index: int) -> list[str]:
+        """Index units of verified entries, and the consume queue units of those up to `committed_index`, where files for them exist.
+        Returns the paths that were changed. Raises NoSpace, OSError."""
+        units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
+        directory, size = f"{self._directory}/index", self._identity.index_file_bytes
+        changed = self._put_over(directory, size, entries.first_index * UNIT_BYTES, units.tobytes())
+        count = min(len(entries), committed_index - entries.first_index + 1)
+        if count <= 0:
+            return changed
+        columns = record_columns(entries)
+        found = np.empty(count, QUEUE_UNIT)
+        found["physical_offset"] = columns.physical_offsets[:count]
+        found["size"] = columns.sizes[:count]
+        found["tags_code"] = columns.tags_codes[:count]
+        keys = columns.topic_of[:count].astype(np.int64) << 32 | columns.queues[:count]
+        order = np.argsort(keys, kind="stable")
+        bounds = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), count]
+        size = self._identity.consume_queue_file_bytes
+        for low, high in pairwise(bounds):
+            chosen = order[low:high]
+            topic, queue = columns.topics[int(columns.topic_of[chosen[0]])], int(columns.queues[chosen[0]])
+            first = int(columns.queue_offsets[chosen[0]])
+            assert bool((columns.queue_offsets[chosen] == np.arange(first, first + len(chosen))).all()), "queue offsets are dense (I6)"
+            at = first * QUEUE_UNIT_BYTES
+            changed += self._put_over(f"{self._root}/consumequeue/{topic}/{queue}", size, at, found[chosen].tobytes())
+        return changed
+
+    def sync(self) -> None:
+        """Make everything written durable. The first failure is final (I9): the marker stays."""
+        for file in self._dirty:
+            file.sync()
+        self._dirty.clear()
+        if self._marked:
+            self._disk.unlink(f"{self._directory}/{MARKER}")
+            self._disk.sync_dir(self._directory)
+            self._marked = False
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    # Inside
+
+    def _log_file(self, base: int) -> str:
+        return f"{self._directory}/data/{file_name(base)}"
+
+    def _file(self, path: str) -> DiskFile:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._disk.open(path)
+        return file
+
+    def _put_over(self, directory: str, file_bytes: int, offset: int, data: bytes) -> list[str]:
+        """Bytes of a derived space, over as many files as they need; a file that is not there is made again by the next open."""
+        changed, view = [], memoryview(data)
+        while view:
+            inside = offset % file_bytes
+            length = min(len(view), file_bytes - inside)
+            path = f"{directory}/{file_name(offset - inside)}"
+            if self._disk.exists(path) and not _same(file := self._file(path), inside, view[:length]):
+                self._write(file, inside, view[:length])
+                changed.append(path)
+            offset, view = offset + length, view[length:]
+        return changed
+
+    def _note(self) -> None:
+        path = f"{self._directory}/{MARKER}"
+        # Nothing was written yet: whatever failed here, also the sync of the note, leaves everything as it was.
+        with needing_room(path):
+            self._disk.replace_file(path, MARK)
+        self._marked = True
+
+    def _write(self, file: DiskFile, inside: int, data: Buffer) -> None:
+        self._dirty[file] = None
+        with needing_room(file.path):
+            file.pwrite(inside, data)
+        self.written_bytes += len(data)
+
+
+def _same(file: DiskFile, inside: int, data: Buffer) -> bool:
+    """Whether these bytes are there; what the disk does not give back is not."""
+    try:
+        return file.pread(inside, len(data)) == data
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False

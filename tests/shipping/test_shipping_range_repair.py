@@ -1,0 +1,303 @@
+"""Repair of a range while the log stays open: what is put back, what proves it, and what is refused without a byte changed."""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledgermq.node.core import range_repair as range_repairs
+from ledgermq.node.core.range_repair import RangeRepair
+from ledgermq.node.core.rebuild import RebuildOutput
+from ledgermq.proto.layout import verify_range
+from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import LogDamaged, StorageError
+from ledgermq.storage.mending import MARKER
+from tests.shipping.shipping_material import (
+    FILE_BYTES,
+    NODES,
+    ROOT,
+    Replica,
+    Wire,
+    append,
+    identity_of,
+    log_of,
+    replicas,
+    run,
+    synced,
+    write_snapshot,
+)
+from tests.shipping.test_shipping_repair import data, entry_places, overwrite, spoil
+from tests.storage.kill_points import KillDisk, after_power_cut
+
+LAST = 52
+"""Index of the last entry of the standard logs."""
+
+
+def range_repair(replica: Replica, first: int, last: int, *, disk: Disk | None = None, voters: tuple[str, ...] = NODES) -> RangeRepair:
+    identity = identity_of(replica.node)
+    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, voters=voters, session=7, now_ns=0)
+
+
+def carried_out(group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None) -> RebuildOutput:
+    """Let n1 repair from the others; ends with what came of it."""
+    shippers = {node: replica.shipper() for node, replica in group.items() if node != "n1"}
+    ended = run(wire or Wire(), shippers, {"n1": repair}, until=lambda last: last["n1"].finished or last["n1"].refused is not None)["n1"]
+    repair.close()
+    return ended
+
+
+def everything(disk: ForgetfulDisk) -> dict[str, bytes]:
+    return {path: disk.read_file(path) for path in disk.files()}
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: float) -> None:
+    """Across a file's end, blank included; the owner keeps its files open, appends before, meanwhile and after, and reads it all."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    across = next(at for at in range(1, len(places)) if places[at][0] // FILE_BYTES > places[at - 1][0] // FILE_BYTES)
+    before = group["n1"].log_files()
+    victim = group["n1"]
+    for index in range(across - 2, across + 3):
+        spoil(victim, places[index][0] + 60)
+    overwrite(victim.disk, data("n1", places[across - 1][0] // FILE_BYTES), FILE_BYTES - 3, b"\xee")
+    store = victim.open()
+    append(store, 3, term=6)
+    repair = range_repair(victim, across - 2, across + 2)
+    output = carried_out(group, repair, Wire(4, loss=loss, delay_ms=(1, 30)))
+    assert output.finished and repair.source in ("n2", "n3") and repair.written_bytes > 0
+    assert len(repair.repaired) == 1 and f"entries {across - 2} to {across + 2}" in repair.repaired[0]
+    append(store, 3, term=6)
+    synced(store)
+    index, chain = 0, store.log.chain_at(-1)
+    while index <= store.log.end_index:
+        entries = store.log.read(index, 1 << 16)
+        chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+        index = entries.last_index + 1
+    store.close()
+    after, end = victim.log_files(), places[-1][0] + places[-1][1]
+    assert all(after[name][: max(0, end - int(name))] == raw[: max(0, end - int(name))] for name, raw in before.items())
+    assert not victim.disk.exists(f"{log_of('n1')}/{MARKER}")
+
+
+def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
+    """Asked twice, the second time changes nothing: whoever lost the first answer asks again."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    spoil(group["n1"], places[20][0] + 70)
+    assert carried_out(group, range_repair(group["n1"], 20, 20)).finished
+    again = range_repair(group["n1"], 20, 20)
+    whole = everything(group["n1"].disk)
+    assert carried_out(group, again).finished
+    assert (again.repaired, again.written_bytes, again.source) == ([], 0, "")
+    assert everything(group["n1"].disk) == whole
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 5), (LAST, LAST), (LAST - 3, LAST), (0, LAST)])
+def test_the_first_and_the_last_entries_are_put_back_too(first: int, last: int) -> None:
+    group = replicas()
+    places = entry_places(group["n1"])
+    assert len(places) == LAST + 1
+    before = group["n1"].log_files()
+    for index in range(first, last + 1):
+        spoil(group["n1"], places[index][0] + 8)
+    repair = range_repair(group["n1"], first, last)
+    assert carried_out(group, repair).finished, repair
+    assert group["n1"].log_files() == before
+
+
+def test_one_peer_is_enough_where_this_replica_knows_both_ends_itself() -> None:
+    """A body is damaged, headers stand: with one peer that makes two of three. Without a known end both peers are needed."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    spoil(group["n1"], places[20][0] + 70)
+    wire = Wire()
+    wire.cut.add("n3")
+    repair = range_repair(group["n1"], 20, 20)
+    assert carried_out(group, repair, wire).finished and repair.source == "n2"
+    spoil(group["n1"], places[20][0] + 8)
+    whole = everything(group["n1"].disk)
+    refused = carried_out(group, range_repair(group["n1"], 20, 20), wire)
+    assert refused.refused is not None and "no majority" in refused.refused and "no answer from n3" in refused.refused
+    assert everything(group["n1"].disk) == whole
+
+
+def test_a_source_that_is_damaged_itself_is_left_for_another_one() -> None:
+    """n2 lost the same entry, and a further one in the range: what it gave in front of that counts, n3 gives the rest."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    before = group["n1"].log_files()
+    for index in (18, 20, 21):
+        spoil(group["n1"], places[index][0] + 70)
+    spoil(group["n2"], places[20][0] + 70)
+    repair = range_repair(group["n1"], 18, 22)
+    assert carried_out(group, repair).finished and repair.source == "n3"
+    assert group["n1"].log_files() == before
+
+
+def test_what_nobody_has_is_refused_and_nothing_changes() -> None:
+    group = replicas()
+    places = entry_places(group["n1"])
+    for replica in group.values():
+        spoil(replica, places[20][0] + 70)
+    whole = everything(group["n1"].disk)
+    output = carried_out(group, range_repair(group["n1"], 19, 21))
+    assert output.refused is not None and "none could give all of it" in output.refused
+    assert everything(group["n1"].disk) == whole
+
+
+def test_another_history_behind_the_range_is_no_matter_for_a_repair_in_place() -> None:
+    """The peers agree with each other and not with what this replica has behind the range: refused, not overwritten."""
+    group = replicas(batches=((10, 1, 100),))
+    other = replicas(batches=((10, 1, 100), (20, 3, 90)))
+    mine = replicas(batches=((10, 1, 100), (20, 2, 110)))
+    assert group
+    spoil(mine["n1"], entry_places(mine["n1"])[12][0] + 70)
+    whole = everything(mine["n1"].disk)
+    mixed = {"n1": mine["n1"], "n2": other["n2"], "n3": other["n3"]}
+    output = carried_out(mixed, range_repair(mine["n1"], 11, 13))
+    assert output.refused is not None, output
+    assert everything(mine["n1"].disk) == whole
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "beside", "beyond"])
+def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
+    """Files that are not whole, a damaged entry beside the range, entries that are not durable here: the whole log has to be looked at."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    path = data("n1", places[20][0] // FILE_BYTES)
+    first, last, disk = 20, 20, group["n1"].disk
+    if damage == "missing":
+        disk.unlink(path)
+    elif damage == "short":
+        content = disk.read_file(path)
+        disk.unlink(path)
+        file = disk.create(path, 1000, allocate=True)
+        file.pwrite(0, content[:1000])
+    elif damage == "beside":
+        spoil(group["n1"], places[20][0] + 70)
+        spoil(group["n1"], places[21][0] + 70)
+    else:
+        last = LAST + 5
+    whole = everything(disk)
+    output = carried_out(group, range_repair(group["n1"], first, last))
+    said = {"missing": "is missing", "short": "bytes instead of", "beside": "the entry behind it", "beyond": "synced here up to entry 52"}
+    assert output.refused is not None and said[damage] in output.refused
+    assert everything(disk) == whole
+
+
+def test_a_range_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = replicas()
+    spoil(group["n1"], entry_places(group["n1"])[20][0] + 70)
+    repair = range_repair(group["n1"], 0, LAST)
+    monkeypatch.setattr(range_repairs, "BYTES_MAX", 1000)
+    output = carried_out(group, repair)
+    assert output.refused is not None and "more than 1000" in output.refused
+
+
+def test_units_of_the_range_are_put_back_with_the_entries() -> None:
+    """Index units, and consume queue units of what is known to be committed."""
+    group = replicas()
+    store = group["n1"].open()
+    write_snapshot(store, LAST)
+    store.close()
+    places = entry_places(group["n1"])
+    disk, before = group["n1"].disk, everything(group["n1"].disk)
+    index = next(path for path in disk.files() if "/index/" in path and int(path[-20:]) <= 20 * 32 < int(path[-20:]) + 512)
+    queue = next(path for path in disk.files() if "/consumequeue/" in path and int(path[-20:]) <= 20 * 20 < int(path[-20:]) + 200)
+    overwrite(disk, index, 20 * 32 - int(index[-20:]), b"\xff" * 32)
+    overwrite(disk, queue, 20 * 20 - int(queue[-20:]), b"\xff" * 20)
+    spoil(group["n1"], places[20][0] + 70)
+    repair = range_repair(group["n1"], 20, 20)
+    # Without its unit the entry cannot be found here: both peers together know it.
+    assert carried_out(group, repair).finished
+    assert everything(disk) == before
+    assert any(index in text for text in repair.repaired) and any(queue in text for text in repair.repaired), repair.repaired
+
+
+def test_pages_that_the_disk_refuses_to_give_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = replicas()
+    places = entry_places(group["n1"])
+    before = group["n1"].log_files()
+    pos, size = places[20]
+    bad = {data("n1", pos // FILE_BYTES)}
+    read, write = ForgetfulFile.pread, ForgetfulFile.pwrite
+
+    def pread(file: ForgetfulFile, offset: int, length: int) -> bytes:
+        if file.path in bad and offset < pos % FILE_BYTES + size and offset + length > pos % FILE_BYTES + 60:
+            raise OSError(errno.EIO, "pending sector", file.path)
+        return read(file, offset, length)
+
+    def pwrite(file: ForgetfulFile, offset: int, raw: bytes) -> None:
+        bad.discard(file.path)
+        write(file, offset, raw)
+
+    monkeypatch.setattr(ForgetfulFile, "pread", pread)
+    monkeypatch.setattr(ForgetfulFile, "pwrite", pwrite)
+    repair = range_repair(group["n1"], 20, 20)
+    output = carried_out(group, repair)
+    assert output.finished, output
+    assert group["n1"].log_files() == before
+
+
+def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not() -> None:
+    """Killed at every operation, then the power fails: either nothing is missing, or the marker stands and a whole repair does it."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    before = group["n1"].log_files()
+    for index in (19, 20, 21):
+        spoil(group["n1"], places[index][0] + 8)
+    count = KillDisk(copy.deepcopy(group["n1"].disk))
+    assert carried_out(group, range_repair(group["n1"], 19, 21, disk=count)).finished
+    assert len(count.operations) > 5
+    for at in range(len(count.operations)):
+        for half in (False, True):
+            killed = Replica("n1", copy.deepcopy(group["n1"].disk))
+            disk = KillDisk(killed.disk, at, half=half)
+            with pytest.raises(Killed):
+                carried_out(group, range_repair(killed, 19, 21, disk=disk))
+            after = Replica("n1", after_power_cut(killed.disk, at))
+            if after.log_files() == before and not after.disk.exists(f"{log_of('n1')}/{MARKER}"):
+                after.open().close()
+                continue
+            after.disk.replace_file(f"{ROOT}/abort", b"1")
+            try:
+                repair = after.repair(found=LogDamaged("found by the audit"))
+            except StorageError as failure:
+                raise AssertionError(disk.operations[at]) from failure
+            assert run(Wire(), {"n2": group["n2"].shipper()}, {"n1": repair})["n1"].finished
+            assert after.log_files() == before, disk.operations[at]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(draw: st.DataObject) -> None:
+    """Any bytes of any entries on any replica, any range: put back and equal to what it was, or refused and not written to."""
+    group = replicas(batches=((6, 1, 100), (2, 2, 1500), (5, 3, 60)))
+    places = entry_places(group["n1"])
+    before = group["n1"].log_files()
+    for node in NODES:
+        for index in draw.draw(st.sets(st.integers(0, len(places) - 1), max_size=3)):
+            pos, size = places[index]
+            at = draw.draw(st.integers(0, size - 1))
+            old = group[node].disk.read_file(data(node, pos // FILE_BYTES))[(pos + at) % FILE_BYTES]
+            spoil(group[node], pos + at, bytes([old ^ draw.draw(st.integers(1, 255))]))
+    first = draw.draw(st.integers(0, len(places) - 1))
+    last = draw.draw(st.integers(first, len(places) - 1))
+    whole = everything(group["n1"].disk)
+    output = carried_out(group, range_repair(group["n1"], first, last))
+    if output.finished:
+        start, end = places[first][0], places[last][0] + places[last][1]
+        for name, raw in group["n1"].log_files().items():
+            low, high = max(0, start - int(name)), max(0, end - int(name))
+            assert raw[low:high] == before[name][low:high]
+            assert raw[:low] == whole[data("n1", int(name) // FILE_BYTES)][:low]
+            assert raw[high:] == whole[data("n1", int(name) // FILE_BYTES)][high:]
+    else:
+        assert everything(group["n1"].disk) == whole
