@@ -108,6 +108,7 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
     for one, outcome in zip(owners, engine(works, progress), strict=True):
         one.tails += outcome.tails
         one.flaws += outcome.flaws
+        one.state = outcome.state or one.state
         one.reports += [outcome.log] if outcome.log is not None else []
     for one in replicas:
         one.reports.sort(key=lambda report: report.base)
@@ -122,7 +123,8 @@ def drop_what_moved(group: GroupResult) -> None:
         group.moved.add(one.name)
         marked = -1 if one.mark is None else one.mark.index
         keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
-        group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(("index.", "queue.", "snapshot."))]
+        derived = ("index.", "queue.", "snapshot.", "state.")
+        group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(derived)]
         group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
 
 

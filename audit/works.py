@@ -14,8 +14,9 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.walk import LogFile, Progress
+from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS = "log", "tails"
+LOG, TAILS, STATE = "log", "tails", "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Outcome:
     tails: tuple[TailReport, ...] = ()
     flaws: tuple[Flaw, ...] = ()
     """Of the replica as a whole."""
+    state: StateReport | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -64,7 +66,10 @@ class Outcome:
             log["trims"] = [(index, body) for index, body in log["trims"]]
             log = LogReport(**log)
         found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
-        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]))
+        state = value["state"]
+        if state is not None:
+            state = StateReport(**{**state, "flaws": [Flaw(**flaw) for flaw in state["flaws"]]})
+        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state)
 
 
 def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
@@ -75,7 +80,15 @@ def _look_at_tails(task: LogFile, progress: Progress | None) -> Outcome:
     return Outcome(tails=tuple(tails(task)))
 
 
-LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {LOG: _look_at_log, TAILS: _look_at_tails}
+def _look_at_state(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(state=check_state(task))
+
+
+LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
+    LOG: _look_at_log,
+    TAILS: _look_at_tails,
+    STATE: _look_at_state,
+}
 
 
 def look(work: Work, progress: Progress | None = None) -> Outcome:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ledgermq.audit.checks.evidence import check_mark, check_snapshot, dispatched_too_far, entry, is_int, same_snapshots
+from ledgermq.audit.checks.evidence import check_mark, check_snapshot, check_state, dispatched_too_far, entry, is_int, same_snapshots
 from ledgermq.audit.checks.replica import Replica, check_log, check_queues
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
@@ -63,7 +63,10 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     _commits(result)
     for one in replicas:
         check_mark(one)
+        check_state(one)
         check_snapshot(one)
+        if one.state is not None and one.state.unknown:
+            result.reasons.append(f"group {group}: the state of {one.name} was not derived: {one.state.reason}")
     same_snapshots(replicas)
     if result.compared is not None and not result.missing and not any(one.broken for one in replicas):
         dispatched_too_far(replicas, result.compared)

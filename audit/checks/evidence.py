@@ -16,6 +16,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading.begin import LITE
+from ledgermq.audit.state.derive import StateReport
 
 
 def is_int(value: dict[str, object], key: str) -> bool:
@@ -84,8 +85,20 @@ def check_snapshot(one: Replica) -> None:
         found = entry(one, index)
         if found is not None and found != (term, end_pos, chain):
             one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
-        elif not one.broken:
+        elif not one.broken and not (one.state is not None and one.state.derived):
             _check_next_offsets(one, index, value.get("queues"))
+
+
+def check_state(one: Replica) -> None:
+    """What was derived from a log counts as far as the log is intact."""
+    found = one.state
+    if found is None:
+        return
+    reach = max([-1 if found.last_index is None else found.last_index, *(flaw.index or 0 for flaw in found.flaws)])
+    if any(index <= reach for index in one.broken):
+        one.state = StateReport("the log is damaged")
+    else:
+        one.flaws += found.flaws
 
 
 def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
@@ -115,10 +128,11 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
-    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms."""
+    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms. One that was held against
+    its own log needs no other."""
     by_index: dict[tuple[int, object], list[Replica]] = {}
     for one in replicas:
-        if one.snapshot is not None and is_int(one.snapshot, "applied_index"):
+        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not (one.state is not None and one.state.derived):
             by_index.setdefault((int(one.snapshot["applied_index"]), one.snapshot.get("v")), []).append(one)
     for (index, _), ones in by_index.items():
         texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)

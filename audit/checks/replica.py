@@ -32,6 +32,7 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import exists, names_in, open_file, read_whole, size_of, stat_of
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.state.derive import StateReport
 
 SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
@@ -77,6 +78,8 @@ class Replica:
     flaws: list[Flaw] = field(default_factory=list)
     reports: list[LogReport] = field(default_factory=list)
     tails: list[TailReport] = field(default_factory=list)
+    state: StateReport | None = None
+    """Its state as derived from its log, once that was tried."""
     log_id: str | None = None
     sizes: tuple[int, int, int] = (0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     fingerprint: tuple[object, ...] = ()

@@ -88,6 +88,7 @@ RULES = _table(
     record.store-time    | reordered     | store times never fall along the log
     record.queue-offset  | missing       | queue offsets are dense from 0 in log order
     record.queue-repeat  | extra         | no queue offset occurs twice
+    record.control       | wrong-derived | a control record is a JSON object with what belongs to its kind
     membership.first     | wrong-derived | the first entry is a membership record of term 0
     index.unit           | wrong-derived | an index unit repeats its entry's magic, pos, size, index and term
     index.missing        | wrong-derived | every entry has its index unit
@@ -121,6 +122,22 @@ RULES = _table(
     snapshot.log         | wrong-derived | the snapshot and the log tell the same log id, term, end position and chain CRC
     snapshot.queues      | wrong-derived | the snapshot's next queue offsets are those of the log
     snapshot.same        | wrong-derived | snapshots at one index are equal on all replicas
+    state.queues         | wrong-derived | the snapshot's next queue offsets count the messages of the log
+    state.minimums       | wrong-derived | the snapshot's minimums are where the trim records leave the queues
+    state.members        | wrong-derived | the snapshot's members are those of the last membership record
+    state.topics         | wrong-derived | the snapshot's topics are those that the topic records left in force
+    state.groups         | wrong-derived | the snapshot's consumer groups are those that the group records left in force
+    state.offsets        | wrong-derived | the snapshot's committed offsets are those that the log says
+    state.delivery       | wrong-derived | the snapshot's cursors and rows are what leases, acknowledgements and resets led to
+    state.lite           | wrong-derived | the snapshot's sets of lite topics are those that clients read from
+    state.transactions   | wrong-derived | the snapshot's half messages and their ends are those of the log
+    state.timers         | wrong-derived | the snapshot's delayed messages are where the log leaves them
+    state.ids            | wrong-derived | the snapshot's message ids are those stored within the windows of their topics
+    state.producers      | wrong-derived | the snapshot's native producers are where the log leaves them
+    state.retained       | wrong-derived | the snapshot's begin, seals and trims are those that the log records
+    state.lite_floors    | wrong-derived | the snapshot's beginnings of lite topics are above all that vanished
+    state.store_ms       | wrong-derived | the snapshot's store time is that of its entry
+    state.keys           | wrong-derived | a snapshot has no keys but those of docs/format.md
     replica.divergence   | divergence    | replicas hold the same entry at every index up to the compared one
     replica.missing      | missing       | a replica skips no entry that the majority holds
     replica.extra        | extra         | a replica holds no entry that the majority skips

@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 
 
 class Part(Protocol):
-    """One part of the state. A part inherits from this and overrides what concerns it: every hook does nothing by itself."""
+    """One part of the state. A part inherits from this and overrides what concerns it: a hook does nothing by itself."""
 
     keys: ClassVar[tuple[str, ...]]
     """The keys of the snapshot whose values it derives."""
@@ -24,19 +24,24 @@ class Part(Protocol):
     def messages(self, messages: Messages) -> None:
         """All entries of a stretch, in columns. Called before `apply` for the entries of interest among them; of an entry that stands alone
         because it is turning, after it."""
+        return
 
     def apply(self, entry: Entry) -> None:
         """One entry of interest, in log order. Whatever a record names that does not exist changes nothing. A record with fields missing or
         of another type may raise KeyError, TypeError or ValueError: the driver says so."""
+        return
 
     def topic_ended(self, topic: str, entry: Entry) -> None:
         """By this `topic` record the topic is deleted or another incarnation begins: before any part applies the record itself."""
+        return
 
     def vanished(self, topics: Mapping[str, None], entry: Entry) -> None:
         """By this `trim` record these lite topics (stored names) have no message left and are there no more: after all applied it."""
+        return
 
     def trimmed(self, entry: Entry) -> None:
         """By this `trim` record the minimums of the queues were raised: after `vanished`."""
+        return
 
     def values(self) -> dict[str, Any]:
         """What the snapshot must hold now under each of `keys`, in the form of `canonical`."""

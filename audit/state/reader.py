@@ -50,12 +50,16 @@ class Unreadable(Exception):
     """The log cannot be followed to where it was to be followed; the text says why, for people."""
 
 
-class BadRecord(Unreadable):
-    """A control record, at `index`, is not what docs/format.md §11 says."""
+class Unknown(Unreadable):
+    """A record that a later version of the program wrote."""
 
-    def __init__(self, index: int, why: str) -> None:
-        super().__init__(f"entry {index} {why}")
-        self.index = index
+
+class BadRecord(Unreadable):
+    """A control record, in the entry at `index` and position `pos`, is not what docs/format.md §11 says."""
+
+    def __init__(self, index: int, pos: int, size: int, why: str) -> None:
+        super().__init__(f"entry {index} is a control record that {why}")
+        self.index, self.pos, self.size = index, pos, size
 
 
 def stored_name(namespace: str, name: str) -> str:
@@ -293,20 +297,22 @@ def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
         return entry
     start = offset + HEADER_BYTES + RECORD_FIXED_BYTES
     body = piece.window[start : start + int(piece.rows["body_bytes"][row])]
-    kind = entry.properties.get("TAGS", "")
-    return replace(entry, kind=kind, fields=read_fields(index, kind, body), body=body)
+    entry = replace(entry, kind=entry.properties.get("TAGS", ""), body=body)
+    return replace(entry, fields=read_fields(entry))
 
 
-def read_fields(index: int, kind: str, body: bytes) -> dict[str, Any]:
-    """The JSON object that a control record is. Raises BadRecord."""
+def read_fields(entry: Entry) -> dict[str, Any]:
+    """The JSON object that a control record is. Raises BadRecord, and Unknown for a later version of it."""
+    place, versions = (entry.index, entry.pos, entry.size), VERSIONS.get(entry.kind, (1,))
     try:
-        fields = json.loads(body)
+        fields = json.loads(entry.body)
     except ValueError as error:
-        raise BadRecord(index, f"is a control record {kind!r} whose body is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadRecord(index, f"is a control record {kind!r} whose body is no JSON object")
-    if fields.get("v") not in VERSIONS.get(kind, (1,)):
-        raise BadRecord(index, f"is a control record {kind!r} of version {fields.get('v')!r}")
+        raise BadRecord(*place, f"is no JSON: {error}") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
+        raise BadRecord(*place, "is no JSON object with a version")
+    if fields["v"] not in versions:
+        what = f"entry {entry.index} is a control record {entry.kind!r} of version {fields['v']}"
+        raise Unknown(f"{what}, and this program knows {max(versions)}; audit with the version that wrote it")
     return fields
 
 

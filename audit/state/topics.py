@@ -57,9 +57,14 @@ class Topics(Part):
         """The topics that have a deduplication window."""
         return frozenset(topic for topic, known in self._topics.items() if known.get("dedup_ms"))
 
+    @staticmethod
+    def stored_of(entry: Entry) -> str:
+        """The stored name of the topic that a `topic` record is about."""
+        return stored_name(entry.fields["ns"], entry.fields["name"])
+
     def ends(self, entry: Entry) -> str | None:
         """The stored topic that this `topic` record ends: deleted, or begun anew. None: its incarnation goes on."""
-        stored = stored_name(entry.fields["ns"], entry.fields["name"])
+        stored = self.stored_of(entry)
         known = self._topics.get(stored)
         same = known is not None and known["incarnation"] == entry.fields["incarnation"]
         return None if same and not entry.fields["deleted"] else stored
@@ -70,14 +75,15 @@ class Topics(Part):
         if entry.kind != "topic":
             return
         fields = entry.fields
-        stored = stored_name(fields["ns"], fields["name"])
+        stored = self.stored_of(entry)
+        ends = self.ends(entry) is not None
         self._touched[stored] = entry.index
         if fields["deleted"]:
             self._topics.pop(stored, None)
             return
         begins: list[int] = []
         begin_pos = 0
-        if self.ends(entry) is None:
+        if not ends:
             begins, begin_pos = self._topics[stored]["begins"], self._topics[stored].get("begin_pos", 0)
         elif self._queues.lite_topics(stored):
             begin_pos = entry.pos

@@ -1,0 +1,82 @@
+"""Two values side by side: where a stored one differs from a derived one, and which bytes of a snapshot file hold a place in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ledgermq.audit.state.part import Path
+
+SHOWN_MAX = 100
+
+
+class _Nothing:
+    """There is no value at a place."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place at which two values differ; `NOTHING` where one of them has none."""
+
+    path: Path
+    derived: Any
+    stored: Any
+
+    @property
+    def text(self) -> str:
+        return f"{'/'.join(self.path)} is {shown(self.stored)}, the log says {shown(self.derived)}"
+
+
+def differences(derived: Any, stored: Any, path: Path = ()) -> Iterator[Difference]:
+    """The innermost places at which two JSON values differ. Of lists of different lengths only the first: what follows is only moved."""
+    if isinstance(derived, dict) and isinstance(stored, dict):
+        for key in sorted({*derived, *stored}):
+            yield from differences(derived.get(key, NOTHING), stored.get(key, NOTHING), (*path, key))
+    elif isinstance(derived, list) and isinstance(stored, list):
+        pairs = enumerate(zip(derived, stored, strict=False))
+        moved = len(derived) != len(stored)
+        found = (each for at, (one, other) in pairs for each in differences(one, other, (*path, str(at))))
+        yield from islice(found, 1 if moved else None)
+        at = min(len(derived), len(stored))
+        if moved and derived[:at] == stored[:at]:
+            rest = (values[at] if at < len(values) else NOTHING for values in (derived, stored))
+            yield Difference((*path, str(at)), *rest)
+    elif derived != stored or isinstance(derived, bool) != isinstance(stored, bool):
+        yield Difference(path, derived, stored)
+
+
+def shown(value: Any) -> str:
+    """A value for people, cut where it is long."""
+    text = repr(value) if isinstance(value, _Nothing) else json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def place(value: dict[str, Any], path: Path) -> tuple[int, int]:
+    """The bytes first … last + 1 of the value at `path` in the text of a JSON file as docs/format.md §9 has it; of what is not there, those
+    of the innermost value around it that is."""
+    node: Any = value
+    start = 0
+    for step in path:
+        if isinstance(node, dict) and step in node:
+            before = [key for key in node if key < step]
+            start += 1 + sum(_length(key) + _length(node[key]) + 2 for key in before) + _length(step) + 1
+            node = node[step]
+        elif isinstance(node, list) and step.isdigit() and int(step) < len(node):
+            start += 1 + sum(_length(item) + 1 for item in node[: int(step)])
+            node = node[int(step)]
+        else:
+            break
+    return start, start + _length(node)
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, sort_keys=True, separators=(",", ":")))

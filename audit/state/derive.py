@@ -1,0 +1,268 @@
+"""One replica's state, derived from its log and held against its snapshots: which part does what when, where it begins, what it found.
+
+A log that is whole is derived from its first entry, and every snapshot on the way is looked at. Of a log that was trimmed, what came before
+stands in snapshots only: the older one is taken for true, and the newer one derived from it. Where neither is possible, that is said; it is
+no finding. Damage of the log itself is found elsewhere: here it only ends the derivation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
+from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.files import exists
+from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
+from ledgermq.audit.state.delivery import Delivery
+from ledgermq.audit.state.ids import Ids
+from ledgermq.audit.state.lite import Lite
+from ledgermq.audit.state.part import Part
+from ledgermq.audit.state.producers import Producers
+from ledgermq.audit.state.queues import Queues
+from ledgermq.audit.state.reader import BadRecord, Entry, Stretch, Unknown, Unreadable, read_stretches
+from ledgermq.audit.state.records import Groups, Members, Offsets, Retained
+from ledgermq.audit.state.timers import Timers
+from ledgermq.audit.state.topics import Topics
+from ledgermq.audit.state.transactions import Transactions
+
+FILES = ("state/snapshot", "state/snapshot.previous")
+VERSION = 4
+ENVELOPE = frozenset({"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"})
+"""Keys of a snapshot that say which log and which entry it is of; they are held against the log with the other small files."""
+KEYS = frozenset(
+    {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
+    | {"offsets", "producers", "timers", "retained"}
+)
+"""Keys whose values are derived."""
+FLAWS_MAX = 50
+"""Of one snapshot. What differs in more places than that differs everywhere."""
+
+KINDS = {
+    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start"}),
+    "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
+    "rmq_sys_ledgermq_delivery": frozenset(
+        {"lease", "ack", "change", "reset", "transaction", "lite", "offset", "recall", "timers"},
+    ),
+    "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
+}
+"""Kinds of control records by topic (docs/format.md §11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot file that is whole. `file`: its path under the group's folder."""
+
+    file: str
+    value: dict[str, Any]
+
+    @property
+    def index(self) -> int:
+        return int(self.value["applied_index"])
+
+    @property
+    def point(self) -> tuple[int, int, int, int]:
+        """Index, term, end position and chain CRC of the entry that it is of."""
+        value = self.value
+        return self.index, int(value["applied_term"]), int(value["applied_end_pos"]), int(value["chain_crc"])
+
+
+@dataclass(slots=True)
+class StateReport:
+    """What came of it; plain values, so that it can cross process borders as JSON. `reason`: why nothing was compared, "" if it was."""
+
+    reason: str = ""
+    unknown: bool = False
+    """The reason is that this program is too old to read what is there."""
+    first_index: int | None = None
+    """The first entry that was derived from."""
+    last_index: int | None = None
+    compared: list[str] = field(default_factory=list)
+    """Snapshot files that were held against the derived state."""
+    flaws: list[Flaw] = field(default_factory=list)
+
+    @property
+    def derived(self) -> bool:
+        return bool(self.compared)
+
+
+class State:
+    """All parts, driven in the order that the format demands."""
+
+    def __init__(self) -> None:
+        self.queues = Queues()
+        self.topics = Topics(self.queues)
+        delivery = Delivery(self.topics)
+        self.parts: tuple[Part, ...] = (
+            self.queues,
+            self.topics,
+            Groups(),
+            Members(),
+            Offsets(self.topics),
+            Ids(self.topics),
+            Producers(),
+            Retained(),
+            Transactions(self.topics),
+            Timers(),
+            Lite(self.topics, delivery),
+            delivery,
+        )
+        self.store_ms = 0
+        """Store time of the last entry."""
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        """Begin with an older snapshot. Raises KeyError, TypeError or ValueError for one that nobody can read."""
+        for part in self.parts:
+            part.load(snapshot)
+        self.store_ms = snapshot["store_ms"]
+
+    def advance(self, stretch: Stretch) -> None:
+        """Take the next entries of the log. Raises BadRecord."""
+        if stretch.turning:
+            self._apply(stretch.entries[0])
+        for part in self.parts:
+            part.messages(stretch.messages)
+        for entry in () if stretch.turning else stretch.entries:
+            self._apply(entry)
+        self.store_ms = stretch.last[4]
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.kind and entry.kind not in KINDS[entry.topic]:
+            what = f"entry {entry.index} is a control record of kind {entry.kind!r}, which this program does not know"
+            raise Unknown(f"{what}; audit with the version that wrote it")
+        try:
+            ended = self.topics.ends(entry) if entry.kind == "topic" else None
+            if ended is not None:
+                for part in self.parts:
+                    part.topic_ended(ended, entry)
+            for part in self.parts:
+                part.apply(entry)
+            for part in self.parts if entry.kind == "trim" else ():
+                part.vanished(self.queues.gone, entry)
+            for part in self.parts if entry.kind == "trim" else ():
+                part.trimmed(entry)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            why = f"says {entry.kind or entry.topic} and has not what belongs to it: {error!r}"
+            raise BadRecord(entry.index, entry.pos, entry.size, why) from error
+
+    def compare(self, snapshot: Mapping[str, Any]) -> list[tuple[Difference, int | None]]:
+        """Where a snapshot of this very entry differs, each with the index of the last entry that touched the place, where known."""
+        found: list[tuple[Difference, int | None]] = []
+        for part in self.parts:
+            for key, derived in part.values().items():
+                try:
+                    stored = part.canonical(key, snapshot.get(key))
+                except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                    found.append((Difference((key,), derived, f"unreadable: {error!r}"), None))
+                    continue
+                found += [(each, part.touched(each.path)) for each in islice(differences(derived, stored, (key,)), FLAWS_MAX)]
+        found += [(each, None) for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))]
+        strange = sorted(snapshot.keys() - ENVELOPE - KEYS)
+        found += [(Difference((key,), NOTHING, snapshot[key]), None) for key in strange]
+        return found
+
+
+def check_state(task: LogFile) -> StateReport:
+    """Derive the state of the replica that a log file belongs to, and hold it against the replica's snapshots."""
+    report = StateReport()
+    try:
+        _check(task, report)
+    except BadRecord as bad:
+        base = bad.pos - bad.pos % task.data_file_bytes
+        file = f"{os.path.basename(task.root)}/{task.log_folder}/data/{base:020d}"
+        report.flaws.append(Flaw("record.control", file, bad.index, bad.pos - base, bad.pos - base + bad.size, str(bad)))
+        report.reason = str(bad)
+    except Unreadable as error:
+        report.reason, report.unknown = str(error), isinstance(error, Unknown)
+    except OSError as error:
+        # Whoever looks at that file for its own sake makes a finding of it.
+        report.reason = f"{error.filename or task.root}: {error.strerror}"
+    return report
+
+
+def _check(task: LogFile, report: StateReport) -> None:
+    """Raises Unreadable, BadRecord, OSError."""
+    snapshots = _snapshots(task)
+    begin = _begin(task)
+    start = None if begin.index == 0 else snapshots[-1]
+    targets = [each for each in snapshots if start is None or each.index > start.index]
+    if not targets:
+        raise Unreadable("the log was trimmed, and no snapshot is older than the newest")
+    _follow(task, begin, start, targets, report)
+
+
+def _snapshots(task: LogFile) -> list[Snapshot]:
+    """The snapshots of a replica that are whole, at least one, the newest first. Raises Unreadable."""
+    found = []
+    for file in FILES:
+        value = read_sealed_json(f"{task.root}/{file}") if exists(f"{task.root}/{file}") else None
+        if value is None:
+            continue
+        if value.get("v") != VERSION:
+            raise Unreadable(f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived")
+        if not all(isinstance(value.get(key), int) for key in ("applied_index", "applied_term", "applied_end_pos", "chain_crc")):
+            raise Unreadable(f"{file} does not say which entry it is of")
+        found.append(Snapshot(file, value))
+    if not found:
+        raise Unreadable("there is no snapshot to compare with")
+    return sorted(found, key=lambda each: each.index, reverse=True)
+
+
+def _begin(task: LogFile) -> Begin:
+    path = f"{task.root}/{task.log_folder}/begin"
+    value = read_sealed_json(path) if exists(path) else None
+    return (None if value is None else read_begin(value)) or WHOLE
+
+
+def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequence[Snapshot], report: StateReport) -> None:
+    """Derive up to the last target. Raises Unreadable, BadRecord, OSError."""
+    state = State()
+    last = begin.index - 1 if start is None else start.index
+    if start is not None:
+        try:
+            state.load(start.value)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise Unreadable(f"{start.file} cannot be read: {error!r}") from error
+        if last < begin.index - 1:
+            raise Unreadable(f"the log begins with entry {begin.index}, behind {start.file}")
+    report.first_index = last + 1
+    stops = sorted({each.index for each in targets} | ({last} if last >= begin.index else set()))
+    for stretch in read_stretches(task, begin.pos, stops):
+        index = stretch.last[0]
+        if index <= last:
+            assert start is not None
+            state.queues.warm(stretch.messages, start.value["topics"])
+            if index == last:
+                _require(start, stretch)
+            continue
+        state.advance(stretch)
+        for target in targets:
+            if target.index == index:
+                _require(target, stretch)
+                report.flaws += _flaws(task, target, state)
+                report.compared.append(target.file)
+                report.last_index = index
+
+
+def _require(snapshot: Snapshot, stretch: Stretch) -> None:
+    """A snapshot counts if it is of the very entry that the log has. Raises Unreadable."""
+    if snapshot.point != stretch.last[:4]:
+        raise Unreadable(f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the log has")
+
+
+def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
+    found = state.compare(snapshot.value)
+    file = f"{os.path.basename(task.root)}/{snapshot.file}"
+    stored = {**snapshot.value, "crc32c": 0}
+    flaws = []
+    for difference, touched in found[:FLAWS_MAX]:
+        bounds = place(stored, difference.path)
+        told = difference.text if touched is None else f"{difference.text}; entry {touched} was the last to touch it"
+        rule = f"state.{difference.path[0]}" if difference.path[0] in KEYS else "state.keys"
+        flaws.append(Flaw(rule, file, touched, *bounds, told))
+    return flaws

@@ -1,0 +1,156 @@
+"""Producers of native frames: epochs, next sequence numbers, and where their last frames lie.
+
+Frames are found in columns; what is done one by one is a frame, not a message. A frame that two stretches share is joined again: its second
+part goes on where the first ended, with the FLAG that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ledgermq.audit.reading.columns import native_ids
+from ledgermq.audit.reading.decode import I64, U8
+from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.reader import Entry, Messages
+
+FRAMES_KEPT = 5
+ID_AT = len("UNIQ_KEY\x01")
+DIGITS = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one frame in a row. `position`: of the first one in its frame."""
+
+    index: int
+    count: int
+    producer: int
+    epoch: int
+    sequence: int
+    position: int
+    store_ms: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    sequence: int
+    last_ms: int
+    name: str
+    owner: str
+    frames: list[list[int]] = field(default_factory=list)
+    """First sequence number, count, index of the first message."""
+    touched: int | None = None
+
+
+class Producers(Part):
+    """The key `producers`."""
+
+    keys = ("producers",)
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._producers: dict[int, _Producer] = {}
+        """The longest silent first."""
+
+    def messages(self, messages: Messages) -> None:
+        for run in find_runs(messages):
+            known = self._producers.get(run.producer)
+            if known is None or (known.epoch, known.sequence) != (run.epoch, run.sequence):
+                continue
+            last = known.frames[-1] if known.frames else None
+            if run.position and last is not None and (last[1], last[2] + last[1]) == (run.position, run.index):
+                last[1] += run.count
+            else:
+                known.frames = [*known.frames, [run.sequence, run.count, run.index]][-FRAMES_KEPT:]
+            known.sequence += run.count
+            self._heard(run.producer, known, run.store_ms, run.index + run.count - 1)
+
+    def _heard(self, number: int, known: _Producer, store_ms: int, index: int) -> None:
+        known.last_ms, known.touched = store_ms, index
+        self._producers.pop(number, None)
+        self._producers[number] = known
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind != "producer":
+            return
+        fields = entry.fields
+        for number in fields.get("x", ()):
+            self._producers.pop(number, None)
+        number, epoch, owner = fields["p"], fields["e"], fields.get("u", "")
+        known = self._producers.get(number)
+        if known is None:
+            known = _Producer(epoch, fields.get("s", 0), entry.store_ms, fields.get("n", ""), owner)
+            self._heard(number, known, entry.store_ms, entry.index)
+        elif epoch >= known.epoch:
+            known.epoch, known.owner = epoch, owner
+            self._heard(number, known, entry.store_ms, entry.index)
+        self._next = max(self._next, number + 1)
+
+    def values(self) -> dict[str, Any]:
+        if self._next == 1:
+            return {"producers": {}}
+        rows: dict[str, list[Any]] = {"unnamed": [], "named": []}
+        for number, known in self._producers.items():
+            texts = [text for text in (known.name, known.owner) if text]
+            frames = [value for frame in known.frames for value in frame]
+            row = [number, known.epoch, known.sequence, known.last_ms, frames, *texts]
+            rows["named" if known.name else "unnamed"].append(row)
+        return {"producers": {"next": self._next, **rows}}
+
+    def canonical(self, key: str, stored: Any) -> Any:
+        return stored or {}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        stored = snapshot.get("producers") or {"next": 1, "unnamed": [], "named": []}
+        self._next = stored["next"]
+        for role in ("unnamed", "named"):
+            for number, epoch, sequence, last_ms, frames, *texts in stored[role]:
+                name = texts.pop(0) if role == "named" else ""
+                kept = [frames[at : at + 3] for at in range(0, len(frames), 3)]
+                self._producers[number] = _Producer(epoch, sequence, last_ms, name, texts[0] if texts else "", kept)
+
+    def touched(self, path: Path) -> int | None:
+        if len(path) < 3 or path[1] not in ("unnamed", "named") or not path[2].isdigit():
+            return None
+        rows = [known for known in self._producers.values() if bool(known.name) == (path[1] == "named")]
+        return rows[int(path[2])].touched if int(path[2]) < len(rows) else None
+
+
+def find_runs(messages: Messages) -> Iterator[Run]:
+    """The native messages of a stretch, joined where they go on within a frame."""
+    rows = np.flatnonzero(messages.flag > 0)
+    if not len(rows):
+        return
+    index, flag = messages.index[rows], messages.flag[rows]
+    edges = np.flatnonzero((np.diff(index) != 1) | (np.diff(flag) != 1)) + 1
+    starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
+    ids = _read_ids(messages, rows[np.concatenate([starts, stops - 1])])
+    first, last = ids[: len(starts)], ids[len(starts) :]
+    # FLAG and place tell frames; an id at either end bears them out, and where one does not, every message is looked at.
+    first[:, 2] += stops - starts - 1
+    if (first != last).any():
+        starts, stops = np.arange(len(rows)), np.arange(1, len(rows) + 1)
+        last = _read_ids(messages, rows)
+    for start, stop, (producer, epoch, sequence) in zip(starts.tolist(), stops.tolist(), last.tolist(), strict=True):
+        if producer >= 0:
+            place = sequence - (stop - start - 1), int(flag[start]) - 1, int(messages.store_ms[rows[stop - 1]])
+            yield Run(int(index[start]), stop - start, producer, epoch, *place)
+
+
+def _read_ids(messages: Messages, rows: I64) -> I64:
+    """Producer, epoch and sequence number (docs/format.md §4.5), a row for each message; −1 for one that has no native id."""
+    data: U8 = np.frombuffer(messages.window, np.uint8)
+    places = np.minimum(messages.property_at[rows][:, None] + np.arange(ID_AT, ID_AT + DIGITS), len(data) - 1)
+    digits = data[places].astype(np.int64)
+    values = np.where(digits >= ord("A"), digits - ord("A") + 10, digits - ord("0"))
+    found = np.zeros((len(rows), 3), np.int64)
+    for part, (start, stop) in enumerate(((10, 18), (18, 22), (22, 34))):
+        for column in range(start, stop):
+            found[:, part] = found[:, part] << 4 | values[:, column]
+    found[~native_ids(messages.window, messages.property_at[rows], messages.property_end[rows])] = -1
+    return found

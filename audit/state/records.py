@@ -1,0 +1,173 @@
+"""State that control records say outright: consumer groups, members, committed offsets, and what is kept of the log itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.reader import Entry, parent_of, stored_name
+from ledgermq.audit.state.topics import Topics
+
+TRIMS_KEPT = 64
+
+
+class Groups(Part):
+    """The key `groups`: consumer groups with a record in force."""
+
+    keys = ("groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._touched: dict[str, int] = {}
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind != "group":
+            return
+        fields = entry.fields
+        stored = stored_name(fields["ns"], fields["name"])
+        self._touched[stored] = entry.index
+        if fields["deleted"]:
+            self._groups.pop(stored, None)
+            return
+        told = {name: fields[name] for name in ("ns", "name", "max_attempts", "fifo")}
+        self._groups[stored] = told | {name: fields[name] for name in ("backoff", "lite_topic", "broadcast") if fields.get(name)}
+
+    def values(self) -> dict[str, Any]:
+        return {"groups": self._groups}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        self._groups = dict(snapshot["groups"])
+
+    def touched(self, path: Path) -> int | None:
+        return self._touched.get(path[1]) if len(path) > 1 else None
+
+
+class Members(Part):
+    """The key `members`: what the last membership record says of each node."""
+
+    keys = ("members",)
+
+    def __init__(self) -> None:
+        self._members: dict[str, Any] | None = None
+        self._touched: int | None = None
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind != "membership":
+            return
+        told = {
+            role: {node: {name: known[name] for name in ("incarnation", "returning") if known.get(name)} for node, known in nodes.items()}
+            for role, nodes in ((role, entry.fields[role]) for role in ("voters", "learners"))
+        }
+        self._members, self._touched = {"index": entry.index, **told}, entry.index
+
+    def values(self) -> dict[str, Any]:
+        return {"members": self._members}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        self._members = snapshot["members"]
+
+    def touched(self, path: Path) -> int | None:
+        return self._touched
+
+
+class Offsets(Part):
+    """The key `offsets`: what consumer groups that pull have committed."""
+
+    keys = ("offsets",)
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._pairs: dict[tuple[str, str], dict[int, int]] = {}
+        """(stored group, stored topic) → queue → offset"""
+        self._touched: dict[tuple[str, str], int] = {}
+
+    def apply(self, entry: Entry) -> None:
+        fields = entry.fields
+        if entry.kind == "offset":
+            for group, topic, queue, offset in fields["a"]:
+                if queue < self._topics.queues_of(topic):
+                    self._pairs.setdefault((group, topic), {})[queue] = offset
+                    self._touched[group, topic] = entry.index
+        elif entry.kind == "reset" and (fields["g"], fields["t"]) in self._pairs:
+            self._pairs[fields["g"], fields["t"]].update({queue: offset for queue, offset in fields["q"]})
+            self._touched[fields["g"], fields["t"]] = entry.index
+        elif entry.kind == "group" and fields["deleted"]:
+            gone = stored_name(fields["ns"], fields["name"])
+            self._pairs = {pair: rows for pair, rows in self._pairs.items() if gone not in (pair[0], parent_of(pair[0]))}
+
+    def topic_ended(self, topic: str, entry: Entry) -> None:
+        self._pairs = {pair: rows for pair, rows in self._pairs.items() if parent_of(pair[1]) != topic}
+
+    def values(self) -> dict[str, Any]:
+        groups: dict[str, dict[str, dict[str, int]]] = {}
+        for (group, topic), rows in self._pairs.items():
+            groups.setdefault(group, {})[topic] = {str(queue): offset for queue, offset in rows.items()}
+        return {"offsets": groups}
+
+    def canonical(self, key: str, stored: Any) -> Any:
+        return stored or {}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        for group, topics in (snapshot.get("offsets") or {}).items():
+            for topic, rows in topics.items():
+                self._pairs[group, topic] = {int(queue): offset for queue, offset in rows.items()}
+
+    def touched(self, path: Path) -> int | None:
+        return self._touched.get((path[1], path[2])) if len(path) > 2 else None
+
+
+class Retained(Part):
+    """The key `retained`: where the log begins, which of its files are sealed, and how it was trimmed."""
+
+    keys = ("retained",)
+
+    def __init__(self) -> None:
+        self._begin: dict[str, Any] = {"begin_index": 0, "begin_pos": 0, "begin_term": -1, "begin_chain": None}
+        self._seals: dict[int, dict[str, Any]] = {}
+        self._trims: list[list[Any]] = []
+        self._digest = ""
+        self._touched: int | None = None
+        self._sealed: dict[int, int] = {}
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind == "seal":
+            self._seal(entry)
+        elif entry.kind == "trim":
+            self._trim(entry)
+
+    def _seal(self, entry: Entry) -> None:
+        base = entry.fields["base"]
+        if base < self._begin["begin_pos"] or base in self._seals:
+            return
+        self._seals[base] = {name: entry.fields[name] for name in ("base", "first", "last", "end", "sha256", "replicas")}
+        self._sealed[base] = entry.index
+
+    def _trim(self, entry: Entry) -> None:
+        fields = entry.fields
+        if fields["begin"] <= self._begin["begin_index"]:
+            return
+        self._begin = dict(zip(self._begin, [fields[name] for name in ("begin", "pos", "term", "chain")], strict=True))
+        self._seals = {base: seal for base, seal in self._seals.items() if base >= fields["pos"]}
+        told = {name: fields[name] for name in ("begin", "pos", "term", "chain", "from", "files", "reason")}
+        self._trims = [*self._trims, [entry.index, entry.store_ms, told]][-TRIMS_KEPT:]
+        self._digest = hashlib.sha256(self._digest.encode() + entry.body).hexdigest()
+        self._touched = entry.index
+
+    def values(self) -> dict[str, Any]:
+        seals = [self._seals[base] for base in sorted(self._seals)]
+        return {"retained": {**self._begin, "seals": seals, "trims": self._trims, "trim_digest": self._digest}}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        retained = snapshot["retained"]
+        self._begin = {name: retained[name] for name in self._begin}
+        self._seals = {seal["base"]: seal for seal in retained["seals"]}
+        self._trims, self._digest = list(retained["trims"]), retained["trim_digest"]
+
+    def touched(self, path: Path) -> int | None:
+        if path[1:2] != ("seals",):
+            return self._touched
+        bases = sorted(self._seals)
+        at = int(path[2]) if len(path) > 2 and path[2].isdigit() else len(bases)
+        return self._sealed.get(bases[at]) if at < len(bases) else None
