@@ -237,6 +237,13 @@ class Retention(Section):
         )
 
 
+class Audit(Section):
+    """What audits of this running node may cost it (`ledgermq audit --endpoints`)."""
+
+    bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 128 << 20
+    """All audits together may read so much; less while the node is busy."""
+
+
 class Tracing(Section):
     """Where OpenTelemetry spans of clients' calls go (`node/tracing.py`). Nothing is exported without an endpoint."""
 
@@ -270,6 +277,7 @@ class NodeConfig(Section):
     peer_tls: PeerTls = PeerTls()
     quotas: Quotas = Quotas()
     tracing: Tracing = Tracing()
+    audit: Audit = Audit()
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
@@ -584,4 +592,6 @@ retention:                     # whole log files go, oldest first; 0 = no such l
   refuse_percent: 90           # clients' messages are refused (all three only with less than ample_bytes free)
   ample_bytes: 20GiB
   reserve_bytes: 8MiB          # per broker group, kept for cleaning up when the disk is full
+audit:
+  bytes_per_s: 128MiB          # audits of the running node (ledgermq audit --endpoints) read no faster, and slower while it is busy
 """

@@ -55,6 +55,7 @@ DAMAGED_RANGES = Counter(
 SCRUBBED_BYTES = Counter(
     "ledgermq_scrubbed_bytes_total", "Bytes of the log read again and verified, at rest.", ["group"], registry=REGISTRY
 )
+AUDIT_READ_BYTES = Counter("ledgermq_audit_read_bytes_total", "Bytes read for audits of this running node.", ["group"], registry=REGISTRY)
 REBUILT_BYTES = Counter(
     "ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", ["group", "kind"], registry=REGISTRY
 )

@@ -337,6 +337,16 @@ class Retainer:
                 reply.digests.add(base=base, sha256=digests.known[base])
         return reply.SerializeToString()
 
+    async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
+        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known. Digests of
+        `bases` that are not known yet are computed, one after the other. None: all files. Raises LedgerError if the group does not run."""
+        survey = await self._survey(group)
+        digests = await self._digests_of(group)
+        files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
+        digests.want([] if bases is None else [file.base for file in files])
+        seals = survey.retained.seals
+        return [(file, digests.known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
+
     async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
         """Keep the files of this node. Raises TooManyPins."""
         name = str(uuid.uuid4())

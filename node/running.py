@@ -205,6 +205,15 @@ class RunningGroup:
         """Whether clients' messages are refused because a disk is too full."""
         self.group.writes_refused = refused
 
+    def write_units(self, pos: int) -> bool:
+        """Write some of the consume queue units that wait in memory for messages before `pos` of the log; True once none does. Between two
+        turns. Raises NoSpace; any other failure is final for the group, as in a turn."""
+        try:
+            return self.store.queues.write_below(pos)
+        except OSError as error:
+            self.fail(Fenced(f"consume queues could not be written: {error}"))
+            raise
+
     def fail(self, failure: Fenced | Unreadable) -> None:
         """From any thread: a failure of the disk beside the turns is final (invariant I9), what proved to be damaged needs a repair. The
         next turn raises it; so does whatever ends the group before that, if it is final."""

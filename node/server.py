@@ -62,6 +62,8 @@ from ledgermq.node.peers import Peers
 from ledgermq.node.placement import Placement
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
+from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
+from ledgermq.node.replicas import Replicas
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
 from ledgermq.node.security.authority import Authority
@@ -316,6 +318,9 @@ class Node:
         self._spans = spans_of(config.tracing, config.node)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
+        callers = Callers(self.authority, quotas, namespaces=namespaces)
+        lives = {name: item.group for name, item in hosted.items()}
+        self.replicas = Replicas(config, boot_id, lives, self.engine, self.forwarder, self.retainer, callers)
         receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
         self.log_service = LogService(
             Parts(
@@ -325,7 +330,7 @@ class Node:
                 forwarder=self.forwarder,
                 metadata=self.controller,
                 leaders=self._leaders,
-                callers=Callers(self.authority, quotas, namespaces=namespaces),
+                callers=callers,
                 meters=self.service.meters,
                 hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
                 keys=receipt_keys,
@@ -387,6 +392,7 @@ class Node:
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
         self._client_port.stop()
+        self.replicas.stop()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
         self.forwarder.stop()
@@ -451,6 +457,8 @@ class Node:
     async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):
             return await self.admin.execute(group, method, request)
+        if method.startswith(REPLICAS_PREFIX):
+            return await self.replicas.execute(group, method, request)
         if method.startswith(LOG_PREFIX):
             return await self.log_service.execute(group, method, request)
         return await self.service.execute(group, method, metadata, request, deadline)
@@ -467,6 +475,7 @@ class Node:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
         server.add_generic_rpc_handlers(self.log_service.handlers())
+        server.add_generic_rpc_handlers(self.replicas.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         self._client_port.bind(server, address)

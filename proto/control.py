@@ -481,6 +481,24 @@ class TrimRecord:
         return cls(*begin, fields["from"], files, fields["reason"])
 
 
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An audit marker: a place in the log up to which somebody holds the replicas against each other. It changes nothing."""
+
+    TAG: ClassVar[str] = "audit"
+    TOPIC: ClassVar[str] = STORAGE_TOPIC
+
+    id: str
+    """Who asked for it."""
+
+    def encode(self) -> bytes:
+        return _body({"id": self.id})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> AuditRecord:
+        return cls(str(fields["id"]))
+
+
 ControlRecord = (
     Membership
     | TermStart
@@ -498,6 +516,7 @@ ControlRecord = (
     | LiteRecord
     | SealRecord
     | TrimRecord
+    | AuditRecord
 )
 KINDS: dict[str, type[ControlRecord]] = {kind.TAG: kind for kind in get_args(ControlRecord)}
 _PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}

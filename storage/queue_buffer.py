@@ -152,13 +152,27 @@ class BufferedQueues(ConsumeQueues):
         while self._count:
             self._write_slice()
 
+    def write_below(self, pos: int) -> bool:
+        """Write what waits of some queues that have a waiting unit of a message before `pos` of the log; True once none has. Raises as
+        `write_waiting`."""
+        numbers = self._row_numbers[: self._count]
+        queues = np.unique(numbers[self._row_units["physical_offset"][: self._count] < pos])
+        if len(queues):
+            self._write_rows(np.flatnonzero(np.isin(numbers, queues[:QUEUES_A_SLICE])))
+        return len(queues) <= QUEUES_A_SLICE
+
     def _write_slice(self) -> None:
         """Write what waits of some queues, in turn."""
         numbers = self._row_numbers[: self._count]
         queues = np.flatnonzero(np.bincount(numbers))
         at = int(np.searchsorted(queues, self._turn)) % len(queues)
         chosen = queues[at : at + QUEUES_A_SLICE]
-        rows = np.flatnonzero((numbers >= chosen[0]) & (numbers <= chosen[-1]))
+        self._write_rows(np.flatnonzero((numbers >= chosen[0]) & (numbers <= chosen[-1])))
+        self._turn = int(chosen[-1]) + 1
+
+    def _write_rows(self, rows: I64) -> None:
+        """Write all that waits of some queues."""
+        numbers = self._row_numbers[: self._count]
         rows = rows[np.argsort(numbers[rows], kind="stable")]
         bounds = [*np.flatnonzero(np.diff(numbers[rows], prepend=_NO_NUMBER)).tolist(), len(rows)]
         firsts, units = self._row_offsets[rows[bounds[:-1]]].tolist(), self._row_units[rows]
@@ -171,7 +185,6 @@ class BufferedQueues(ConsumeQueues):
             kept = np.ones(self._count, np.bool_)
             kept[rows[:written]] = False
             self._keep(np.flatnonzero(kept))
-        self._turn = int(chosen[-1]) + 1
 
     def _keep(self, rows: I64) -> None:
         for column in (self._row_numbers, self._row_offsets, self._row_units):

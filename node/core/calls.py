@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ledgermq.node.core.filters import Filter
-from ledgermq.proto.control import SealRecord, TrimRecord
+from ledgermq.proto.control import AuditRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, Frame, GroupConfig, TopicConfig
 from ledgermq.raft.transfer import Cause
 
@@ -443,6 +443,21 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Put an audit marker into the log. Answer: `Marked`."""
+
+    token: Token
+    record: AuditRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The marker is applied: it is the entry `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """The record is applied, or what it says was so already."""
 
@@ -641,6 +656,7 @@ Call = (
     | SyncLite
     | Seal
     | Trim
+    | Mark
     | Peek
     | Pull
     | ReadOffset
@@ -668,6 +684,7 @@ Result = (
     | OffsetCommitted
     | LiteSynced
     | Kept
+    | Marked
     | Peeked
     | Pulled
     | OffsetRead

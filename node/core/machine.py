@@ -204,8 +204,8 @@ class Machine(State):
             self.members = members_of(index, record)
             return
         else:
-            # Terms are the replicator's; records that take effect between messages were applied before.
-            assert isinstance(record, control.TermStart), record
+            # Terms are the replicator's, markers the audit's; records that take effect between messages were applied before.
+            assert isinstance(record, control.TermStart | control.AuditRecord), record
             return
         effects.touched.extend(touched)
 

@@ -25,6 +25,8 @@ from ledgermq.node.core.calls import (
     Handle,
     Kept,
     Lease,
+    Mark,
+    Marked,
     OffsetCommitted,
     OpenProducer,
     Overdue,
@@ -137,6 +139,9 @@ class Planner:
                 self._framing.resume(plan, call)
             elif isinstance(call, SyncLite):
                 self._lite.sync(plan, call)
+            elif isinstance(call, Mark):
+                plan.awaited.append((plan.next_index, call.token, Marked(plan.next_index)))
+                plan.drafts.append(control.draft(call.record, plan.now_ms))
             elif isinstance(call, Seal | Trim):
                 self._retain(plan, call)
         for (key, offset), lease in releases.items():

@@ -61,6 +61,7 @@ RECORDS = st.one_of(
     ),
     st.builds(control.AckRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple)),
     st.builds(control.SealRecord, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, NODES),
+    st.builds(control.AuditRecord, TEXT),
     st.builds(
         control.TrimRecord,
         *[NUMBER] * 5,
@@ -87,6 +88,7 @@ RECORDS = st.one_of(
 )
 
 EXACT: list[tuple[control.ControlRecord, str]] = [
+    (control.AuditRecord("a1"), '{"v":1,"id":"a1"}'),
     (control.Membership(("n2", "n1", "n3")), '{"v":1,"voters":{"n1":{},"n2":{},"n3":{}},"learners":{}}'),
     (control.TermStart(7, "n2"), '{"v":1,"term":7,"leader":"n2"}'),
     (

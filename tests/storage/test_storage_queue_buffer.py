@@ -108,6 +108,26 @@ def test_scattered_batches_wait_and_a_sync_writes_them(tmp_path: Path) -> None:
     assert sum(len(data) // 20 - data.count(bytes(20)) > 0 for data in content(tmp_path).values()) == len(sync.files)
 
 
+def test_units_of_messages_before_a_place_are_written_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that waits of queues with such a unit, some queues a step; queues without one go on waiting."""
+    monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 4)
+    log = Log(7)
+    log.grow(40, QUEUES[:10])
+    log.grow(40, QUEUES[10:20])
+    queues = opened(tmp_path)
+    queues.append(log.columns(0, 40))
+    queues.append(log.columns(40, 80))
+    assert content(tmp_path) == {}
+    steps = [queues.write_below(40 * 1000) for _ in range(3)]
+    assert steps == [False, False, True] and queues.write_below(40 * 1000)
+    written = {name.split("/")[-2] for name in content(tmp_path)}
+    assert written == {str(queue) for _, queue, _ in log.rows[:40]}
+    assert queues._count == 40, "the others wait"
+    assert not queues.write_below(1 << 40)
+    queues.write_waiting()
+    assert len(content(tmp_path)) > len(written)
+
+
 def test_unit_written_at_once_takes_those_before_it_along(tmp_path: Path) -> None:
     """Waiting units are always the last ones of their queue: a queue's files never have a hole."""
     queues = opened(tmp_path)
