@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ledgermq.node.local import LocalCluster
-from tests.cluster import create_topic, http, leader, log_events, running, wait_for
+from ledgermq.proto import admin_pb2
+from tests.cluster import admin, create_topic, http, leader, log_events, running, wait_for
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -177,4 +178,72 @@ def test_a_log_file_that_is_cut_or_gone_is_refilled(tmp_path: Path, kind: str) -
         wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
         assert cli.ok("status", "--wait", "30s", "--strict")
         assert stored(cli) == sent
+    passes(cli, cluster)
+
+
+def range_request(cluster: LocalCluster, node: str, first: int, last: int, *, whole_log: bool = False) -> admin_pb2.RepairRangeRequest:
+    identity = json.loads((cluster.data(node) / "g1" / "identity.json").read_text())
+    return admin_pb2.RepairRangeRequest(
+        broker_group="g1",
+        log_id=identity["log_id"],
+        incarnation=identity["incarnation"],
+        first_index=first,
+        last_index=last,
+        whole_log=whole_log,
+    )
+
+
+def index_of(cluster: LocalCluster, node: str, body: str) -> int:
+    """The entry that holds a body: the index field of its header (docs/format.md)."""
+    for path in log_files(cluster, node):
+        data = path.read_bytes()
+        at = data.find(body.encode())
+        if at >= 0:
+            # Header and fixed part of the record lie in front of the body.
+            return int.from_bytes(data[at - 136 + 8 : at - 136 + 16], "big")
+    raise AssertionError(f"{node} does not hold {body[:10]}")
+
+
+def test_a_range_of_a_running_node_is_put_back_while_it_leads(tmp_path: Path) -> None:
+    """The group never stops: no change of state, of term or of leader; messages are taken meanwhile; the audit passes afterwards."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        node = leader(cluster)
+        assert node is not None
+        first, last = index_of(cluster, node, sent[100]), index_of(cluster, node, sent[103])
+        before, term = states(cluster, node), json.loads(cli.run("status", "--json").out)["groups"][0]["term"]
+        for body in sent[100:104]:
+            flip(cluster, node, body)
+        answer = admin(cluster, node, "RepairRange", range_request(cluster, node, first, last))
+        assert answer.status.code == 20000 and answer.done, answer
+        assert answer.source in cluster.nodes and answer.written_bytes > 0 and len(answer.repaired) == 1
+        again = admin(cluster, node, "RepairRange", range_request(cluster, node, first, last))
+        assert again.done and not again.repaired
+        assert states(cluster, node) == before
+        assert json.loads(cli.run("status", "--json").out)["groups"][0]["term"] == term
+        assert cli.send_lines(TOPIC, ["one more"])["acknowledged"] == 1
+        assert stored(cli) == [*sent, "one more"]
+        foreign = range_request(cluster, node, first, last)
+        foreign.incarnation = "7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d21"
+        assert "not the one that was audited" in admin(cluster, node, "RepairRange", foreign).status.message
+    passes(cli, cluster)
+
+
+def test_a_file_that_a_running_node_lost_is_mended_with_the_whole_log(tmp_path: Path) -> None:
+    """A range cannot be put into a file that is not there: the group stops and is mended, when the operator says so, and not before."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        node = next(name for name in cluster.nodes if name != leader(cluster))
+        index = index_of(cluster, node, sent[100])
+        log_files(cluster, node)[0].unlink()
+        before = len(states(cluster, node))
+        refused = admin(cluster, node, "RepairRange", range_request(cluster, node, index, index))
+        assert "is missing" in refused.status.message and len(states(cluster, node)) == before
+        begun = admin(cluster, node, "RepairRange", range_request(cluster, node, index, index, whole_log=True))
+        assert begun.status.code == 20000 and not begun.done and "is missing" in begun.waits_for
+        wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
+        assert admin(cluster, node, "RepairRange", range_request(cluster, node, index, index)).done
+        assert cli.ok("status", "--wait", "30s", "--strict")
     passes(cli, cluster)
