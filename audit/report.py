@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
@@ -45,6 +46,24 @@ def as_json(audit: Audit) -> dict[str, object]:
     }
 
 
+def for_repair(audit: Audit) -> dict[str, object]:
+    """What lets a repair find again what was audited, and notice that it is another one now (read by `repairs/told.py`)."""
+    return {
+        "groups": [{"group": one.group, "voters": one.voters, "compared_to_index": one.compared} for one in audit.groups],
+        "replicas": [
+            {
+                "replica": one.name,
+                "group": one.group,
+                "path": one.directory if "://" in one.directory else os.path.abspath(one.directory),
+                "log_id": one.log_id,
+                "incarnation": None if one.identity is None else one.identity["incarnation"],
+            }
+            for group in audit.groups
+            for one in group.replicas
+        ],
+    }
+
+
 def as_text(audit: Audit) -> str:
     """The report for people; the last line is for scripts too."""
     lines: list[str] = []
@@ -66,7 +85,7 @@ def as_text(audit: Audit) -> str:
 
 
 def write_findings(audit: Audit, directory: str) -> None:
-    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory."""
+    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory, with the verdict and what a repair needs."""
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -75,7 +94,7 @@ def write_findings(audit: Audit, directory: str) -> None:
     ]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (target / "findings.jsonl").write_text(text, encoding="utf-8")
-    (target / "verdict.json").write_text(json.dumps(as_json(audit), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (target / "verdict.json").write_text(json.dumps({**as_json(audit), "repair": for_repair(audit)}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,0 +1,109 @@
+"""What an audit said, read back from what it wrote: the object of `--json`, `verdict.json`, or the directory of `--findings`.
+
+Only the shape is checked here; whether the directories are still those that were audited is `plan.py`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TORN_TAIL = "torn-tail"
+VERDICT_FILE = "verdict.json"
+
+
+class NoFindings(Exception):
+    """This is nothing that an audit wrote; the text says what to give instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One finding. `file` is a path under the node directory."""
+
+    klass: str
+    replica: str
+    group: str
+    file: str
+    index: int | None
+    byte_from: int
+    byte_to: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One replica of one broker group, as the audit found it."""
+
+    replica: str
+    group: str
+    directory: str
+    log_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Of one audit, what a repair needs."""
+
+    replicas: tuple[Audited, ...]
+    voters: Mapping[str, tuple[str, ...]]
+    """Group → names."""
+    compared: Mapping[str, int]
+    """Group → index up to which a majority agrees."""
+    findings: tuple[Told, ...]
+    """Without those that an ordinary start removes."""
+
+    @property
+    def directories(self) -> list[str]:
+        return list(dict.fromkeys(one.directory for one in self.replicas))
+
+
+def read_report(path: str) -> Report | list[str]:
+    """What an audit wrote for a repair. Of an object that lacks it (`--json`), only the directories it speaks of: they have to be audited
+    again. Raises NoFindings, OSError."""
+    if os.path.isdir(path):
+        path = os.path.join(path, VERDICT_FILE)
+    elif path.endswith(".jsonl"):
+        path = os.path.join(os.path.dirname(path), VERDICT_FILE)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    try:
+        value = json.loads(text)
+        if value["v"] != 1:
+            raise ValueError(f"version {value['v']}")
+        return report_of(value) if "repair" in value else list(dict.fromkeys(str(row["dir"]) for row in value["replicas"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoFindings(f"{path} is not what an audit of this version writes ({error!r})") from error
+
+
+def report_of(value: Mapping[str, Any]) -> Report:
+    """From the object that an audit writes for a repair. Raises KeyError, TypeError, ValueError for any other."""
+    known = value["repair"]
+    replicas = [
+        Audited(str(row["replica"]), str(row["group"]), str(row["path"]), str(row["log_id"]), str(row["incarnation"]))
+        for row in known["replicas"]
+        if row["log_id"] is not None and row["incarnation"] is not None
+    ]
+    findings = [
+        Told(
+            str(row["class"]),
+            str(row["replica"]),
+            str(row["group"]),
+            str(row["file"]),
+            None if row["index"] is None else int(row["index"]),
+            int(row["byte_from"]),
+            int(row["byte_to"]),
+            str(row["rule"]),
+        )
+        for row in value["findings"]
+        if row["class"] != TORN_TAIL
+    ]
+    return Report(
+        tuple(replicas),
+        {str(row["group"]): tuple(str(name) for name in row["voters"]) for row in known["groups"]},
+        {str(row["group"]): int(row["compared_to_index"]) for row in known["groups"] if row["compared_to_index"] is not None},
+        tuple(findings),
+    )
