@@ -85,7 +85,7 @@ def as_text(audit: Audit) -> str:
 
 
 def write_findings(audit: Audit, directory: str) -> None:
-    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory, with the verdict and what a repair needs."""
+    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory; the verdict, and what a repair needs."""
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -94,7 +94,8 @@ def write_findings(audit: Audit, directory: str) -> None:
     ]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (target / "findings.jsonl").write_text(text, encoding="utf-8")
-    (target / "verdict.json").write_text(json.dumps({**as_json(audit), "repair": for_repair(audit)}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    verdict = {**as_json(audit), "repair": for_repair(audit)}
+    (target / "verdict.json").write_text(json.dumps(verdict, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

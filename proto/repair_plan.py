@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes `start` … `end` − 1 of a file that is made anew: those at the same place of the file `source`, or, without one, `data` and zeros
-    behind it."""
+    """Bytes `start` … `end` − 1 of a file that is made anew: those at the same place of the file `source`, or, without one, `data` and
+    zeros behind it."""
 
     start: int
     end: int
@@ -92,8 +92,8 @@ class RangeRepair:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it. What is in neither list of work is said: `undecided` (nobody proves the bytes) and `remaining` (no peer can give what is
-    wrong here), a sentence each."""
+    """All of it. What is in neither list of work is said, a sentence each: `undecided` (nobody proves the bytes) and `remaining` (no peer
+    can give what is wrong here)."""
 
     directories: tuple[DirectoryRepair, ...] = ()
     ranges: tuple[RangeRepair, ...] = ()
