@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ledgermq.audit.reading.decode import crc
 from ledgermq.audit.state.part import Path
 
 SHOWN_MAX = 100
@@ -61,9 +62,9 @@ def shown(value: Any) -> str:
 
 
 def place(value: dict[str, Any], path: Path) -> tuple[int, int]:
-    """The bytes first … last + 1 of the value at `path` in the text of a JSON file as docs/format.md §9 has it; of what is not there, those
-    of the innermost value around it that is."""
-    node: Any = value
+    """The bytes first … last + 1 of the value at `path` in the file that holds `value` as docs/format.md §9 has it, with its checksum; of
+    what is not there, those of the innermost value around it that is."""
+    node: Any = {**value, "crc32c": crc(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())}
     start = 0
     for step in path:
         if isinstance(node, dict) and step in node:

@@ -232,7 +232,7 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
             raise Unreadable(f"the log begins with entry {begin.index}, behind {start.file}")
     report.first_index = last + 1
     stops = sorted({each.index for each in targets} | ({last} if last >= begin.index else set()))
-    for stretch in read_stretches(task, begin.pos, stops):
+    for stretch in read_stretches(task, begin, stops):
         index = stretch.last[0]
         if index <= last:
             assert start is not None
@@ -258,10 +258,9 @@ def _require(snapshot: Snapshot, stretch: Stretch) -> None:
 def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
     found = state.compare(snapshot.value)
     file = f"{os.path.basename(task.root)}/{snapshot.file}"
-    stored = {**snapshot.value, "crc32c": 0}
     flaws = []
     for difference, touched in found[:FLAWS_MAX]:
-        bounds = place(stored, difference.path)
+        bounds = place(snapshot.value, difference.path)
         told = difference.text if touched is None else f"{difference.text}; entry {touched} was the last to touch it"
         rule = f"state.{difference.path[0]}" if difference.path[0] in KEYS else "state.keys"
         flaws.append(Flaw(rule, file, touched, *bounds, told))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.columns import fire_time, intern
 from ledgermq.audit.reading.decode import (
     HEADER_BYTES,
@@ -190,24 +191,22 @@ class Stretch:
         return int(m.index[-1]), int(m.term[-1]), int(m.pos[-1] + m.size[-1]), int(m.chain[-1]), int(m.store_ms[-1])
 
 
-def read_stretches(task: LogFile, start_pos: int, stops: Sequence[int]) -> Iterator[Stretch]:
-    """The log from the first entry of the file at `start_pos` on, up to the highest of `stops` (indexes; each is the last of a stretch).
+def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterator[Stretch]:
+    """The log from where it begins, up to the highest of `stops` (indexes; each is the last of a stretch).
 
     Raises Unreadable when the log does not lead there, BadRecord for a control record that nobody can read, OSError.
     """
-    last, following = max(stops), -1
+    last, following = max(stops), begin.index
     directory = f"{task.root}/{task.log_folder}/data"
     for base, name in numbered_files(directory):
-        if base < start_pos or following > last:
+        if base < begin.pos or following > last:
             continue
         with open_file(f"{directory}/{name}") as file:
             walk = Walk(replace(task, name=name), file, file.size)
             for piece in walk.pieces():
                 messages = read_messages(base, piece)
-                if following < 0:
-                    following = int(messages.index[0])
                 if not (messages.index == np.arange(following, following + len(messages))).all():
-                    raise Unreadable(f"the entries behind {following - 1} do not follow each other")
+                    raise Unreadable(f"the log has no entry {following}, but later ones")
                 following += len(messages)
                 if int(messages.index[0]) <= last:
                     yield from _cut(piece, messages.part(0, last - int(messages.index[0]) + 1), stops)

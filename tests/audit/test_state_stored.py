@@ -1,0 +1,293 @@
+"""Snapshots that the product wrote beside a log on real files, derived again: no false alarm, every wrong value at its place, and what
+cannot be derived is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.audit.jobs import audit
+from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.state.derive import StateReport, check_state
+from ledgermq.audit.works import Outcome
+from ledgermq.proto.control import (
+    GroupRecord,
+    LiteRecord,
+    Membership,
+    OffsetRecord,
+    ProducerRecord,
+    ResetRecord,
+    SealRecord,
+    TopicRecord,
+)
+from ledgermq.proto.types import GroupConfig, TopicKind
+from ledgermq.storage import sealed_json
+from tests.audit.state_story import FILE_BYTES, Story, message, topic
+from tests.node_core.core_frames import frame
+
+SEAL = SealRecord(0, 0, 20, 8000, "ab" * 32, ("n1", "n2"))
+
+
+def full(directory: Path) -> Story:
+    """Something under every key: two incarnations of a topic, committed offsets, ids, producers, lite topics, a seal."""
+    story = Story(directory)
+    story.record(
+        TopicRecord(topic("t")),
+        TopicRecord(topic("ids", dedup_ms=60_000)),
+        TopicRecord(topic("l", kind="lite", queues=1)),
+        GroupRecord(GroupConfig("", "g", 5, True)),
+        Membership(("n1", "n2", "n3"), ("n4",), {"n4": "00000000-0000-4000-8000-00000000000a"}, ("n4",), "it came back"),
+        ProducerRecord(1, 0),
+        ProducerRecord(2, 0, "named", 7, owner="alice"),
+    )
+    story.send(*[message("t", number, number % 2) for number in range(30)])
+    story.send(*[message("ids", 100 + number % 8) for number in range(10)])
+    story.put(frame(1, 0, 0, ["a", "b", "c"], "t", [0, 1, 0]).batch)
+    story.put(frame(2, 0, 7, ["d"], "t").batch)
+    story.put(frame(1, 0, 3, ["e"] * 4, "t").batch)
+    story.send(message("l$one", 0), message("l$two", 1))
+    story.record(OffsetRecord((("g", "t", 0, 5), ("g", "t", 7, 9))), SEAL)
+    story.record(TopicRecord(topic("l", 2, kind="lite", queues=1)), TopicRecord(topic("t", 2, queues=3)), OffsetRecord((("g", "t", 1, 2),)))
+    story.record(LiteRecord("g", "l", "c", 1, True, ("one",)))
+    story.record(ResetRecord("g", "t", ((0, 3), (1, 4))), ProducerRecord(1, 1), ProducerRecord(3, 0, dropped=(2,)))
+    story.put(frame(1, 1, 7, ["f"] * 2, "t").batch)
+    story.send(*[message("t", number, number % 3) for number in range(30, 50)])
+    return story
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogFile]:
+    """The folder of a node with all of this, and the task."""
+    directory = tmp_path_factory.mktemp("full") / "n1"
+    return directory, full(directory).finish()
+
+
+@pytest.fixture
+def task(kept: tuple[Path, LogFile], tmp_path: Path) -> LogFile:
+    """A copy to change."""
+    shutil.copytree(kept[0], tmp_path / "n1")
+    return replace(kept[1], root=str(tmp_path / "n1" / "g1"))
+
+
+def few(directory: Path) -> Story:
+    """One topic, one group that committed."""
+    story = Story(directory)
+    story.record(TopicRecord(topic("t")))
+    story.send(*[message("t", number, number % 2) for number in range(8)])
+    story.record(OffsetRecord((("g", "t", 1, 2),)))
+    return story
+
+
+def told(report: StateReport) -> list[tuple[str, str]]:
+    return [(flaw.rule, flaw.proof) for flaw in report.flaws]
+
+
+def change(task: LogFile, edit: Callable[[dict[str, Any]], object], file: str = "state/snapshot") -> dict[str, Any]:
+    """A snapshot that says something else, with a checksum that is right."""
+    path = Path(task.root) / file
+    value: dict[str, Any] = json.loads(path.read_bytes())
+    del value["crc32c"]
+    edit(value)
+    path.write_bytes(sealed_json.encode(value))
+    return value
+
+
+def test_a_whole_log_is_derived_from_its_first_entry(tmp_path: Path) -> None:
+    """Both snapshots are looked at on the way, and nothing differs."""
+    story = full(tmp_path / "n1")
+    story.snapshot()
+    story.send(message("t", 999))
+    task = story.finish()
+    report = check_state(task)
+    assert (report.reason, told(report)) == ("", [])
+    assert (report.first_index, report.last_index) == (0, story.machine.applied_index)
+    assert report.compared == ["state/snapshot.previous", "state/snapshot"]
+    assert Outcome.from_json(Outcome(state=report).to_json()).state == report
+
+
+EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "queues": (lambda v: v["queues"]["t"].update({"1": 1}), "queues/t/1 is 1, the log says 2"),
+    "members": (lambda v: v["members"]["learners"]["n4"].pop("returning"), "members/learners/n4/returning is nothing, the log says true"),
+    "topics": (lambda v: v["topics"]["t"]["begins"].__setitem__(0, 0), "topics/t/begins/0 is 0, the log says "),
+    "groups": (lambda v: v["groups"]["g"].update(fifo=False), "groups/g/fifo is false, the log says true"),
+    "offsets": (lambda v: v["offsets"]["g"].pop("t"), "offsets/g/t is nothing, the log says {"),
+    "ids": (lambda v: v["ids"]["ids"].reverse(), "ids is \"unreadable: "),
+    "producers": (lambda v: v["producers"]["unnamed"][0].__setitem__(1, 9), "producers/unnamed/0/1 is 9, the log says "),
+    "retained": (lambda v: v["retained"]["seals"].clear(), "retained/seals/0 is nothing, the log says {"),
+    "lite_floors": (lambda v: v["lite_floors"].update(l=300_000), "lite_floors/l is 300000, the log says nothing"),
+    "minimums": (lambda v: v["minimums"].update(t={"0": [1, None]}), "minimums/t is {"),
+    "lite": (lambda v: v["lite"]["g"]["l"]["c"][1].append("x"), "lite/g/l/c/1/1 is \"x\", the log says nothing"),
+    "store_ms": (lambda v: v.update(store_ms=v["store_ms"] + 1), "store_ms is "),
+    "keys": (lambda v: v.update(surplus=0), "surplus is 0, the log says nothing"),
+}
+"""By rule: a wrong value, and how the finding begins."""
+
+
+@pytest.mark.parametrize("key", sorted(EDITS))
+def test_a_wrong_value_is_found_at_its_place(task: LogFile, key: str) -> None:
+    """One flaw, by the rule of the key, that names path, both values, and bytes of the file that hold it."""
+    edit, text = EDITS[key]
+    value = change(task, edit)
+    (flaw,) = check_state(task).flaws
+    assert flaw.rule == f"state.{key}" and flaw.file == "g1/state/snapshot" and flaw.proof.startswith(text), flaw
+    raw = (Path(task.root) / "state/snapshot").read_bytes()
+    held = json.loads(raw[flaw.byte_from : flaw.byte_to])
+    inner: Any = value
+    for step in flaw.proof.partition(" ")[0].split("/"):
+        found = dict(enumerate(inner)).get(int(step)) if isinstance(inner, list) else inner.get(step)
+        if found is None:
+            break
+        inner = found
+    assert held == inner
+
+
+def test_the_last_entry_that_touched_a_value_is_named(task: LogFile) -> None:
+    """Of a queue its last message."""
+    last = check_state(task).last_index
+    assert last is not None
+    change(task, lambda value: value["queues"]["t"].update({"1": 1}))
+    (flaw,) = check_state(task).flaws
+    assert flaw.index is not None and last - 3 < flaw.index <= last and flaw.proof.endswith(f"entry {flaw.index} was the last to touch it")
+
+
+def trimmed(directory: Path, *, carried_out: bool) -> Story:
+    """Queues of which all, some and nothing was trimmed, a lite topic that vanished and came again, and one whose topic began anew."""
+    story = Story(directory)
+    story.record(TopicRecord(topic("t")), TopicRecord(topic("gone")), TopicRecord(topic("l", kind="lite", queues=1)))
+    story.send(*[message("gone", number, tag=f"tag{number}") for number in range(3)])
+    story.send(message("l$one", 0), message("l$two", 1))
+    story.send(*[message("t", number, number % 2) for number in range(60)])
+    story.send(message("l$two", 2), message("t", 61))
+    story.record(TopicRecord(topic("l", 2, kind="lite", queues=1)))
+    story.send(*[message("l$two", 3)])
+    story.trim(2)
+    if carried_out:
+        story.carry_out()
+    story.send(*[message("t", number, number % 2) for number in range(62, 120)])
+    story.send(message("l$one", 4), message("l$three", 5))
+    return story
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_trimmed_log_is_derived_from_the_older_snapshot(tmp_path: Path, carried_out: bool) -> None:
+    """Minimums, the units before them, and lite topics that begin above all that were: derived through another trim, files gone or not."""
+    story = trimmed(tmp_path / "n1", carried_out=carried_out)
+    story.snapshot()
+    begin = story.machine.applied_index + 1
+    story.send(message("gone", 50), message("t", 200), message("l$one", 6))
+    story.trim(4)
+    story.send(*[message("t", number) for number in range(201, 204)])
+    task = story.finish()
+    value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
+    assert value["minimums"]["gone"]["0"][0] == 3 and value["lite_floors"] == {"l": 300_000} and value["queues"]["l$one"] == {"0": 300_002}
+    report = check_state(task)
+    assert (report.reason, told(report)) == ("", [])
+    assert report.first_index == (begin if carried_out else 0)
+    change(task, lambda value: value["minimums"]["t"]["0"].__setitem__(0, value["minimums"]["t"]["0"][0] - 1))
+    assert [flaw.rule for flaw in check_state(task).flaws] == ["state.minimums"]
+
+
+def test_a_queue_that_a_trim_empties_keeps_its_last_unit(tmp_path: Path) -> None:
+    """The unit stands in the snapshot only: position, size and the hash of the tag are worked out from the message before it goes."""
+    task = trimmed(tmp_path / "n1", carried_out=False).finish()
+    value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
+    assert value["minimums"]["gone"]["0"][1] is not None
+    change(task, lambda value: value["minimums"]["gone"]["0"][1].__setitem__(2, 0))
+    (flaw,) = check_state(task).flaws
+    assert flaw.proof.startswith("minimums/gone/0/1/2 is 0, the log says ")
+
+
+def test_without_an_older_snapshot_a_trimmed_log_is_not_derived(tmp_path: Path) -> None:
+    """That is said, and is no finding; the audit still passes or fails by the rest."""
+    story = trimmed(tmp_path / "n1", carried_out=True)
+    task = story.finish()
+    (Path(task.root) / "state/snapshot.previous").unlink()
+    report = check_state(task)
+    assert (report.derived, report.flaws, report.unknown) == (False, [], False)
+    assert report.reason == "the log was trimmed, and no snapshot is older than the newest"
+
+
+def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
+    """No snapshot, another version, another log, a log that ends too early or is damaged on the way."""
+    path = Path(task.root) / "state/snapshot"
+    good = path.read_bytes()
+    for edit, reason in (
+        (lambda value: value.update(v=3), "state/snapshot has version 3, and only version 4 is derived"),
+        (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
+        (lambda value: value.update(chain_crc=1), "state/snapshot is of another log: its entry "),
+        (lambda value: value.update(applied_index=10_000), "the log ends before entry 10000"),
+    ):
+        change(task, edit)
+        report = check_state(task)
+        assert report.reason.startswith(reason) and not report.flaws, report
+        path.write_bytes(good)
+    path.rename(path.with_suffix(".away"))
+    assert check_state(task).reason == "there is no snapshot to compare with"
+    path.with_suffix(".away").rename(path)
+    log = Path(task.root) / task.log_folder / "data" / f"{0:020d}"
+    log.write_bytes(log.read_bytes().replace(b'"name":"ids"', b'"name":"idz"'))
+    assert check_state(task).reason.endswith(" is damaged")
+    log.unlink()
+    assert check_state(task).reason == "the log has no entry 0, but later ones"
+
+
+def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> None:
+    """A body that lacks something is the writer's mistake, found in the log file; a version or kind from later is not."""
+    draft = replace(message("rmq_sys_ledgermq_config", 0), properties=b"TAGS\x01group\x02")
+    outcomes: list[tuple[bool, bool]] = []
+    for body, tag in ((b'{"v":1}', b"group"), (b"[]", b"group"), (b'{"v":9}', b"group"), (b'{"v":1}', b"later")):
+        story = few(tmp_path / f"n{len(outcomes)}")
+        bad = replace(draft, body=body, properties=b"TAGS\x01" + tag + b"\x02")
+        story.apply = lambda: None  # type: ignore[method-assign]
+        story.send(bad)
+        index, pos = story.store.log.end_index, story.store.log.pos_of(story.store.log.end_index)
+        task = story.finish()
+        end = story.store.log.end_pos
+        chain, term = story.store.log.chain_at(index), 1
+        change(task, lambda v, i=index, e=end, c=chain, t=term: v.update(applied_index=i, applied_end_pos=e, chain_crc=c, applied_term=t))
+        report = check_state(task)
+        outcomes.append((bool(report.flaws), report.unknown))
+        if report.flaws:
+            (flaw,) = report.flaws
+            assert (flaw.rule, flaw.index) == ("record.control", index)
+            assert flaw.file == f"g1/{task.log_folder}/data/{pos // FILE_BYTES * FILE_BYTES:020d}" and flaw.byte_from == pos % FILE_BYTES
+    assert outcomes == [(True, False), (True, False), (False, True), (False, True)]
+
+
+def test_the_audit_judges_by_it(tmp_path: Path) -> None:
+    """Three replicas with the same wrong snapshot agree with each other, and with nothing else."""
+    directories = []
+    for name in ("n1", "n2", "n3"):
+        task = few(tmp_path / name).finish()
+        change(task, lambda value: value["offsets"]["g"]["t"].update({"1": 1}))
+        directories.append(str(tmp_path / name))
+    result = audit(directories)
+    found = [finding.text.rpartition(" bytes=")[0] + finding.text[finding.text.index(" rule=") :] for finding in result.findings]
+    touched = result.findings[0].flaw.index
+    assert result.verdict == "FAIL"
+    assert found == [f"wrong-derived {name} g1/state/snapshot entry={touched} rule=state.offsets" for name in ("n1", "n2", "n3")]
+
+
+def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
+    """The damage is one finding; that the state follows from other entries is none."""
+    directories = [str(tmp_path / name) for name in ("n1", "n2", "n3")]
+    tasks = [few(Path(directory)).finish() for directory in directories]
+    log = Path(tasks[1].root) / tasks[1].log_folder / "data" / f"{0:020d}"
+    raw = bytearray(log.read_bytes())
+    raw[raw.index(b"0003....") + 1] ^= 1
+    log.write_bytes(raw)
+    result = audit(directories)
+    assert {(finding.replica, finding.flaw.rule) for finding in result.findings} == {("n2", "entry.body")}
+    states = [group.replicas[1].state for group in result.groups]
+    assert states[0] is not None and states[0].reason == "the log is damaged"
+
+
+def test_kinds_of_topics_are_those_of_the_format() -> None:
+    """`lite` is the word that the audit looks for."""
+    assert TopicKind.LITE.value == "lite"
