@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from ledgermq.proto.group_config import backoff_words
 from ledgermq.proto.types import Backoff
 
 VERSION = 1
+FILES_SHOWN = 5
 
 
 def known(message: Message, field: str) -> Any:
@@ -98,9 +99,12 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
                     **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state")},
                     "rebuild": rebuild_json(r.rebuild) if r.HasField("rebuild") else None,
                     "catch_up": catch_up_json(r.catch_up) if r.HasField("catch_up") else None,
+                    "differing_files": list(r.differing_files),
+                    "unverified_ms": known(r, "unverified_ms"),
                 }
                 for r in group.replicas
             ],
+            "disputed_files": list(group.disputed_files),
         }
         for group in status.groups
     ]
@@ -166,10 +170,20 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         for r in g.replicas:
             if r.HasField("rebuild"):
                 print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild)}")
+            if r.differing_files:
+                print(f"{g.group} on {r.node} DIFFERS from what a majority sealed: {_files(r.differing_files)}")
+        if g.disputed_files:
+            print(f"the replicas of {g.group} DIFFER, and no majority agrees: {_files(g.disputed_files)}")
         if g.files_kept:
             kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
+
+
+def _files(bases: Sequence[int]) -> str:
+    """Log files for people, by the position that names them."""
+    shown = ", ".join(f"{base:020d}" for base in bases[:FILES_SHOWN])
+    return f"log file{'s' if len(bases) > 1 else ''} {shown}{' and more' if len(bases) > FILES_SHOWN else ''} (run: ledgermq audit)"
 
 
 def _behind(status: admin_pb2.ClusterStatusResponse) -> list[list[Any]]:

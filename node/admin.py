@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ledgermq.node.agreement import STORAGE_METHOD
 from ledgermq.node.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.core.pins import TooManyPins
@@ -27,7 +28,7 @@ from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.node.repair_admin import RepairAdmin
-from ledgermq.node.retention import STORAGE_METHOD, WHY_METHOD, Retainer
+from ledgermq.node.retention import WHY_METHOD, Retainer
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import base_group, stored_name

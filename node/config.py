@@ -24,7 +24,7 @@ from ledgermq.node.config_types import parse_size_bytes as parse_size_bytes
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security.settings import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
 from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
-from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
+from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
@@ -218,7 +218,8 @@ class Retention(Section):
     ample_bytes: Bytes = 20 << 30
     reserve_bytes: Bytes = 8 << 20
     check_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
-    digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
+    digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 512 << 20
+    """At most: the digest of a file that was just sealed gives way to everything else."""
     groups: dict[Name, GroupRetention] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -242,6 +243,23 @@ class Audit(Section):
 
     bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 128 << 20
     """All audits together may read so much; less while the node is busy."""
+
+
+class Agreement(Section):
+    """How often replicas compare the digests of log files that were sealed meanwhile (`node/agreement.py`)."""
+
+    check_ms: Annotated[Milliseconds, Field(ge=50, le=86_400_000)] = 500
+
+
+class Scrub(Section):
+    """How fast this node reads its logs again to find rot (`node/scrubbing.py`). Broker groups share the budget evenly.
+
+    At the default a pass over 9 TiB takes a week; it is a twentieth of a disk that reads 320 MiB a second.
+    """
+
+    bytes_per_s: Annotated[Bytes, Field(ge=64 << 10)] = SCRUB_BYTES_PER_S
+    again_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24
+    """A file that was read as a whole rests for so long; the one that waits longest is next."""
 
 
 class Tracing(Section):
@@ -270,6 +288,8 @@ class NodeConfig(Section):
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
     retention: Retention = Retention()
+    agreement: Agreement = Agreement()
+    scrub: Scrub = Scrub()
     flush: Flush = Flush()
     storage: Storage = Storage()
     access: Access = Access()
@@ -594,4 +614,9 @@ retention:                     # whole log files go, oldest first; 0 = no such l
   reserve_bytes: 8MiB          # per broker group, kept for cleaning up when the disk is full
 audit:
   bytes_per_s: 128MiB          # audits of the running node (ledgermq audit --endpoints) read no faster, and slower while it is busy
+agreement:
+  check_ms: 500ms              # how often replicas compare the digests of log files that were sealed meanwhile
+scrub:                         # the logs are read again, for ever, to find rot
+  bytes_per_s: 16MiB           # of all broker groups of this node together; see: ledgermq doctor
+  again_hours: 24              # a file that was verified as a whole rests for so long
 """

@@ -1,4 +1,4 @@
-"""Digests of this node's own sealed log files: computed one at a time, slowly, on a thread of their own, and remembered.
+"""Digests of this node's own sealed log files: computed one at a time on a thread of their own that gives way, and remembered.
 
 Whoever wants one asks again until it is there. What was computed is noted in `state/digests`, so that a restart does not read every file
 again; the note is a hint, and speaks only of files of the same log. Nothing here compares anything.
@@ -6,6 +6,7 @@ again; the note is a hint, and speaks only of files of the same log. Nothing her
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 from ledgermq.node import metrics
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.logs import get_logger
+from ledgermq.node.pace import Pace
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
@@ -42,12 +44,14 @@ class Digests:
         self._note = f"{store.state_directory}/{DIGESTS_FILE}"
         self._log_id = store.identity.log_id
         self._group = store.identity.group
-        self._bytes_per_s = bytes_per_s
+        self._pace = Pace(bytes_per_s)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{self._group}")
         self._stopping = threading.Event()
         self._running: tuple[int, Future[str]] | None = None
         self._failed: set[int] = set()
         self.known: dict[int, str] = self._read_note()
+        self._noted = set(self.known)
+        """Computed in an earlier life, and not since."""
 
     def want(self, bases: list[int]) -> None:
         """Compute the first of these that is not known, unless one is being computed. The files must be sealed here."""
@@ -56,11 +60,29 @@ class Digests:
         if self._running is None and missing and not self._stopping.is_set():
             self._running = missing[0], self._worker.submit(self._compute, missing[0])
 
+    async def settle(self, within_s: float) -> bool:
+        """Wait for what is being computed, but not longer; whether anything was finished."""
+        if self._running is None:
+            return False
+        await asyncio.wait([asyncio.wrap_future(self._running[1])], timeout=within_s)
+        self._collect()
+        return self._running is None
+
+    def doubt(self, base: int) -> bool:
+        """A digest that is not what a majority recorded: if an earlier life computed it, the file may be another one now, and it is
+        forgotten. Returns whether it was."""
+        if base not in self._noted:
+            return False
+        self._noted.discard(base)
+        del self.known[base]
+        return True
+
     def keep_from(self, base: int) -> None:
         """Files below are gone."""
         self._collect()
         for gone in [known for known in self.known if known < base]:
             del self.known[gone]
+            self._noted.discard(gone)
         self._failed = {failed for failed in self._failed if failed >= base}
 
     def stop(self) -> None:
@@ -91,11 +113,13 @@ class Digests:
     # -- on the worker's thread
 
     def _compute(self, base: int) -> str:
+        self._pace.begin()
         return file_digest(self._disk, f"{self._data}/{file_name(base)}", self._pause)
 
     def _pause(self, length: int) -> None:
-        if self._stopping.wait(length / self._bytes_per_s):
+        if self._stopping.wait(self._pace.rest_s(length)):
             raise _Stopped
+        self._pace.begin()
 
     def _write_note(self, known: dict[int, str]) -> None:
         value = {"v": NOTE_VERSION, "log_id": self._log_id, "digests": {str(base): digest for base, digest in sorted(known.items())}}

@@ -56,6 +56,9 @@ SCRUBBED_BYTES = Counter(
     "ledgermq_scrubbed_bytes_total", "Bytes of the log read again and verified, at rest.", ["group"], registry=REGISTRY
 )
 AUDIT_READ_BYTES = Counter("ledgermq_audit_read_bytes_total", "Bytes read for audits of this running node.", ["group"], registry=REGISTRY)
+SCRUBBED_FILES = Counter(
+    "ledgermq_scrubbed_log_files_total", "Log files read again as a whole and found as they were written.", ["group"], registry=REGISTRY
+)
 REBUILT_BYTES = Counter(
     "ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", ["group", "kind"], registry=REGISTRY
 )
@@ -78,6 +81,25 @@ DIGEST_FAILURES = Counter(
 DIGEST_MISMATCHES = Gauge(
     "ledgermq_digest_mismatches",
     "Sealed log files of this node whose content differs from what a majority sealed.",
+    ["group"],
+    registry=REGISTRY,
+)
+DISPUTED_FILES = Gauge(
+    "ledgermq_disputed_log_files",
+    "Sealed log files of which the replicas have different digests and no majority the same. Told by the node that leads the group.",
+    ["group"],
+    registry=REGISTRY,
+)
+AGREEMENT_SECONDS = Histogram(
+    "ledgermq_agreement_seconds",
+    "From the sealing of a log file, as its leader notices it, to the record of the digest that a majority reported.",
+    ["group"],
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0),
+    registry=REGISTRY,
+)
+UNVERIFIED_SECONDS = Gauge(
+    "ledgermq_oldest_unverified_seconds",
+    "Age of the byte of the log on this disk that waits longest to be read again: since it was verified, or written.",
     ["group"],
     registry=REGISTRY,
 )

@@ -29,6 +29,7 @@ from ledgermq.node.errors import EXIT_DAMAGED, ConfigError
 from ledgermq.node.logs import get_logger
 from ledgermq.node.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
+from ledgermq.node.scrubbing import Plan
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
@@ -151,7 +152,8 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     )
     _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
-    opened = RunningGroup(store, machine, driven, _key_index(group, store), now_ns, config.retention.reserve_bytes)
+    index = _key_index(group, store)
+    opened = RunningGroup(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
     opened.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",
@@ -271,6 +273,11 @@ def _timing(config: NodeConfig) -> Timing:
         window_bytes=raft.window_bytes,
         range_bytes_max=raft.push_bytes,
     )
+
+
+def _scrub_plan(config: NodeConfig) -> Plan:
+    """Broker groups of a node have their budget together."""
+    return Plan(config.scrub.bytes_per_s / max(1, len(config.hosted_groups)), config.scrub.again_hours * 3600)
 
 
 def _lazy(config: NodeConfig) -> LazySync:

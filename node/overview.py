@@ -63,11 +63,21 @@ class StorageLike(Protocol):
     def files_kept(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
+class AgreementLike(Protocol):
+    """What is needed of the agreement of replicas."""
+
+    def differing(self, group: str) -> list[int]: ...
+    def disputed(self, group: str) -> list[int]: ...
+    def unverified_ms(self, group: str) -> int | None: ...
+
+
 class Overview:
     """Asks and merges."""
 
     storage: StorageLike | None = None
     """Who knows what the log files take and what keeps them; without it neither is told."""
+    agreement: AgreementLike | None = None
+    """Who knows which sealed files differ; without it nothing is told of them."""
 
     def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike], roster: RosterLike) -> None:
         self._config = config
@@ -107,6 +117,13 @@ class Overview:
         if self.storage is not None:
             info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
+        if self.agreement is not None:
+            replica = info.replicas[0]
+            replica.differing_files.extend(self.agreement.differing(status.group))
+            info.disputed_files.extend(self.agreement.disputed(status.group))
+            unverified_ms = self.agreement.unverified_ms(status.group)
+            if unverified_ms is not None:
+                replica.unverified_ms = unverified_ms
         return info
 
     async def gather(self) -> dict[str, peer_pb2.NodeStatusReply | None]:
@@ -233,6 +250,7 @@ def _merged_group(
     if leading is not None:
         merged.leader = leading.replicas[0].node
         merged.files_kept.update(leading.files_kept)
+        merged.disputed_files.extend(leading.disputed_files)
     if reports:
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term
@@ -261,7 +279,9 @@ def _health(response: admin_pb2.ClusterStatusResponse) -> str:
         if not group.HasField("leader") or present * 2 <= len(group.voters):
             return "down"
     replicas = [replica for group in response.groups for replica in group.replicas]
-    return "ok" if all(node.up for node in response.nodes) and all(_takes_part(replica) for replica in replicas) else "degraded"
+    present = all(node.up for node in response.nodes) and all(_takes_part(replica) for replica in replicas)
+    agree = not any(group.disputed_files for group in response.groups) and not any(replica.differing_files for replica in replicas)
+    return "ok" if present and agree else "degraded"
 
 
 def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:

@@ -1,8 +1,8 @@
-"""Retention and seals of the broker groups of one node: asks for facts, lets `core/retention.py` decide, has the records proposed.
+"""Retention of the broker groups of one node: asks for facts, lets `core/retention.py` decide, has the records proposed.
 
 Every `check_ms`, per group: what this replica knows of its files (small steps on the engine's thread), how full the disk is (a thread),
 what the other replicas say (a question to each node). Only the leader proposes; a new leader goes on where the records end, for nothing
-else is remembered. Digests are computed by `digests.py`, files removed by `trimming.py`; nothing here touches a file.
+else is remembered. Digests are the business of `agreement.py`, files are removed by `trimming.py`; nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from ledgermq.node import metrics
+from ledgermq.node.agreement import STORAGE_METHOD, Agreement
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Call, Kept, Refused, Seal, Token, Trim
+from ledgermq.node.core.calls import Call, Refused, Token, Trim
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retained import Retained
@@ -33,7 +34,6 @@ from ledgermq.node.core.retention import (
     Space,
     Verdict,
     Watermarks,
-    agreed,
     decide,
     lowest,
     refuses,
@@ -41,20 +41,16 @@ from ledgermq.node.core.retention import (
 )
 from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
 from ledgermq.node.core.why_kept import Why, why
-from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.hosting import HostedGroup, State
 from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.control import SealRecord
 from ledgermq.proto.status import LedgerError, refused
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import lacks_descriptors
-from ledgermq.storage.mapped_files import file_name
 
-STORAGE_METHOD = "ledgermq.v1.Admin/storage"
 WHY_METHOD = "ledgermq.v1.Admin/WhyKept"
 LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 2.0
@@ -106,21 +102,19 @@ class Retainer:
         hosted: Mapping[str, HostedGroup],
         engine: EngineLike,
         forwarder: ForwarderLike,
+        agreement: Agreement,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._config = config
         self._hosted = hosted
         self._engine = engine
         self._forwarder = forwarder
+        self._agreement = agreement
         self._now_ms = now_ms
         own = config.retention
         self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
         self._patience_ms = int(own.follower_hours * HOUR_MS)
-        self._disk = disk
-        self._digests: dict[str, tuple[int, Digests]] = {}
-        """Of each group, with the life of the group that they belong to: a repair may have changed every file."""
-        self._alarmed: dict[str, set[int]] = {name: set() for name in hosted}
         self._task: asyncio.Task[None] | None = None
         self.disk_bytes: dict[str, dict[str, int]] = {}
         """Broker group → bytes on this disk by kind, as of the last check."""
@@ -134,20 +128,6 @@ class Retainer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for _, digests in self._digests.values():
-            await asyncio.to_thread(digests.stop)
-
-    async def _digests_of(self, group: str) -> Digests:
-        """Raises LedgerError while the group does not run."""
-        hosted = self._hosted[group]
-        boots, running, known = hosted.boots, hosted.running, self._digests.get(group)
-        if known is not None and known[0] == boots:
-            return known[1]
-        if known is not None:
-            await asyncio.to_thread(known[1].stop)
-        found = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
-        self._digests[group] = boots, found
-        return found
 
     async def _work(self) -> None:
         while True:
@@ -164,12 +144,11 @@ class Retainer:
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Look, compare, and as leader: seal what a majority agrees on, trim what may go."""
+        """Look, and as leader: trim what may go."""
         survey = await self._survey(group)
         space = await asyncio.to_thread(self._watch.space)
         self._watch.warn(space, time.monotonic())
         await self._measure(group, space)
-        await self._digest(group, survey)
         replies = await self._ask_all(group, survey) if survey.leads else {}
         others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
         full = refuses(self._marks, space, others, max(1, len(survey.voters)))
@@ -177,7 +156,6 @@ class Retainer:
         if not survey.leads:
             self._publish(group, [])
             return
-        await self._seal(group, survey, replies)
         verdicts = await self._verdicts(group, survey, [space, *others] if not _pending(survey, replies) else [])
         self._publish(group, verdicts)
         await self._trim(group, survey, verdicts)
@@ -224,31 +202,10 @@ class Retainer:
                     hosted.fail(Fenced(f"the reserve could not be written: {error}"))
                 raise
 
-    async def _digest(self, group: str, survey: Survey) -> None:
-        """Have own digests computed, and compare those there are with what a majority sealed."""
-        digests, retained = await self._digests_of(group), survey.retained
-        digests.keep_from(retained.begin_pos)
-        digests.want([file.base for file in survey.files if file.sealed])
-        wrong = {base for base, seal in retained.seals.items() if digests.known.get(base, seal.sha256) != seal.sha256}
-        for base in sorted(wrong - self._alarmed[group]):
-            path = f"{self._hosted[group].running.store.log_directory}/data/{file_name(base)}"
-            log.error(
-                "log file differs from what a majority sealed",
-                group=group,
-                replica=self._config.node,
-                file=path,
-                sealed=retained.seals[base].sha256,
-                found=digests.known[base],
-                remedy="do not delete anything: run ledgermq audit over all replicas, it names the damaged bytes",
-            )
-        self._alarmed[group] = wrong
-        metrics.DIGEST_MISMATCHES.labels(group).set(len(wrong))
-
     async def _ask_all(self, group: str, survey: Survey) -> dict[str, peer_pb2.StorageReply]:
         """What the other voters say; who does not answer in time is missing."""
         others = [node for node in survey.voters if node != self._config.node]
-        unsealed = [file.base for file in survey.files if file.sealed and file.base not in survey.retained.seals]
-        request = peer_pb2.StorageQuestion(broker_group=group, bases=unsealed[:64])
+        request = peer_pb2.StorageQuestion(broker_group=group)
         replies = await asyncio.gather(*(self._ask(node, request) for node in others))
         return {node: reply for node, reply in zip(others, replies, strict=True) if reply is not None}
 
@@ -260,23 +217,6 @@ class Retainer:
         except (CallRefused, DecodeError, IndexError):
             # Not reachable, or another version: it takes no part in this check, and pins as a follower.
             return None
-
-    async def _seal(self, group: str, survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> None:
-        known = (await self._digests_of(group)).known
-        for file in survey.files:
-            if not file.sealed or file.base in survey.retained.seals:
-                continue
-            reports = {node: d.sha256 for node, reply in replies.items() for d in reply.digests if d.base == file.base}
-            if file.base in known:
-                reports[self._config.node] = known[file.base]
-            found = agreed(reports, survey.voters)
-            if found is None:
-                continue
-            record = SealRecord(file.base, file.first_index, file.last_index, file.end_pos, *found)
-            outcome = await self._engine.call(group, Seal(self._engine.new_token(), record))
-            if outcome == Kept():
-                survey.retained.apply_seal(record)
-                log.info("log file sealed", group=group, base=file.base, sha256=found[0], replicas=list(found[1]))
 
     async def _verdicts(self, group: str, survey: Survey, spaces: Sequence[Space]) -> list[Verdict]:
         pins = list(survey.pins)
@@ -315,37 +255,28 @@ class Retainer:
     async def answer(self, request: bytes) -> bytes:
         """A StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
         question = peer_pb2.StorageQuestion.FromString(request)
-        group = question.broker_group
-        try:
-            survey = await self._survey(group)
-            digests = await self._digests_of(group)
-        except LedgerError as error:
-            raise CallRefused(Refused("not-leader", detail=error.message)) from error
-        space = await asyncio.to_thread(self._watch.space)
-        sealed = [file.base for file in survey.files if file.sealed]
-        digests.want([base for base in question.bases if base in sealed])
-        reply = peer_pb2.StorageReply(
-            disk_total_bytes=space.total,
-            disk_free_bytes=space.free,
-            begin_index=survey.disk_begin,
-            decided_begin_index=survey.retained.begin_index,
-            snapshot_index=survey.snapshot_index,
-            waits_for=survey.waits_for,
-        )
-        for base in question.bases:
-            if base in sealed and base in digests.known:
-                reply.digests.add(base=base, sha256=digests.known[base])
+        reply = await self._agreement.answer(question)
+        if not question.digests_only:
+            try:
+                survey = await self._survey(question.broker_group)
+            except LedgerError as error:
+                raise CallRefused(Refused("not-leader", detail=error.message)) from error
+            space = await asyncio.to_thread(self._watch.space)
+            reply.disk_total_bytes, reply.disk_free_bytes = space.total, space.free
+            reply.begin_index, reply.decided_begin_index = survey.disk_begin, survey.retained.begin_index
+            reply.snapshot_index = survey.snapshot_index
+            if survey.waits_for is not None:
+                reply.waits_for = survey.waits_for
         return reply.SerializeToString()
 
     async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
-        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known. Digests of
-        `bases` that are not known yet are computed, one after the other. None: all files. Raises LedgerError if the group does not run."""
+        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest is
+        there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
-        digests = await self._digests_of(group)
+        known = await self._agreement.digests(group)
         files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
-        digests.want([] if bases is None else [file.base for file in files])
         seals = survey.retained.seals
-        return [(file, digests.known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
+        return [(file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
 
     async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
         """Keep the files of this node. Raises TooManyPins."""

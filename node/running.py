@@ -27,7 +27,7 @@ from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.errors import EXIT_LIMIT, EXIT_SYNC
 from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.logs import get_logger
-from ledgermq.node.scrubbing import Scrub
+from ledgermq.node.scrubbing import Plan, Scrub
 from ledgermq.node.trimming import Trimming
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
@@ -57,7 +57,16 @@ log = get_logger()
 class RunningGroup:
     """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
 
-    def __init__(self, store: GroupStore, machine: Machine, group: Group, key_index: KeyIndex, now_ns: int, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        store: GroupStore,
+        machine: Machine,
+        group: Group,
+        key_index: KeyIndex,
+        now_ns: int,
+        reserve_bytes: int = 0,
+        scrub: Plan = Plan(),  # noqa: B008 (frozen)
+    ) -> None:
         self.store = store
         self.machine = machine
         self.group = group
@@ -68,8 +77,9 @@ class RunningGroup:
         """For questions on any thread but the loop's and the engine's."""
         self.indexer = Indexer(group.group, key_index, reader)
         self.indexer.start()
-        self._scrub = Scrub(group.group, store.disk, store.root, self.fail)
-        self._scrub.start()
+        # A snapshot's seals are restored before, and later ones replace the mapping: it may be read beside the turns.
+        self.scrub = Scrub(group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub)
+        self.scrub.start()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
@@ -242,7 +252,7 @@ class RunningGroup:
     def abandon(self) -> None:
         """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
         opening recovers. Raises Fenced when what was being kept, or anything else beside the turns, failed (invariant I9)."""
-        self._scrub.stop()
+        self.scrub.stop()
         self._keeper.shutdown()
         self.indexer.abandon()
         if self._keeping is not None:
@@ -257,7 +267,7 @@ class RunningGroup:
         """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for
         what failed beside the turns since the last one."""
         self._raise_fenced()
-        self._scrub.stop()
+        self.scrub.stop()
         self._keeper.shutdown()
         if self._keeping is not None:
             self._keeping.result()

@@ -31,6 +31,7 @@ from ledgermq import __version__
 from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort
+from ledgermq.node.agreement import Agreement
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
@@ -294,8 +295,10 @@ class Node:
         self.controller = Controller(_controller_config(config, secret, self.roster))
         self.overview = Overview(config, self.engine, self.peers.links, self.roster)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
-        self.retainer = Retainer(config, disk, {name: found.group for name, found in hosted.items()}, self.engine, self.forwarder)
-        self.overview.storage = self.retainer
+        groups = {name: found.group for name, found in hosted.items()}
+        self.agreement = Agreement(config, disk, groups, self.engine, self.forwarder)
+        self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.agreement)
+        self.overview.storage, self.overview.agreement = self.retainer, self.agreement
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
         self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
         peeks = Peeks(self.engine, self.forwarder)
@@ -366,6 +369,7 @@ class Node:
         await self.controller.start()
         self.forwarder.start(self._execute)
         self.reconciler.start()
+        self.agreement.start()
         self.retainer.start()
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
@@ -384,6 +388,7 @@ class Node:
             task.cancel()
         self.reconciler.stop()
         await self.retainer.stop()
+        await self.agreement.stop()
         # Everything still works: calls that come now wait for the next leader and go there.
         await self.leadership.leave()
         self.service.drain()

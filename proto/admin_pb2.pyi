@@ -60,7 +60,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files")
     class FilesKeptEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class BrokerGroupInfo(_message.Message):
     FILES_KEPT_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    DISPUTED_FILES_FIELD_NUMBER: _ClassVar[int]
     group: str
     leader: str
     term: int
@@ -84,10 +85,11 @@ class BrokerGroupInfo(_message.Message):
     files_kept: _containers.ScalarMap[str, int]
     voters: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ...) -> None: ...
+    disputed_files: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up")
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up", "differing_files", "unverified_ms")
     class DiskBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,8 @@ class ReplicaInfo(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     CATCH_UP_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FILES_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_MS_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     end_index: int
@@ -119,7 +123,9 @@ class ReplicaInfo(_message.Message):
     state: str
     rebuild: RebuildInfo
     catch_up: CatchUp
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ...) -> None: ...
+    differing_files: _containers.RepeatedScalarFieldContainer[int]
+    unverified_ms: int
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., differing_files: _Optional[_Iterable[int]] = ..., unverified_ms: _Optional[int] = ...) -> None: ...
 
 class RebuildInfo(_message.Message):
     __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")

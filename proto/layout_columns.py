@@ -35,6 +35,8 @@ FLAG_AT = 16
 SYSFLAG_AT = 36
 ORIGIN_AT = 76
 """Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
+STORE_MS_AT = 104
+"""Offset in the entry of the store time."""
 BODY_AT = 136
 """Offset in the entry of a record's body; everything before it has a fixed place."""
 RECORD_FIXED_BYTES = 91

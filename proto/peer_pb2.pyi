@@ -367,12 +367,14 @@ class GroupResetReply(_message.Message):
     def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_admin_pb2.QueueCursor, _Mapping]]] = ...) -> None: ...
 
 class StorageQuestion(_message.Message):
-    __slots__ = ("broker_group", "bases")
+    __slots__ = ("broker_group", "bases", "digests_only")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     BASES_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_ONLY_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     bases: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, broker_group: _Optional[str] = ..., bases: _Optional[_Iterable[int]] = ...) -> None: ...
+    digests_only: bool
+    def __init__(self, broker_group: _Optional[str] = ..., bases: _Optional[_Iterable[int]] = ..., digests_only: _Optional[bool] = ...) -> None: ...
 
 class StorageReply(_message.Message):
     __slots__ = ("digests", "disk_total_bytes", "disk_free_bytes", "begin_index", "decided_begin_index", "snapshot_index", "waits_for")

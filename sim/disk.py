@@ -188,6 +188,9 @@ class ForgetfulFile:
         self._mapped = self._locked = False
         return True
 
+    def forget(self, offset: int, length: int) -> None:
+        """A hint that is not taken: rot is in what is read at once (`ForgetfulDisk.flip`)."""
+
     @property
     def mapped_bytes(self) -> int:
         return self.size if self._mapped and (not self._closed or self._inode.pinned) else 0

@@ -60,6 +60,11 @@ class DiskFile(Protocol):
         """Give the map back; it comes again by itself when it is needed. False while a view pins it. Any thread."""
         ...
 
+    def forget(self, offset: int, length: int) -> None:
+        """Let go of what the system keeps in memory of these bytes, where it is on stable storage and nobody maps it: the next read asks
+        the medium. A hint; any thread."""
+        ...
+
     @property
     def mapped_bytes(self) -> int:
         """Address space that maps of this object take, those included that only views still hold."""

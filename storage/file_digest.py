@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ledgermq.storage.disk import Disk
 
 CHUNK_BYTES = 1 << 20
 
 
-def file_digest(disk: Disk, path: str, step: Callable[[int], None]) -> str:
-    """The digest, hexadecimal. `step` is called with the length of every chunk read; what it raises ends the work. Raises OSError."""
+def read_chunks(disk: Disk, path: str, *, from_medium: bool = False) -> Iterator[bytes]:
+    """The chunks of a whole file, through a handle of its own; `from_medium`: not from what the system keeps in memory, as far as that can
+    be asked for. Raises OSError."""
     file = disk.open(path)
     try:
-        whole = hashlib.sha256()
         for offset in range(0, file.size, CHUNK_BYTES):
             length = min(CHUNK_BYTES, file.size - offset)
+            if from_medium:
+                file.forget(offset, length)
             chunk = file.pread(offset, length)
             if len(chunk) != length:
                 raise OSError(errno.EIO, f"{path} ends at byte {offset + len(chunk)} of {file.size}", path)
-            whole.update(hashlib.sha256(chunk).digest())
-            step(length)
-        return whole.hexdigest()
+            yield chunk
     finally:
         file.close()
+
+
+def file_digest(disk: Disk, path: str, step: Callable[[int], None]) -> str:
+    """The digest, hexadecimal. `step` is called with the length of every chunk read; what it raises ends the work. Raises OSError."""
+    whole = hashlib.sha256()
+    for chunk in read_chunks(disk, path):
+        whole.update(hashlib.sha256(chunk).digest())
+        step(len(chunk))
+    return whole.hexdigest()

@@ -35,7 +35,7 @@ ZERO_BYTES = 1 << 20
 SYNC_BYTES = 64 << 20
 COPIES = 4
 """Of a snapshot there are so many while it takes the place of both generations: the old ones go when the new ones have their names."""
-OUTDATED = ("keyindex", "digests")
+OUTDATED = ("keyindex", "digests", "scrub")
 """Files of `state/` that speak of files which are other ones now."""
 
 

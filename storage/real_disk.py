@@ -126,6 +126,9 @@ class RealFile:
             self._stores = self._locked = False
             return True
 
+    def forget(self, offset: int, length: int) -> None:
+        os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
     @property
     def mapped_bytes(self) -> int:
         return self.size * len(self._maps)

@@ -14,3 +14,10 @@ DISK_WARN_PERCENT = 80
 """Used space of a file system, in percent of it: the time to add space or to keep less …"""
 DISK_ALARM_PERCENT = 90
 """… and the point beyond which a node is about to refuse writes."""
+
+SCRUB_BYTES_PER_S = 16 << 20
+"""How fast a node reads its logs again by default. A disk of which this is more than …"""
+SCRUB_PART_OF_DISK = 0.05
+"""… such a part is better given less, and a log of which one pass takes longer than …"""
+SCRUB_PASS_S = 7 * 86_400
+"""… so long, more."""

@@ -49,6 +49,17 @@ class DiskConformance:
         assert not disk.exists(missing)
         assert disk.listdir(missing) == []
 
+    def test_what_is_forgotten_reads_as_it_was_written(self, place: Place) -> None:
+        """Synced or not: nothing is lost by it."""
+        disk, root = place
+        file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
+        file.pwrite(0, b"synced")
+        file.sync()
+        file.pwrite(PAGE_BYTES, b"written")
+        file.forget(0, 2 * PAGE_BYTES)
+        assert file.pread(0, 6) == b"synced" and file.pread(PAGE_BYTES, 7) == b"written"
+        file.close()
+
     def test_pread_is_short_only_at_the_end(self, place: Place) -> None:
         """Reads past the end give what is there, or nothing."""
         disk, root = place

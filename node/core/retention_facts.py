@@ -81,6 +81,24 @@ class FileBook:
             yield file
             base, first = file.next_base, file.last_index + 1
 
+    def sealed_from(self, base: int) -> list[LogFile]:
+        """Sealed files that follow each other from `base` on, which is where a sealed file ends that was told before, or anything up to the
+        begin; a few new ones at a time, so that asking again and again costs next to nothing."""
+        machine, log = self._machine, self._log
+        before = self._sealed.get(base - self._size)
+        if before is None or base <= machine.begin_pos:
+            base, first = machine.begin_pos, machine.begin_index
+        else:
+            first = before.last_index + 1
+        settled, known, found = min(machine.applied_index, log.durable_index), len(self._sealed), []
+        while base + self._size <= log.end_pos and len(self._sealed) - known < LOOKS_A_STEP:
+            file = self._sealed.get(base) or self._look(base, first, settled)
+            if not file.sealed:
+                break
+            found.append(file)
+            base, first = file.next_base, file.last_index + 1
+        return found
+
     def _look(self, base: int, first: int, settled: int) -> LogFile:
         """A file behind which another one has begun; remembered once it is sealed."""
         following = first_at(self._log, first, base + self._size)

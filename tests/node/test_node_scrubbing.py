@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledgermq.node import scrubbing
+from ledgermq.node import metrics, scrubbing
 from ledgermq.node.core.calls import Peek
 from ledgermq.node.core.ports import Fenced, Unreadable
 from ledgermq.node.groups import open_groups
-from ledgermq.node.scrubbing import Scrub
+from ledgermq.node.scrubbing import Plan, Scrub
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_hosting import Driver, filled, single
@@ -27,10 +29,12 @@ def rot(directory: Path, body: bytes) -> None:
 
 
 def scrubbed(directory: Path) -> Unreadable | None:
-    """One look at a directory that nobody has open."""
-    found: list[Unreadable] = []
-    scrub = Scrub("g1", RealDisk(), str(directory / "g1"), found.append)
-    assert scrub._look()
+    """One look at each file of a directory that nobody has open."""
+    found: list[Any] = []
+    scrub = Scrub("g1", RealDisk(), str(directory / "g1"), found.append, dict, Plan(bytes_per_s=1 << 40))
+    while scrub._look():
+        continue
+    scrub._scrubber.close()
     return found[0] if found else None
 
 
@@ -123,9 +127,45 @@ def test_a_rotten_entry_is_never_applied(tmp_path: Path, monkeypatch: pytest.Mon
 def test_rot_that_a_start_reads_is_told_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that has to read entries believes none that is not what was stored; a replica without peers ends with 75."""
     driver = filled(tmp_path)
-    driver.group._scrub.stop()
+    driver.group.scrub.stop()
     driver.group.store.log.flush_mark()
     driver.crash()
     rot(tmp_path, b"m30")
     with pytest.raises(LogDamaged, match="not what was stored"):
         open_groups(single(tmp_path), RealDisk())
+
+
+def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk spoils nothing: the next process begins with another file. A failed sync is final, whatever was being written (I9)."""
+    filled(tmp_path).group.close()
+    for number, final in ((28, False), (24, False), (5, True)):
+        told: list[Any] = []
+        scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), told.append, dict, Plan(bytes_per_s=1 << 40))
+
+        def fail(number: int = number) -> None:
+            raise OSError(number, "no")
+
+        monkeypatch.setattr(scrub._scrubber, "write_note", fail)
+        while scrub._look():
+            continue
+        scrub._scrubber.close()
+        assert [type(failure) for failure in told] == ([Fenced] if final else [])
+
+
+def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
+    """Unknown before the first look; then the age of what was written; after a pass next to nothing, whatever was written long ago."""
+    filled(tmp_path).group.close()
+    later_ms = 1 << 50
+    scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), lambda found: None, dict, Plan(bytes_per_s=1 << 40), lambda: later_ms)
+
+    def metric() -> float | None:
+        return metrics.REGISTRY.get_sample_value("ledgermq_oldest_unverified_seconds", {"group": "g1"})
+
+    before = metric()
+    assert before is not None and math.isnan(before)
+    assert scrub._scrubber.due() == 0
+    assert (metric() or 0) > 3600
+    while scrub._look():
+        continue
+    assert metric() == 0
+    scrub._scrubber.close()

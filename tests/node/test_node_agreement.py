@@ -1,0 +1,107 @@
+"""Agreement over a hosted group with real files: who differs is told at once, by whom it can be told, and nothing is repaired for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ledgermq.node import metrics
+from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.digests import DIGESTS_FILE
+from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
+from ledgermq.proto import peer_pb2
+from ledgermq.storage import sealed_json
+from ledgermq.storage.real_disk import RealDisk
+from tests.node.test_node_retention import Stage, stage
+
+__all__ = ["stage"]
+
+THREE = GroupMembers(0, ("n1", "n2", "n3"))
+SIZE = 64 << 10
+
+
+def metric(name: str) -> float | None:
+    return metrics.REGISTRY.get_sample_value(name, {"group": "g1"})
+
+
+def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> None:
+    """Two of three differ and the third does not answer: nobody knows who is right, and that they differ is certain."""
+    one: Stage = stage(files=1)
+    one.machine.members = THREE
+    one.peers.digests = {"n2": {0: "ab" * 32}}
+    one.check(2)
+    assert one.agreement.disputed("g1") == [0] and metric("ledgermq_disputed_log_files") == 1
+    assert one.agreement.differing("g1") == [] and not one.machine.seals
+    one.peers.digests["n3"] = {0: one.agreement._watches["g1"].digests.known[0]}
+    one.check(2)
+    assert one.machine.seals[0].replicas == ("n1", "n3")
+    assert one.agreement.disputed("g1") == [] and metric("ledgermq_disputed_log_files") == 0, "n2 tells of itself from now on"
+
+
+def test_a_replica_that_differs_from_the_record_says_so_and_looks_at_the_file(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in the log, and in metric and status for as long as it lasts; the scrub is told where to look."""
+    one: Stage = stage(files=2)
+    one.machine.members = THREE
+    asked: list[int] = []
+    monkeypatch.setattr(one.driver.group.scrub, "soon", asked.append)
+    one.peers.digests = {node: {SIZE: "ab" * 32} for node in ("n2", "n3")}
+    one.check(4)
+    assert one.machine.seals[SIZE].replicas == ("n2", "n3")
+    assert one.agreement.differing("g1") == [SIZE] and metric("ledgermq_digest_mismatches") == 1
+    assert asked == [SIZE]
+    assert one.driver.hosted.state == "running" and one.machine.begin_index == 0
+
+
+def test_a_digest_of_an_earlier_life_that_differs_is_computed_again_before_anything_is_said(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may have been repaired while the process was down, by a command: the note is a hint."""
+    one: Stage = stage(files=1)
+    one.seal_all()
+    asyncio.run(one.agreement.stop())
+    path = f"{one.driver.group.store.state_directory}/{DIGESTS_FILE}"
+    noted = sealed_json.read(RealDisk(), path)
+    sealed_json.write(RealDisk(), path, {**noted, "digests": {"0": "cd" * 32}})
+    one.agreement._watches.clear()
+    asked: list[int] = []
+    monkeypatch.setattr(one.driver.group.scrub, "soon", asked.append)
+    one.check(2)
+    assert one.agreement.differing("g1") == [] and asked == []
+    assert one.agreement._watches["g1"].digests.known[0] == one.machine.seals[0].sha256
+
+
+def test_answers_hold_the_digests_alone_where_nothing_else_is_asked(stage: Any) -> None:
+    """An older node asks for everything and gets it, digests too."""
+    one: Stage = stage(files=2)
+    one.seal_all()
+    for only in (True, False):
+        question = peer_pb2.StorageQuestion(broker_group="g1", bases=[0, SIZE, 1 << 40], digests_only=only)
+        reply = peer_pb2.StorageReply.FromString(asyncio.run(one.retainer.answer(question.SerializeToString())))
+        assert {found.base: found.sha256 for found in reply.digests} == {base: seal.sha256 for base, seal in one.machine.seals.items()}
+        assert bool(reply.disk_total_bytes) is not only
+
+
+def test_a_check_looks_at_new_files_only(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: what was told once is not gone through again, twice a second."""
+    one: Stage = stage(files=3)
+    one.check()
+    book = one.driver.group.files
+    looked: list[int] = []
+    real = book._look
+    monkeypatch.setattr(book, "_look", lambda base, *rest: looked.append(base) or real(base, *rest))
+    assert book.sealed_from(3 * SIZE) == [] and looked == []
+    one.grow(1)
+    assert [file.base for file in book.sealed_from(3 * SIZE)] == [3 * SIZE] and looked == [3 * SIZE]
+    assert [file.base for file in book.sealed_from(0)] == [base * SIZE for base in range(4)]
+
+
+def test_whoever_is_in_the_background_gives_way() -> None:
+    """Alone it keeps to its budget; a piece that had to wait is followed by a long rest, and by no more than it takes."""
+    mib = 1 << 20
+    assert rest_s(mib, 0.001, 0.001, 100 * mib, 0) == pytest.approx(0.009)
+    assert rest_s(mib, 0.02, 0.02, 100 * mib, 0) == 0
+    assert rest_s(mib, 0.02, 0.02, 100 * mib, 9) == pytest.approx(0.18)
+    assert rest_s(mib, 0.002, 0.001, 1000 * mib, 0) == pytest.approx(BUSY_REST_FACTOR * 0.001)
+    assert rest_s(mib, 0.5, 0.0, 1000 * mib, 0) == 0
