@@ -270,8 +270,8 @@ class Retainer:
         return reply.SerializeToString()
 
     async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
-        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest is
-        there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
+        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest
+        is there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
         known = await self._agreement.digests(group)
         files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from ledgermq.node.agreement import Agreement
 from ledgermq.node.core.calls import GroupMembers, Refused
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import Callers
@@ -88,7 +89,9 @@ class Stage:
             self.driver.produce(4, size=4000)
         engine: Any = Engine(self.driver)
         self.forwarder = Forwarder()
-        self.retainer = Retainer(config, RealDisk(), {"g1": self.driver.hosted}, engine, self.forwarder)
+        hosted = {"g1": self.driver.hosted}
+        self.agreement = Agreement(config, RealDisk(), hosted, engine, self.forwarder)
+        self.retainer = Retainer(config, RealDisk(), hosted, engine, self.forwarder, self.agreement)
 
         async def catch_up() -> None:
             return None
@@ -192,7 +195,7 @@ def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
     assert files[0].last_index + 1 == files[64 << 10].first_index
     wanted = audit_pb2.FileDigestsRequest(broker_group="g1", bases=[0, 1 << 30])
     assert list(stage.ask("Digests", wanted).files) == []
-    stage.retainer._digests["g1"][1]._running[1].result()  # type: ignore[index]
+    run(stage.agreement.check("g1"))
     assert [file.base for file in stage.ask("Digests", wanted).files] == [0]
     path = f"{stage.directory}/g1/dledger-n1/data/{0:020d}"
     assert stage.ask("Describe", asked).sealed[0].sha256 == file_digest(RealDisk(), path, lambda _: None)

@@ -34,6 +34,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(autouse=True)
+def no_note(made: Path) -> None:
+    """Every test begins with a process that was never there before."""
+    (made / "g1" / "state" / SCRUB_FILE).unlink(missing_ok=True)
+
+
 def path_of(directory: Path, base: int) -> Path:
     return directory / "g1" / "dledger-n1" / "data" / f"{base:020d}"
 
@@ -126,7 +132,6 @@ def test_a_note_that_says_nothing_of_this_log_is_not_believed(made: Path, note: 
         path.write_bytes(note)
     one = scrubber(made, Clock())
     assert one.due() == 0
-    path.unlink()
     one.close()
 
 
