@@ -204,12 +204,12 @@ def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterato
         with open_file(f"{directory}/{name}") as file:
             walk = Walk(replace(task, name=name), file, file.size)
             for piece in walk.pieces():
-                messages = read_messages(base, piece)
-                if not (messages.index == np.arange(following, following + len(messages))).all():
+                count = min(piece.count, last + 1 - following)
+                if not (piece.rows["index"][:count] == np.arange(following, following + count)).all():
                     raise Unreadable(f"the log has no entry {following}, but later ones")
-                following += len(messages)
-                if int(messages.index[0]) <= last:
-                    yield from _cut(piece, messages.part(0, last - int(messages.index[0]) + 1), stops)
+                # What lies behind the last stop may be half written.
+                yield from _cut(piece, read_messages(base, piece, count), stops)
+                following += count
                 if following > last:
                     return
     raise Unreadable(f"the log ends before entry {last}")
@@ -234,9 +234,8 @@ def _cut(piece: Piece, messages: Messages, stops: Sequence[int]) -> Iterator[Str
         yield Stretch(messages.part(start, stop), chosen, bool(chosen) and chosen[0].turning)
 
 
-def read_messages(base: int, piece: Piece) -> Messages:
-    """The entries of a piece. Raises Unreadable for a record that cannot be taken apart."""
-    count = piece.count
+def read_messages(base: int, piece: Piece, count: int) -> Messages:
+    """The first `count` entries of a piece, at least one. Raises Unreadable for a record that cannot be taken apart."""
     rows, offsets, sizes = piece.rows[:count], piece.offsets[:count], piece.sizes[:count]
     data: U8 = np.frombuffer(piece.window, np.uint8)
     ends = offsets + sizes

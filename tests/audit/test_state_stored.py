@@ -237,6 +237,24 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
     assert check_state(task).reason == "the log has no entry 0, but later ones"
 
 
+def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
+    """A node that runs may be writing there."""
+    newest = check_state(task).last_index
+    assert newest is not None
+    path = Path(task.root) / "state/snapshot"
+    path.rename(path.with_name("snapshot.previous"))
+    log = Path(task.root) / task.log_folder / "data"
+    last = max(base for base in log.iterdir() if any(base.read_bytes()))
+    raw = bytearray(last.read_bytes())
+    end = max(at for at, byte in enumerate(raw) if byte) + 1
+    half = (1).to_bytes(4, "big") + (300).to_bytes(4, "big") + (newest + 1).to_bytes(8, "big") + (1).to_bytes(8, "big")
+    half += (int(last.name) + end).to_bytes(8, "big") + bytes(12) + (252).to_bytes(4, "big")
+    raw[end : end + len(half)] = half
+    last.write_bytes(raw)
+    report = check_state(task)
+    assert (report.reason, report.compared, told(report)) == ("", ["state/snapshot.previous"], [])
+
+
 def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> None:
     """A body that lacks something is the writer's mistake, found in the log file; a version or kind from later is not."""
     draft = replace(message("rmq_sys_ledgermq_config", 0), properties=b"TAGS\x01group\x02")
