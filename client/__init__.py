@@ -9,6 +9,7 @@ from ledgermq.client.admin import Admin, AsyncAdmin
 from ledgermq.client.connection import AsyncConnection, Connection
 from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
 from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.delivery_log import DeliveryLog
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
 from ledgermq.client.native.producer import AsyncProducer
 from ledgermq.client.native.receipt_log import ReceiptLog
@@ -38,6 +39,7 @@ __all__ = [
     "Consumer",
     "ConsumerStatistics",
     "Credentials",
+    "DeliveryLog",
     "Producer",
     "ProducerFenced",
     "QueueStatistics",

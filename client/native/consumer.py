@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
 from ledgermq.client.native.connection import Located, LogConnection
+from ledgermq.client.native.delivery_log import Deliveries
 from ledgermq.client.native.fetching import Flow
 from ledgermq.client.native.joining import Confirm, Membership
 from ledgermq.client.native.positions import Place, Positions, Run, Start
@@ -26,6 +27,7 @@ from ledgermq.client.native.settings import WIRE, ConsumerOptions, ConsumerSetti
 from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import BadEntries
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ class AsyncConsumer:
         given: dict[str, Any] = dict(options)
         wire = {"timeout_s": TIMEOUT_S, **{name: given.pop(name) for name in WIRE if name in given}}
         self.settings = ConsumerSettings(topic, **given)
+        group = self.settings.group
+        names = [stored_name(self.settings.namespace, name) if name else "" for name in (topic, group)]
+        self._log = Deliveries(self.settings.delivery_log, *names)
         self._connection = LogConnection(endpoints, **wire)
         self._positions = Positions()
         self._places: tuple[Place, ...] = ()
@@ -130,6 +135,7 @@ class AsyncConsumer:
                 await self._end({self._joined})
             self._ready.clear()
             await self._connection.close()
+            self._log.close()
 
     @staticmethod
     async def _end(tasks: Collection[asyncio.Task[None] | None]) -> None:
@@ -279,6 +285,7 @@ class AsyncConsumer:
                     # There is nothing in it to work on.
                     self._positions.all_processed()
                     continue
+            self._log.delivered(run.place, batch)
             self._messages += len(batch)
             self._bytes += batch.entry_bytes
             self._batches += 1
@@ -334,7 +341,7 @@ class AsyncConsumer:
         place = self._place(queue)
         if place not in self._positions:
             raise BadArgument(f"queue {queue} is not read here", "choose one of assigned()")
-        self._positions.seek(place, at_offset(to) if isinstance(to, int) else start_of(to, queue))
+        self._go(place, at_offset(to) if isinstance(to, int) else start_of(to, queue))
         self._restart([place])
 
     def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
@@ -342,8 +349,12 @@ class AsyncConsumer:
         start = Start(store_ms=moment) if isinstance(moment, int) else start_of(moment, 0)
         places = list(self._positions) if queue is None else [self._place(queue)]
         for place in places:
-            self._positions.seek(place, start)
+            self._go(place, start)
         self._restart(places)
+
+    def _go(self, place: Place, start: Start) -> None:
+        self._log.sought(place, self._positions[place].end)
+        self._positions.seek(place, start)
 
     # -- the consumer group
 
@@ -387,6 +398,7 @@ class AsyncConsumer:
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._positions.committed(own)
+                self._log.committed(own)
                 return
 
     def _as_group(self, broker_group: str) -> dict[str, str]:

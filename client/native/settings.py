@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TypedDict
 
 from ledgermq.client.errors import BadArgument
+from ledgermq.client.native.delivery_log import DeliveryLog
 from ledgermq.client.native.positions import Start
 from ledgermq.client.native.statistics import ConsumerStatistics
 from ledgermq.client.reading import ms_of
@@ -51,6 +53,8 @@ class ConsumerOptions(TypedDict, total=False):
     """Called with those that are about to be given to another member: the last moment to commit what was handed out of them."""
     on_progress: Callable[[ConsumerStatistics], None] | None
     """Called as batches are handed out, at most ten times a second."""
+    delivery_log: DeliveryLog | str | Path | None
+    """A Parquet file of what was handed out and committed, for `ledgermq audit --acks`."""
     timeout_s: float
     """How long a broker group may be without an answer before reading it fails (30 s)."""
     credentials: Credentials | None
@@ -82,6 +86,7 @@ class ConsumerSettings:
     on_assigned: QueuesChanged | None = None
     on_revoked: QueuesChanged | None = None
     on_progress: Callable[[ConsumerStatistics], None] | None = None
+    delivery_log: DeliveryLog | str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.group is None and (self.auto_commit or self.start == "committed"):
