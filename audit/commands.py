@@ -9,13 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ledgermq.audit.jobs import EXIT, Audit, Engine, Progress, local_engine
+from ledgermq.audit.clients.bad_file import BadFile
+from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, local_engine
 from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
+from ledgermq.client.commands import Duration
+
+if TYPE_CHECKING:
+    from ledgermq.audit.clients.outcome import ClientFiles
 
 LINE_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
@@ -81,6 +87,9 @@ def node_directories(root: str) -> list[str]:
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the files are read.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and take every property string apart.")
+@click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to hold against the log.")
+@click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to hold against the log.")
+@click.option("--window", default="1m", show_default=True, type=Duration(), help="The width of one count of clients' messages.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 @click.option("--html", type=click.Path(dir_okay=False, writable=True), help="Write the report as one HTML file.")
 @click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
@@ -90,6 +99,9 @@ def audit(
     engine: str,
     master: str,
     deep: bool,
+    receipts: tuple[str, ...],
+    acks: tuple[str, ...],
+    window: float,
     as_object: bool,
     html: str | None,
     findings: str | None,
@@ -104,13 +116,16 @@ def audit(
       ledgermq audit ledgermq-data/n1 ledgermq-data/n2 ledgermq-data/n3
       ledgermq audit ledgermq-data/n* --engine local --html audit.html
       ledgermq audit --volumes
+      ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
     """
     if volumes == bool(directories):
         raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes")
     chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
+    kept = client_files(receipts, acks, window) if receipts or acks else None
     progress = ProgressLine()
     with engine_of(engine, master) as runner:
-        result = audit_with(chosen, runner, progress, deep)
+        clients = None if kept is None else client_check(runner, kept)
+        result = audit_with(chosen, runner, progress, deep, clients)
     progress.close()
     if html is not None:
         Path(html).write_text(as_html(result), encoding="utf-8")
@@ -120,9 +135,32 @@ def audit(
     raise SystemExit(EXIT[result.verdict])
 
 
-def audit_with(directories: list[str], engine: Engine, progress: Progress, deep: bool) -> Audit:
-    """Run the audit; a directory that cannot be read is a usage error, not a verdict."""
+def client_files(receipts: tuple[str, ...], acks: tuple[str, ...], window_s: float) -> ClientFiles:
+    """The files of clients that were named; one that is none is a usage error."""
     try:
-        return run_audit(directories, engine, progress, deep)
+        from ledgermq.audit.clients.outcome import ClientFiles
+    except ImportError as error:
+        raise click.UsageError("--receipts and --acks need pyarrow; install ledgermq[audit]") from error
+    try:
+        return ClientFiles.find(receipts, acks, max(1, round(1000 * window_s)))
+    except BadFile as error:
+        raise click.UsageError(str(error)) from error
+
+
+def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
+    """The check of clients' files, with joins where the engine runs."""
+    from ledgermq.audit.clients.joining import join_here
+    from ledgermq.audit.clients.outcome import check_clients
+
+    join = getattr(engine, "join", join_here)
+    return lambda groups: check_clients(groups, kept, join)
+
+
+def audit_with(directories: list[str], engine: Engine, progress: Progress, deep: bool, clients: ClientCheck | None = None) -> Audit:
+    """Run the audit; a directory that cannot be read, or a file of clients that is none, is a usage error, not a verdict."""
+    try:
+        return run_audit(directories, engine, progress, deep, clients)
     except PermissionError as error:
         raise click.UsageError(f"{error.filename} cannot be read; run the audit as a user who may read it") from error
+    except BadFile as error:
+        raise click.UsageError(str(error)) from error

@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ledgermq.audit.checks.compare import GroupResult, compare
 from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
@@ -16,6 +17,10 @@ from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import exists, is_readable
 from ledgermq.audit.works import LOG, LOOKS, Outcome, Work, look
+
+if TYPE_CHECKING:
+    # It needs pyarrow, which an audit of files alone does without.
+    from ledgermq.audit.clients.outcome import ClientResult
 
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
@@ -49,12 +54,15 @@ class Audit:
     notes: list[str]
     groups: list[GroupResult]
     bytes_read: int = 0
+    clients: ClientResult | None = None
+    """What the clients' files say, if any were given."""
     replica_verdicts: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """(directory, group, replica) → verdict."""
 
     @property
     def findings(self) -> list[Finding]:
-        return [finding for group in self.groups for finding in group.findings]
+        own = [] if self.clients is None else self.clients.findings
+        return [*(finding for group in self.groups for finding in group.findings), *own]
 
     @property
     def compared(self) -> int | None:
@@ -63,8 +71,18 @@ class Audit:
         return None if not compared or None in compared else min(index for index in compared if index is not None)
 
 
-def audit(directories: Sequence[str], engine: Engine = local_engine, progress: Progress | None = None, deep: bool = False) -> Audit:
-    """Audit node directories against each other."""
+ClientCheck = Callable[[Sequence[GroupResult]], "ClientResult"]
+"""Holds the files of clients against broker groups that were compared."""
+
+
+def audit(
+    directories: Sequence[str],
+    engine: Engine = local_engine,
+    progress: Progress | None = None,
+    deep: bool = False,
+    clients: ClientCheck | None = None,
+) -> Audit:
+    """Audit node directories against each other, and if so wanted against what their clients kept."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
@@ -81,7 +99,7 @@ def audit(directories: Sequence[str], engine: Engine = local_engine, progress: P
         drop_what_moved(group)
         if deep:
             compare_bytes(group)
-    return judge(groups, reasons, bytes_read)
+    return judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
@@ -150,7 +168,7 @@ def compare_bytes(group: GroupResult) -> None:
                 group.findings.append(Finding(RULES[flaw.rule].klass, one.name, group.group, flaw))
 
 
-def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int) -> Audit:
+def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None) -> Audit:
     """PASS needs every replica fully verified and compared; damage is FAIL, whatever else could not be done."""
     notes = [note for group in groups for note in group.notes]
     for group in groups:
@@ -163,7 +181,8 @@ def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int) -> Aud
             )
     if not groups:
         reasons.append("no replica was found; nothing was compared")
-    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read)
+    reasons += [] if clients is None else clients.reasons
+    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients)
     failed = {(finding.group, finding.replica) for finding in result.findings if finding.fails}
     if failed:
         result.verdict = FAIL

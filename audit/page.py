@@ -10,10 +10,10 @@ from pathlib import Path
 from string import Template
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import NEXT_STEP, RULES, Finding
+from ledgermq.audit.checks.rules import RULES, Finding
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.jobs import Audit
-from ledgermq.audit.report import coverage
+from ledgermq.audit.report import coverage, next_steps
 
 FINDINGS_MAX = 1000
 
@@ -28,7 +28,7 @@ def as_html(audit: Audit) -> str:
         replicas="\n".join(_replica(audit, one) for group in audit.groups for one in group.replicas),
         bars="\n".join(_bar(audit, one, report) for group in audit.groups for one in group.replicas for report in one.reports),
         findings=_findings(audit.findings),
-        steps=_list([f"{klass}: {NEXT_STEP[klass]}" for klass in sorted({f.klass for f in audit.findings})]) or "<p>None.</p>",
+        steps=_list([step.removeprefix("next step for ") for step in next_steps(audit)]) or "<p>None.</p>",
     )
 
 
@@ -37,6 +37,8 @@ def _summary(audit: Audit) -> str:
     for group in audit.groups:
         compared = "nothing was compared" if group.compared is None else f"all replicas compared up to index {group.compared:,}"
         told.append(f"Broker group {escape(group.group)} ({escape(', '.join(group.voters)) or 'voters unknown'}): {compared}.")
+    if audit.clients is not None:
+        told += [escape(line) + "." for line in audit.clients.lines()]
     return " ".join(told) or "No replica was found."
 
 

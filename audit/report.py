@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import NEXT_STEP, RULES
+from ledgermq.audit.checks.rules import CLIENT_STEP, RULES
 from ledgermq.audit.jobs import Audit
 
 
@@ -36,7 +36,7 @@ def as_json(audit: Audit) -> dict[str, object]:
         for group in audit.groups
         for one in group.replicas
     ]
-    return {
+    told: dict[str, object] = {
         "v": 1,
         "verdict": audit.verdict,
         "reasons": audit.reasons,
@@ -44,6 +44,9 @@ def as_json(audit: Audit) -> dict[str, object]:
         "replicas": replicas,
         "findings": [finding.as_json() for finding in audit.findings],
     }
+    if audit.clients is not None:
+        told["clients"] = audit.clients.as_json()
+    return told
 
 
 def for_repair(audit: Audit) -> dict[str, object]:
@@ -76,12 +79,18 @@ def as_text(audit: Audit) -> str:
             covered = "-" if share is None else f"{share:.2%}"
             verdict = audit.replica_verdicts[one.directory, one.group, one.name]
             lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
+    lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]
     lines += [f"note: {note}" for note in audit.notes]
     lines += [f"reason: {reason}" for reason in audit.reasons]
-    for klass in sorted({finding.klass for finding in audit.findings}):
-        lines.append(f"next step for {klass}: {NEXT_STEP[klass]}")
+    lines += next_steps(audit)
     return "\n".join([*lines, f"audit: {audit.verdict}"])
+
+
+def next_steps(audit: Audit) -> list[str]:
+    """What to do about the findings, one line for each kind."""
+    steps = {(f.flaw.rule if f.flaw.rule in CLIENT_STEP else f.klass): f.next_step for f in audit.findings}
+    return [f"next step for {kind}: {steps[kind]}" for kind in sorted(steps)]
 
 
 def write_findings(audit: Audit, directory: str) -> None:
@@ -89,13 +98,15 @@ def write_findings(audit: Audit, directory: str) -> None:
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     rows = [
-        {**finding.as_json(), "fails": finding.fails, "meaning": RULES[finding.flaw.rule].meaning, "next_step": NEXT_STEP[finding.klass]}
+        {**finding.as_json(), "fails": finding.fails, "meaning": RULES[finding.flaw.rule].meaning, "next_step": finding.next_step}
         for finding in audit.findings
     ]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (target / "findings.jsonl").write_text(text, encoding="utf-8")
     verdict = {**as_json(audit), "repair": for_repair(audit)}
     (target / "verdict.json").write_text(json.dumps(verdict, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    if audit.clients is not None:
+        audit.clients.write_windows(target)
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

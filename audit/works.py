@@ -64,6 +64,7 @@ class Outcome:
             log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
             log["memberships"] = [(index, body) for index, body in log["memberships"]]
             log["trims"] = [(index, body) for index, body in log["trims"]]
+            log["resets"] = [(index, body) for index, body in log["resets"]]
             log = LogReport(**log)
         found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
         state = value["state"]

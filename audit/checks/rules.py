@@ -30,6 +30,16 @@ NEXT_STEP = {
     UNDECIDABLE: "No majority proves which bytes are right: keep all directories, look for a further copy, and do not repair by hand.",
 }
 
+CLIENT_STEP = {
+    "client.lost": "Keep all directories and the receipts: an acknowledged message is gone; look for a further copy of the log.",
+    "client.twice": "Keep all directories: one message stands twice in the log, and consumers met it twice.",
+    "client.order": "Keep all directories and the clients' files: messages changed their order on their way.",
+    "client.receipt": "Check the receipts with `ledgermq receipts verify`; if they are true, the log was changed: keep all directories.",
+    "client.phantom": "Keep all directories and the clients' files: a consumer had what the log does not hold.",
+    "client.redelivered": "Compare with the consumer group's delivery records in the log; messages were worked on again.",
+    "client.delivery": "Correct the program that wrote this file of deliveries.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -144,6 +154,13 @@ RULES = _table(
     replica.reordered    | reordered     | replicas hold the entries in the same order
     replica.bytes        | divergence    | replicas are byte for byte equal up to the compared index
     commit.lost          | undecidable   | a majority holds every index that any replica recorded as committed
+    client.lost          | missing       | every message that a receipt calls durable is stored
+    client.twice         | extra         | a message of a native producer is stored once
+    client.order         | reordered     | a producer's messages, and a message group's deliveries to a FIFO group, keep their order
+    client.receipt       | divergence    | index, term, time, topic, queue offsets and chain CRC of a message are those of its receipt
+    client.phantom       | missing       | every message that was delivered is stored where it was delivered from
+    client.redelivered   | wrong-derived | what a consumer group acknowledged is not delivered to it again
+    client.delivery      | undecidable   | a row of a file of deliveries names topic, message id and time
     """
 )
 
@@ -177,6 +194,11 @@ class Finding:
     group: str
     flaw: Flaw
     fails: bool = True
+
+    @property
+    def next_step(self) -> str:
+        """What to do about it."""
+        return CLIENT_STEP.get(self.flaw.rule, NEXT_STEP[self.klass])
 
     @property
     def text(self) -> str:

@@ -25,6 +25,7 @@ from ledgermq.audit.reading.decode import (
     crc,
     crc32c,
     properties_are_whole,
+    tags_code,
 )
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
@@ -34,6 +35,8 @@ U32 = NDArray[np.uint32]
 FLAWS_MAX = 2000
 STORAGE_TOPIC = b"rmq_sys_ledgermq_storage"
 TRIM_TAG = b"TAGS\x01trim\x02"
+DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
+RESET_CODE = tags_code(b"reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class LogReport:
     memberships: list[tuple[int, str]] = field(default_factory=list)
     trims: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every trim record."""
+    resets: list[tuple[int, str]] = field(default_factory=list)
+    """Index and body of every record by which an operator moved a consumer group."""
     queues: list[derived.QueueRun] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
@@ -171,6 +176,7 @@ class Scan:
         self._queues.check(columns)
         self._note_memberships(piece, columns)
         self._note_trims(piece, columns)
+        self._note_resets(piece, columns)
         self._note_elections(columns)
         return columns
 
@@ -381,18 +387,20 @@ class Scan:
 
     def _note_memberships(self, piece: Piece, columns: Columns) -> None:
         for at in np.flatnonzero(columns.sound & (columns.channel == 1)).tolist():
-            start = int(piece.offsets[at]) + HEADER_BYTES + RECORD_FIXED_BYTES
-            body = piece.window[start : start + int(piece.rows["body_bytes"][at])]
-            self.report.memberships.append((int(columns.index[at]), body.decode("utf-8", "replace")))
+            self.report.memberships.append((int(columns.index[at]), _body(piece, at)))
 
     def _note_trims(self, piece: Piece, columns: Columns) -> None:
         storage = [number for number, topic in enumerate(columns.topics) if topic == STORAGE_TOPIC]
         for at in np.flatnonzero(columns.sound & np.isin(columns.topic_of, storage)).tolist() if storage else []:
             start, end = int(piece.offsets[at]), int(piece.offsets[at] + piece.sizes[at])
             if TRIM_TAG in piece.window[start:end]:
-                body = start + HEADER_BYTES + RECORD_FIXED_BYTES
-                text = piece.window[body : body + int(piece.rows["body_bytes"][at])]
-                self.report.trims.append((int(columns.index[at]), text.decode("utf-8", "replace")))
+                self.report.trims.append((int(columns.index[at]), _body(piece, at)))
+
+    def _note_resets(self, piece: Piece, columns: Columns) -> None:
+        delivery = [number for number, topic in enumerate(columns.topics) if topic == DELIVERY_TOPIC]
+        if delivery:
+            chosen = columns.sound & np.isin(columns.topic_of, delivery) & (columns.tags_code == RESET_CODE)
+            self.report.resets += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
 
     def _note_elections(self, columns: Columns) -> None:
         """Follow where the run of term-start records at the end of the file begins."""
@@ -402,6 +410,12 @@ class Scan:
             self.report.election_tail = int(columns.index[other[-1]]) + 1
         elif self.report.election_tail is None:
             self.report.election_tail = int(columns.index[0])
+
+
+def _body(piece: Piece, at: int) -> str:
+    """The body of a control record."""
+    start = int(piece.offsets[at]) + HEADER_BYTES + RECORD_FIXED_BYTES
+    return piece.window[start : start + int(piece.rows["body_bytes"][at])].decode("utf-8", "replace")
 
 
 def scan(task: LogFile, progress: Progress | None = None) -> LogReport:

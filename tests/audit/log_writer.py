@@ -50,6 +50,7 @@ class Message:
     term: int = 1
     flag: int = 0
     sysflag: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ class Writer:
             properties += b"UNIQ_KEY\x01" + message.key.encode() + b"\x02"
         if message.tag:
             properties += b"TAGS\x01" + message.tag.encode() + b"\x02"
+        if message.group:
+            properties += b"__SHARDINGKEY\x01" + message.group.encode() + b"\x02"
         topic = message.topic.encode()
         wide = len(topic) > 127
         total = (92 if wide else 91) + len(message.body) + len(topic) + len(properties)

@@ -1,0 +1,37 @@
+"""Claims of clients against what the log holds, within one bucket: both are tables whose rows about one message lie in the same bucket.
+
+A message is known by its id, which of a native message says producer, epoch and sequence number; where it is stored, the log says. Here
+both kinds of claims get their judge, and claims that cannot be true at all their finding. Pure: tables in, rows of `RESULTS` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ledgermq.audit.clients.claims import DELIVERY, RECEIPT
+from ledgermq.audit.clients.deliveries import judge_deliveries
+from ledgermq.audit.clients.receipts import Receipts, judge_receipts
+from ledgermq.audit.clients.results import Bucket, Results, one
+from ledgermq.audit.clients.scope import Scope
+
+
+def judge(stored: pa.Table, claims: pa.Table, scopes: Mapping[str, Scope], window_ms: int) -> pa.Table:
+    """One bucket: what its claims say against what is stored."""
+    results = Results(window_ms)
+    wrong = pc.is_valid(claims.column("wrong"))
+    for row in claims.filter(wrong).to_pylist():
+        rule = "client.receipt" if row["kind"] == RECEIPT else "client.delivery"
+        results.finding(rule, row["broker_group"], row["topic"], row["file"], row["row"], None, 1, row["wrong"])
+    claims = claims.filter(pc.invert(wrong))
+    receipts = Receipts(claims.filter(pc.equal(claims.column("kind"), RECEIPT)))
+    deliveries = claims.filter(pc.equal(claims.column("kind"), DELIVERY))
+    bucket = Bucket(stored, [receipts.ids, one(deliveries.column("message_id"))])
+    results.count("stored", bucket.groups, bucket.topics, bucket.store_ms)
+    if len(receipts):
+        judge_receipts(bucket, receipts, scopes, results)
+    if deliveries.num_rows:
+        judge_deliveries(bucket, deliveries, scopes, results)
+    return results.table()

@@ -1,0 +1,238 @@
+"""The client side of an audit as a whole: which files, which scopes, both joins, and what they add up to.
+
+Findings, the reasons for which the verdict cannot be PASS, and a table of counts per window come out. How buckets are brought together is
+the joiner's business, what is wrong is judged in `judging`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.clients import claims, stored
+from ledgermq.audit.clients.deliveries import judge_order
+from ledgermq.audit.clients.files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
+from ledgermq.audit.clients.joining import Joiner, Side, nothing
+from ledgermq.audit.clients.judging import judge
+from ledgermq.audit.clients.results import RESULTS
+from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
+from ledgermq.audit.clients.stored import Slice
+
+WHO = "clients"
+"""What stands in the place of a replica in findings about clients."""
+BUCKET_ROWS = 400_000
+PART_ROWS = 200_000
+FINDINGS_MAX = 1000
+COUNTS = (
+    "stored",
+    "acknowledged",
+    "lost",
+    "twice",
+    "order",
+    "receipt",
+    "delivered",
+    "consumed",
+    "phantom",
+    "redelivered",
+    "memory",
+    "trimmed",
+    "beyond",
+    "unreadable",
+    "foreign",
+)
+"""The columns of the table of counts, in messages."""
+OPEN = {
+    "beyond": "lie behind the compared index, or were handed out while the log was read",
+    "foreign": "are of a broker group or a log that was not given",
+    "unreadable": "may stand in entries that no replica holds intact",
+}
+"""What leaves the audit incomplete, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """The files to be held against the log, looked into as far as it takes to know what they are. `window_ms`: the width of a count."""
+
+    names: tuple[str, ...]
+    parts: tuple[ClientFile, ...]
+    window_ms: int
+
+    @classmethod
+    def find(cls, receipts: Sequence[str], deliveries: Sequence[str], window_ms: int = 60_000) -> ClientFiles:
+        """What the user named. Raises BadFile."""
+        parts: list[ClientFile] = []
+        names: list[str] = []
+        for kind, paths in ((RECEIPTS, receipts), (DELIVERIES, deliveries)):
+            for path in find_files(kind, paths):
+                parts += parts_of(kind, len(names), path, PART_ROWS)
+                names.append(path)
+        return cls(tuple(names), tuple(parts), window_ms)
+
+
+@dataclass(slots=True)
+class ClientResult:
+    """What clients' files say against the log."""
+
+    files: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)
+    """Rule → findings that are not among `findings`."""
+    reasons: list[str] = field(default_factory=list)
+    windows: list[dict[str, object]] = field(default_factory=list)
+    """Rows of broker group, topic, beginning of the window in ms since 1970, and `COUNTS`."""
+
+    def total(self, what: str) -> int:
+        """Messages counted under this name, over all windows."""
+        return sum(int(str(row[what])) for row in self.windows)
+
+    def as_json(self) -> dict[str, object]:
+        """Files, sums and the counts per window."""
+        return {
+            "files": self.files,
+            "messages": {what: self.total(what) for what in COUNTS},
+            "findings_not_listed": self.more,
+            "windows": self.windows,
+        }
+
+    def lines(self) -> list[str]:
+        """The sums in words, one line for people."""
+        told = ", ".join(f"{self.total(what)} {what}" for what in COUNTS if self.total(what))
+        more = [f"clients: {count} more findings of rule {rule} are not listed" for rule, count in sorted(self.more.items())]
+        return [f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages: {told or 'none'}", *more]
+
+    def write_windows(self, directory: Path) -> None:
+        """The counts per window as `clients.jsonl` and `clients.parquet`."""
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.windows)
+        (directory / "clients.jsonl").write_text(text, encoding="utf-8")
+        texts = [(name, pa.string()) for name in ("broker_group", "topic")]
+        schema = pa.schema([*texts, *((name, pa.int64()) for name in ("window_ms", *COUNTS))])
+        parquet.write_table(pa.Table.from_pylist(self.windows, schema=schema), directory / "clients.parquet")
+
+
+def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
+    """Hold the files of clients against the logs of these broker groups. Raises BadFile."""
+    parts = given.parts
+    scopes, slices = [], []
+    for group in groups:
+        scope, own = scope_of(group)
+        scopes.append(scope)
+        slices += own
+    told = to_json(scopes)
+    entries = sum(report.entries for group in groups for one in group.replicas[:1] for report in one.reports)
+    deliveries = [part for part in parts if part.kind == DELIVERIES]
+    rows = entries + sum(part.rows or PART_ROWS for part in deliveries)
+    buckets = max(1, -(-rows // BUCKET_ROWS))
+    left = Side(tuple(piece.to_json() for piece in slices), read_stored, stored.SCHEMA)
+    right = Side(tuple(part.to_json() for part in parts), read_claims, claims.SCHEMA)
+    result = ClientResult(list(given.names))
+    gathered = _Gathered(result)
+    for table in join(left, right, partial(judge_bucket, told=told, window_ms=given.window_ms), RESULTS, buckets):
+        gathered.add(table)
+    if deliveries and any(scope.fifo for scope in scopes):
+        ordered = Side(tuple(part.to_json() for part in deliveries), read_ordered, claims.ORDERED)
+        for table in join(nothing(stored.SCHEMA), ordered, partial(judge_orders, told=told), RESULTS, buckets):
+            gathered.add(table)
+    gathered.finish(scopes)
+    return result
+
+
+# What crosses process borders is text, so these take text.
+
+
+def read_stored(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
+    """The messages of a slice, given as text."""
+    yield from stored.read_stored(Slice.from_json(source), buckets)
+
+
+def read_claims(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
+    """The claims of a part of a file, given as text."""
+    yield from claims.read_claims(ClientFile.from_json(source), buckets)
+
+
+def read_ordered(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
+    """The deliveries of message groups of a part of a file, given as text."""
+    yield from claims.read_ordered(ClientFile.from_json(source), buckets)
+
+
+def judge_bucket(left: pa.Table, right: pa.Table, *, told: str, window_ms: int) -> pa.Table:
+    """One bucket, the scopes given as text."""
+    return judge(left, right, from_json(told), window_ms)
+
+
+def judge_orders(left: pa.Table, right: pa.Table, *, told: str) -> pa.Table:
+    """One bucket of message groups, the scopes given as text."""
+    return judge_order(right, from_json(told))
+
+
+class _Gathered:
+    """Adds up the results of all buckets: counts by window, findings up to a limit."""
+
+    def __init__(self, result: ClientResult) -> None:
+        self._result = result
+        self._windows: dict[tuple[str, str, int], dict[str, int]] = {}
+        self._told: dict[str, list[dict[str, object]]] = {}
+
+    def add(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            if row["proof"] is None:
+                key = (row["broker_group"] or "", row["topic"] or "", row["window_ms"])
+                counts = self._windows.setdefault(key, dict.fromkeys(COUNTS, 0))
+                counts[row["what"]] += row["n"]
+            else:
+                self._keep(row)
+
+    def _keep(self, row: dict[str, object]) -> None:
+        rows = self._told.setdefault(str(row["what"]), [])
+        rows.append(row)
+        if len(rows) > 4 * FINDINGS_MAX:
+            self._cut(str(row["what"]))
+
+    def _cut(self, rule: str) -> None:
+        rows = self._told[rule]
+        rows.sort(key=lambda row: (row["file"], row["row"], -1 if row["index"] is None else row["index"]))
+        self._result.more[rule] = self._result.more.get(rule, 0) + len(rows[FINDINGS_MAX:])
+        del rows[FINDINGS_MAX:]
+
+    def finish(self, scopes: Sequence[Scope]) -> None:
+        result = self._result
+        only = scopes[0].group if len(scopes) == 1 else "-"
+        for rule in sorted(self._told):
+            self._cut(rule)
+            result.findings += [self._finding(row, only) for row in _joined(self._told[rule])]
+        result.more = {rule: count for rule, count in result.more.items() if count}
+        for key in sorted(self._windows):
+            group, topic, window = key
+            result.windows.append({"broker_group": group, "topic": topic, "window_ms": window, **self._windows[key]})
+        for what, why in OPEN.items():
+            count = result.total(what)
+            if count:
+                result.reasons.append(f"{count} messages of clients {why}; nothing can be said of them")
+
+    def _finding(self, row: dict[str, object], only: str) -> Finding:
+        path = self._result.files[int(str(row["file"]))]
+        index = None if row["index"] is None else int(str(row["index"]))
+        flaw = Flaw(str(row["what"]), path, index, 0, 0, f"row {row['row']}: {row['proof']}")
+        return Finding(RULES[flaw.rule].klass, WHO, str(row["broker_group"] or only), flaw)
+
+
+def _joined(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """One finding for a row and a proof: the pieces of a receipt that lie in several buckets are one."""
+    found: dict[tuple[object, object, str], dict[str, object]] = {}
+    for row in rows:
+        key = (row["file"], row["row"], str(row["proof"]).partition(": ")[2])
+        before = found.setdefault(key, {**row, "n": 0})
+        before["n"] = int(str(before["n"])) + int(str(row["n"]))
+    told = []
+    for row in found.values():
+        more = int(str(row["n"])) - 1
+        proof = f"{row['proof']}; and {more} more messages of this receipt" if more else row["proof"]
+        told.append({**row, "proof": proof})
+    return told
