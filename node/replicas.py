@@ -28,7 +28,7 @@ from ledgermq.node.core.retention import LogFile
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers
 from ledgermq.node.logs import get_logger
-from ledgermq.node.replica_files import Entry, ReplicaFile, ReplicaFiles
+from ledgermq.node.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
@@ -242,7 +242,12 @@ class Replicas:
 
     async def list(self, request: audit_pb2.ListFilesRequest) -> audit_pb2.ListFilesResponse:
         """Names, on a thread: there may be many."""
-        group = self._hosted_group(request.broker_group)
+        if not (request.broker_group or request.directory):
+            own = audit_pb2.FileEntry(path=NODE_FILE)
+            return audit_pb2.ListFilesResponse(
+                entries=[*(audit_pb2.FileEntry(path=group, directory=True) for group in sorted(self._engine.groups)), own]
+            )
+        group = self._group_of(request.broker_group, request.directory)
         path = request.directory or group
 
         def look() -> Sequence[Entry]:
@@ -260,7 +265,7 @@ class Replicas:
 
     async def read(self, request: audit_pb2.ReadFileRequest) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
         """The pieces of a file. Raises LedgerError."""
-        group = self._hosted_group(request.broker_group)
+        group = self._group_of(request.broker_group, request.path)
         file = await self._on_reader(lambda: self._files.open(group, request.path))
         if file is None:
             raise fail(Code.NOT_FOUND, f"there is no file {request.path} on node {self._node}")
@@ -310,6 +315,10 @@ class Replicas:
         if group not in self._engine.groups:
             raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {group!r}; ask a node that has one")
         return group
+
+    def _group_of(self, group: str, path: str) -> str:
+        """The group that a path has to belong to; the node's own file belongs to none."""
+        return "" if path == NODE_FILE else self._hosted_group(group)
 
     async def _allow(self, context: Any) -> None:
         self._callers.allow(await self._callers.of(context), ADMINISTRATOR)

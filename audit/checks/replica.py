@@ -24,13 +24,13 @@ from ledgermq.audit.reading.decode import (
     crc,
     current,
     find_stain,
+    log_checkpoint,
     numbered_files,
-    read_log_checkpoint,
-    read_sealed_json,
     read_slots,
+    sealed_json,
     slot_bytes,
 )
-from ledgermq.audit.reading.files import exists, names_in, open_file, read_whole, size_of, stat_of
+from ledgermq.audit.reading.files import absolute, exists, names_in, open_file, read_if_there, size_of, stat_of
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.derive import StateReport
 
@@ -167,7 +167,7 @@ def find_replicas(directory: str) -> list[Replica]:
     """The broker groups of a node directory: every folder that holds an identity or an entry log."""
     replicas = []
     for name in names_in(directory):
-        root = f"{os.path.abspath(directory)}/{name}"
+        root = f"{absolute(directory)}/{name}"
         logs = [entry for entry in names_in(root) if entry.startswith("dledger-")]
         if logs or exists(f"{root}/identity.json"):
             replicas.append(_open(directory, root, name, logs))
@@ -208,13 +208,14 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
 
 def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
     """`keys`: the sets of keys it may have; none for any."""
-    if not exists(path):
+    raw = read_if_there(path)
+    if raw is None:
         if missing is not None:
             replica.flaw(missing, shown, "the file is missing")
         return None
-    value = read_sealed_json(path)
+    value = sealed_json(raw)
     if value is None or (keys and set(value) not in keys):
-        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, size_of(path))
+        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, len(raw))
         return None
     return value
 
@@ -242,11 +243,11 @@ def _read_small_files(replica: Replica) -> None:
         replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
     hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
     replica.hard_term = None if hard is None else hard[0]
-    path = f"{replica.log}/checkpoint"
-    if exists(path):
-        hints = read_log_checkpoint(path)
+    raw = read_if_there(f"{replica.log}/checkpoint")
+    if raw is not None:
+        hints = log_checkpoint(raw)
         if hints is None or hints[1] > hints[0] or hints[1] < -1:
-            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, size_of(path))
+            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, len(raw))
         else:
             replica.end_hint, replica.commit = hints
     begin = _json(
@@ -279,11 +280,10 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
 
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
-    path = f"{replica.root}/{name}"
-    if not exists(path):
+    data = read_if_there(f"{replica.root}/{name}")
+    if data is None:
         replica.flaw(f"{rule}.missing", name, "the file is missing")
         return None
-    data = read_whole(path)
     if len(data) != SLOT_FILE_BYTES:
         bounds = sorted((len(data), SLOT_FILE_BYTES))
         replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
@@ -306,10 +306,9 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
 
 
 def _store_checkpoint(replica: Replica) -> None:
-    path = f"{replica.root}/checkpoint"
-    if not exists(path):
+    data = read_if_there(f"{replica.root}/checkpoint")
+    if data is None:
         return
-    data = read_whole(path)
     if len(data) != PAGE or any(data[24:]):
         places = [24 + at for at, byte in enumerate(data[24:]) if byte] or [min(len(data), PAGE)]
         replica.flaw("checkpoint.store", "checkpoint", "not 4096 bytes, zero behind the stamps", places[0], places[-1] + 1)

@@ -16,7 +16,7 @@ import crc32c as _crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.reading.files import File, names_in, open_file, read_whole
+from ledgermq.audit.reading.files import AnyFile, names_in, read_at, read_if_there
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
@@ -92,7 +92,7 @@ SECTOR = 512
 _STRAY_MAX = 16
 
 
-def find_stain(file: File, start: int, end: int, step: int = 8 << 20) -> Stain | None:
+def find_stain(file: AnyFile, start: int, end: int, step: int = 8 << 20) -> Stain | None:
     """What is not zero in start … end − 1; None when all of it is.
 
     A disk writes sectors whole: what a torn write leaves begins with a record at `start`, or at a sector's edge, or fills a good part of a
@@ -119,7 +119,7 @@ def find_stain(file: File, start: int, end: int, step: int = 8 << 20) -> Stain |
     return None if first < 0 else Stain(first, last, stray)
 
 
-def last_nonzero(file: File, length: int, step: int = 1 << 20) -> int:
+def last_nonzero(file: AnyFile, length: int, step: int = 1 << 20) -> int:
     """The place of the last byte of a file that is not zero; −1 when all are."""
     for begin, stop in reversed(list(file.stretches(0, length))):
         while stop > begin:
@@ -139,8 +139,7 @@ def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
         base = start - start % file_bytes
         stop = min(end, base + file_bytes)
         try:
-            with open_file(f"{directory}/{base:020d}") as file:
-                data = file.pread(stop - start, start - base)
+            data = read_at(f"{directory}/{base:020d}", start - base, stop - start)
         except FileNotFoundError:
             break
         parts.append(data)
@@ -235,8 +234,13 @@ def current(slots: Sequence[Slot]) -> Slot | None:
 
 
 def read_sealed_json(path: str) -> dict[str, Any] | None:
+    """A file with a JSON object that carries its own checksum, as `sealed_json`; None where there is no file, too. Raises OSError."""
+    raw = read_if_there(path)
+    return None if raw is None else sealed_json(raw)
+
+
+def sealed_json(raw: bytes) -> dict[str, Any] | None:
     """A JSON object that carries its own checksum, without it; None when the checksum, or the exact form, is not kept."""
-    raw = read_whole(path)
     try:
         value = json.loads(raw)
     except ValueError:
@@ -251,9 +255,9 @@ def _compact(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def read_log_checkpoint(path: str) -> tuple[int, int] | None:
+def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None when the text is not exactly that."""
-    lines = read_whole(path).split(b"\n")
+    lines = raw.split(b"\n")
     if len(lines) != 3 or lines[2] or not lines[0].startswith(b"endIndex=") or not lines[1].startswith(b"committedIndex="):
         return None
     try:

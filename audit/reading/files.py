@@ -1,7 +1,8 @@
 """The only door to bytes: files and directories by path, wherever they lie.
 
-Files are read with `pread`, never mapped: a file that shrinks or a device that fails is then an `OSError`, not a dead process. Nothing here
-knows what the bytes mean, and nothing writes.
+Files are read with `pread`, never mapped: a file that shrinks or a device that fails is then an `OSError`, not a dead process. A path that
+begins with `node://` lies on a running node: the same functions, and `NodeLost` where the node does not answer (`remote.py`, loaded when
+the first such path comes). Nothing here knows what the bytes mean, and nothing writes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, Union
+
+from ledgermq.audit.reading.node_paths import is_remote
+
+if TYPE_CHECKING:
+    from ledgermq.audit.reading.remote import RemoteFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +74,56 @@ class File:
         self.close()
 
 
-def open_file(path: str) -> File:
+AnyFile = Union[File, "RemoteFile"]
+
+
+def _entries(path: str, *, itself: bool = False) -> list[Any]:
+    from ledgermq.audit.reading.remote import entries
+
+    return entries(path, itself=itself)
+
+
+def open_file(path: str) -> AnyFile:
     """For reading. Raises OSError."""
+    if is_remote(path):
+        from ledgermq.audit.reading.remote import RemoteFile
+
+        return RemoteFile(path)
     return File(os.open(path, os.O_RDONLY))
 
 
 def read_whole(path: str) -> bytes:
-    """A small file. Raises OSError."""
+    """A small file, as it was at one moment if it is replaced meanwhile. Raises OSError."""
+    return read_at(path, 0, None)
+
+
+def read_if_there(path: str) -> bytes | None:
+    """A small file, whole; None where there is none. Raises OSError."""
+    try:
+        return read_whole(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_at(path: str, offset: int, size: int | None) -> bytes:
+    """Bytes of a file that nothing else is wanted of; None: to its end. Fewer only at its end. Raises OSError."""
+    if is_remote(path):
+        from ledgermq.audit.reading.remote import read_at as read_remote
+
+        return read_remote(path, offset, size)
     with open_file(path) as file:
-        return file.pread(file.size, 0)
+        return file.pread(max(file.size - offset, 0) if size is None else size, offset)
+
+
+def absolute(directory: str) -> str:
+    """The same directory, whatever the working directory is later."""
+    return directory.rstrip("/") if is_remote(directory) else os.path.abspath(directory)
 
 
 def stat_of(path: str) -> Stat | None:
     """None where there is no file."""
+    if is_remote(path):
+        return next((Stat(entry.size, entry.mtime_ns, entry.inode) for entry in _entries(path, itself=True)), None)
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -89,23 +133,31 @@ def stat_of(path: str) -> Stat | None:
 
 def size_of(path: str) -> int:
     """Raises OSError."""
-    return os.path.getsize(path)
+    found = stat_of(path)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return found.size
 
 
 def exists(path: str) -> bool:
-    return os.path.exists(path)
+    return stat_of(path) is not None if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
+    if is_remote(path):
+        return any(entry.directory for entry in _entries(path, itself=True))
     return os.path.isdir(path)
 
 
 def is_readable(path: str) -> bool:
-    return os.access(path, os.R_OK)
+    """Whether this process may read it. What a running node may not read is found when it is asked."""
+    return is_remote(path) or os.access(path, os.R_OK)
 
 
 def names_in(directory: str) -> list[str]:
     """The names in a directory, sorted; none where there is no directory. Raises OSError."""
+    if is_remote(directory):
+        return sorted(entry.path.rpartition("/")[2] for entry in _entries(directory))
     try:
         return sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):

@@ -28,7 +28,7 @@ from ledgermq.audit.reading.decode import (
     gather,
     read_space,
 )
-from ledgermq.audit.reading.files import File
+from ledgermq.audit.reading.files import AnyFile
 
 WINDOW_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 15
@@ -100,7 +100,7 @@ class Walk:
     """
 
     task: LogFile
-    file: File
+    file: AnyFile
     length: int
     end: int = 0
     ending: str = "zero"
@@ -273,7 +273,7 @@ def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
     return head == BLANK_MAGIC.to_bytes(4, "big", signed=True) + max(0, min(room - at, (1 << 31) - 1)).to_bytes(4, "big")
 
 
-def find_header(file: File, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
+def find_header(file: AnyFile, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
     """The next place from `start` on where an entry stands that knows its place and its size."""
     for offset in range(start, end, step):
         data = file.pread(min(step + HEADER_BYTES, end - offset), offset)

@@ -16,7 +16,6 @@ from typing import Any
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
 from ledgermq.audit.reading.decode import read_sealed_json
-from ledgermq.audit.reading.files import exists
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
 from ledgermq.audit.state.delivery import Delivery
@@ -200,7 +199,7 @@ def _snapshots(task: LogFile) -> list[Snapshot]:
     """The snapshots of a replica that are whole, at least one, the newest first. Raises Unreadable."""
     found = []
     for file in FILES:
-        value = read_sealed_json(f"{task.root}/{file}") if exists(f"{task.root}/{file}") else None
+        value = read_sealed_json(f"{task.root}/{file}")
         if value is None:
             continue
         if value.get("v") != VERSION:
@@ -215,7 +214,7 @@ def _snapshots(task: LogFile) -> list[Snapshot]:
 
 def _begin(task: LogFile) -> Begin:
     path = f"{task.root}/{task.log_folder}/begin"
-    value = read_sealed_json(path) if exists(path) else None
+    value = read_sealed_json(path)
     return (None if value is None else read_begin(value)) or WHOLE
 
 

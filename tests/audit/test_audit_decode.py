@@ -137,13 +137,13 @@ def test_sealed_json(tmp_path: Path) -> None:
     path, value = tmp_path / "x", {"a": 1, "b": {"c": "ü"}}
     text = sealed(value)
     path.write_bytes(text)
-    assert decode.read_sealed_json(path) == value
+    assert decode.read_sealed_json(str(path)) == value
     for at in range(len(text)):
         path.write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
-        assert decode.read_sealed_json(path) is None
+        assert decode.read_sealed_json(str(path)) is None
     for changed in (text + b"\n", b" " + text, text[:-1], b"", b"[]"):
         path.write_bytes(changed)
-        assert decode.read_sealed_json(path) is None
+        assert decode.read_sealed_json(str(path)) is None
 
 
 STAINS = [((0,), True), ((5,), True), ((512,), False), ((700,), True), (tuple(range(600, 640)), False)]

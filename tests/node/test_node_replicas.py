@@ -289,6 +289,8 @@ def test_names_are_listed(stage: Stage) -> None:
     (one,) = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="node.json", itself=True)).entries
     assert one.path == "node.json" and one.size == 4
     assert list(stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/no", itself=True)).entries) == []
+    node = stage.ask("List", audit_pb2.ListFilesRequest()).entries
+    assert [(entry.path, entry.directory) for entry in node] == [("g1", True), ("node.json", False)]
     out = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/../controller"))
     assert out.status.code == Code.BAD_REQUEST and "paths begin with g1/" in out.status.message
     (refused,) = stage.read("g1/../../etc/passwd")
