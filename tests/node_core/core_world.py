@@ -223,6 +223,12 @@ class World:
         call = Receive(self.token, group, topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, 1_000 * (1 + a % 3), self.bench.now_ns)
         self.turn(replace(call, attempt_id=f"try{a % 3}" if group == "f" else ""))
 
+    def line_up(self, a: int, b: int) -> None:
+        """Messages of a message group that wait for the first of them, while one of another group passes them."""
+        self.turn(Produce(self.token, [self.draft("n", 1 + at // 3, 2 * b) for at in range(4)]))
+        for _ in range(2):
+            self.turn(Receive(self.token, "f", "n", CLIENTS[a % 2], TagFilter(), 1, 1_000 * (1 + a % 3), self.bench.now_ns))
+
     def receive_lite(self, a: int, b: int) -> None:
         self.turn(Receive(self.token, "l", "L", CLIENTS[a % 2], TagFilter(), 1 + b, 3_000, self.bench.now_ns, lite=True))
 
@@ -407,6 +413,7 @@ STEPS = {
     "resolve": 3,
     "check": 1,
     "receive": 8,
+    "line_up": 1,
     "receive_lite": 3,
     "ack": 4,
     "change": 1,
