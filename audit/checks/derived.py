@@ -16,7 +16,6 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import may_begin
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.decode import (
-    HEADER,
     HEADER_BYTES,
     I64,
     INDEX_UNIT,
@@ -199,34 +198,6 @@ def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | 
     base = place - place % task.queue_file_bytes
     file = f"{os.path.basename(task.root)}/{folder}/{base:020d}"
     return Flaw(rule, file, index, place - base + start, place - base + stop, proof)
-
-
-def header_at(task: LogFile, index: int) -> tuple[int, tuple[int, ...]] | None:
-    """Position and header fields of an entry, found through the index files; None when they do not lead to it.
-
-    A hint: whoever uses it checks it against the scanned log.
-    """
-    try:
-        data = read_space(task.index_directory, task.index_file_bytes, index * INDEX_UNIT_BYTES, (index + 1) * INDEX_UNIT_BYTES)
-        if len(data) < INDEX_UNIT_BYTES:
-            return None
-        unit = np.frombuffer(data, INDEX_UNIT)[0]
-        pos = int(unit["pos"])
-        if pos < 0:
-            return None
-        raw = read_space(f"{task.root}/{task.log_folder}/data", task.data_file_bytes, pos, pos + HEADER_BYTES)
-    except OSError:
-        return None
-    if len(raw) < HEADER_BYTES:
-        return None
-    fields = HEADER.unpack(raw)
-    return (pos, fields) if fields[2] == index and fields[4] == pos else None
-
-
-def stored_chain(task: LogFile, index: int) -> int | None:
-    """The chain CRC word of an entry, found through the index files."""
-    found = header_at(task, index)
-    return None if found is None else found[1][6]
 
 
 @dataclass(slots=True)

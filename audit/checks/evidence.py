@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ledgermq.audit.checks.derived import header_at
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading.begin import LITE
+from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.state.derive import StateReport
 
 

@@ -28,6 +28,7 @@ from ledgermq.audit.reading.decode import (
     tags_code,
 )
 from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
 
 RECORD = HEADER_BYTES
@@ -193,7 +194,7 @@ class Scan:
             return self.task.seed
         if piece.start or index <= 0:
             return None
-        return derived.stored_chain(self.task, index - 1)
+        return stored_chain(self.task, index - 1)
 
     def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
         place = piece.start + int(piece.offsets[at])

@@ -108,8 +108,9 @@ class Walk:
     next_index: int | None = None
     """The index the next entry should have, as far as the headers tell."""
 
-    def pieces(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Piece]:
-        start, joined, size = 0, False, window_bytes
+    def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0) -> Iterator[Piece]:
+        """From byte `start` on, where an entry stands."""
+        joined, size = False, window_bytes
         while True:
             window = self.file.pread(min(size, self.length - start), start)
             found = find_entries(window, self.task.base + start, self.length - start, self._units(window))

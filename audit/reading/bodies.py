@@ -1,0 +1,36 @@
+"""Bodies as their producers had them: what SYSFLAG and the property `__LMQ.ENC` say was done to them is undone (docs/format.md §4.1, §4.5).
+
+A stored body is never trusted: what it becomes is bounded whatever it claims to be.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import lz4.frame
+import zstandard
+
+LZ4, ZSTD = 0x101, 0x201
+PACKINGS = {0: None, LZ4: "lz4", ZSTD: "zstd"}
+"""SYSFLAG → how the body is compressed."""
+BODY_BYTES_MAX = 4 << 20
+_GZIP_WINDOW = 31
+
+
+def unpack(body: bytes, packing: str) -> bytes | None:
+    """A body that was compressed as `lz4`, `zstd` or `gzip`; None when it is not one whole frame of that, or becomes too large."""
+    try:
+        if packing == "zstd":
+            return zstandard.ZstdDecompressor().decompress(body, max_output_size=BODY_BYTES_MAX, allow_extra_data=False)
+        if packing == "gzip":
+            return _stream(zlib.decompressobj(_GZIP_WINDOW), body)
+        frame = lz4.frame.LZ4FrameDecompressor()
+        out: bytes = frame.decompress(body, max_length=BODY_BYTES_MAX + 1)
+        return out if frame.eof and not frame.unused_data and len(out) <= BODY_BYTES_MAX else None
+    except (zstandard.ZstdError, zlib.error, RuntimeError, ValueError, EOFError):
+        return None
+
+
+def _stream(unpacker: zlib._Decompress, body: bytes) -> bytes | None:
+    out = unpacker.decompress(body, BODY_BYTES_MAX + 1)
+    return out if unpacker.eof and not unpacker.unused_data and len(out) <= BODY_BYTES_MAX else None

@@ -1,0 +1,105 @@
+"""The entries of a log file, or of its part from some entry on, in columns, with or without recomputing their CRCs.
+
+For whoever wants to see entries rather than judge them: a damaged entry is marked, and nothing is said about why (`checks/scan` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.audit.reading.columns import Parts, take_apart
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, Flags, chain_inputs, crc, crc32c
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.lookup import stored_chain
+from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Entries in a row, one row each. `window` holds their bytes, from byte `start` of the file on; `at` are their places in it.
+
+    `index`: as the entry says, or where it is not intact, as its neighbours say. `intact`: body and chain CRC, recomputed, are the stored
+    ones; None when nothing was recomputed. `sound`: the record can be taken apart, and is intact as far as that was looked at; only there
+    `parts` means something.
+    """
+
+    task: LogFile
+    window: bytes
+    start: int
+    at: I64
+    sizes: I64
+    fields: NDArray[np.void]
+    index: I64
+    intact: Flags | None
+    sound: Flags
+    parts: Parts
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def field(self, name: str) -> I64:
+        """One fixed field of header or record (reading/decode.py), of all rows."""
+        column: I64 = self.fields[name].astype(np.int64)
+        return column
+
+    @property
+    def pos(self) -> I64:
+        """Absolute positions."""
+        return self.task.base + self.start + self.at
+
+
+def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_bytes: int = WINDOW_BYTES) -> Iterator[Entries]:
+    """The entries of a log file from byte `start` on, where one stands. Whoever has seen enough stops iterating. Raises OSError."""
+    with open_file(task.path) as file:
+        chain: int | None = None
+        for piece in Walk(task, file, file.size).pieces(window_bytes, start):
+            previous = chain if piece.joined else _chain_before(task, piece)
+            intact = _intact(piece, previous) if verify else None
+            chain = int(piece.rows["chain_crc"][piece.count - 1])
+            count = piece.count
+            at, sizes, fields = piece.offsets[:count], piece.sizes[:count], piece.rows[:count]
+            parts = take_apart(piece.window, at, sizes, fields)
+            sound = parts.fits if intact is None else parts.fits & intact
+            yield Entries(task, piece.window, piece.start, at, sizes, fields, _indexes(fields, intact), intact, sound, parts)
+
+
+def _chain_before(task: LogFile, piece: Piece) -> int | None:
+    """The chain value before a piece that does not follow another."""
+    index = int(piece.rows["index"][0])
+    if piece.start == 0 and task.base == task.begin_pos:
+        return task.seed
+    return stored_chain(task, index - 1) if index > 0 else None
+
+
+def _intact(piece: Piece, previous: int | None) -> Flags:
+    """Which entries are what was written, by the chain: the stored value before each, its header and its body as they are now give the
+    stored value. A chain word that is itself damaged spoils two of these sums, but not the one over both entries."""
+    view = memoryview(piece.window)
+    starts, ends = (piece.offsets + HEADER_BYTES).tolist(), (piece.offsets + piece.sizes).tolist()
+    bodies = np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
+    inputs = memoryview(chain_inputs(piece.rows, bodies))
+    stored = piece.rows["chain_crc"].astype(np.int64)
+    before = [previous or 0, *stored[:-1].tolist()]
+    sums = np.array([crc32c(inputs[at : at + 40], first) for at, first in zip(range(0, len(inputs), 40), before, strict=True)], np.int64)
+    good: Flags = sums == stored
+    if previous is None:
+        # Nobody knows the value before this entry: its body is all that can be looked at.
+        good[0] = piece.rows["body_crc"][0] == bodies[0]
+    for at in np.flatnonzero(~good[:-1] & ~good[1:]).tolist():
+        if not good[at] and crc(inputs[40 * at + 40 : 40 * at + 80], int(sums[at])) == stored[at + 1]:
+            good[at] = good[at + 1] = True
+    return good[: piece.count]
+
+
+def _indexes(fields: NDArray[np.void], intact: Flags | None) -> I64:
+    index: I64 = fields["index"].astype(np.int64)
+    if intact is None or intact.all() or not intact.any():
+        return index
+    rows = np.arange(len(index))
+    known = np.flatnonzero(intact)
+    nearest = known[np.maximum(np.searchsorted(known, rows, side="right") - 1, 0)]
+    return np.where(intact, index, index[nearest] + rows - nearest)

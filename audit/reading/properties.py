@@ -1,0 +1,96 @@
+"""The property strings of many records at once (docs/format.md §4.1): where every name and every value lies, and the texts in them.
+
+Decoding only, in vectors: no object for a message. What a property means is for whoever asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.audit.reading.decode import I64, U8, Flags
+
+NAME_END, VALUE_END, SPACE = 1, 2, 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Properties in the order in which they stand. Number p belongs to record `owner[p]` of those that were asked for; name and value lie
+    in `data` at `name_at[p]` and `value_at[p]`. A piece without a name is left out."""
+
+    data: U8
+    owner: I64
+    name_at: I64
+    name_bytes: I64
+    value_at: I64
+    value_bytes: I64
+
+    def named(self, name: bytes) -> I64:
+        """The numbers of the properties with this name."""
+        at = np.flatnonzero(self.name_bytes == len(name))
+        for place, letter in enumerate(name):
+            at = at[self.data[self.name_at[at] + place] == letter]
+        return at
+
+    def take(self, numbers: I64) -> Properties:
+        """Only these properties."""
+        return Properties(
+            self.data,
+            self.owner[numbers],
+            self.name_at[numbers],
+            self.name_bytes[numbers],
+            self.value_at[numbers],
+            self.value_bytes[numbers],
+        )
+
+
+def find_properties(window: bytes, starts: I64, ends: I64) -> Properties:
+    """The properties of records whose property strings lie at `starts` … `ends`, ascending and apart from each other."""
+    data: U8 = np.frombuffer(window, np.uint8)
+    owner, mark = _inside(data, VALUE_END, starts, ends)
+    first = np.ones(len(mark), np.bool_)
+    first[1:] = owner[1:] != owner[:-1]
+    begin = np.empty(len(mark), np.int64)
+    begin[1:] = mark[:-1] + 1
+    begin[first] = starts[owner[first]]
+    _, separators = _inside(data, NAME_END, starts, ends)
+    separators = np.append(separators, len(data))
+    separator = separators[np.searchsorted(separators, begin)] if len(begin) else begin
+    good: Flags = separator < mark
+    begin, mark, separator, owner = begin[good], mark[good], separator[good], owner[good]
+    return Properties(data, owner, begin, separator - begin, separator + 1, mark - separator - 1)
+
+
+def _inside(data: U8, letter: int, starts: I64, ends: I64) -> tuple[I64, I64]:
+    """Where a byte occurs inside the ranges, and in which of them."""
+    marks: I64 = np.flatnonzero(data == letter)
+    owner = np.searchsorted(starts, marks, side="right") - 1
+    inside = owner >= 0
+    inside[inside] = marks[inside] < ends[owner[inside]]
+    return owner[inside], marks[inside]
+
+
+def split_at_spaces(data: U8, at: I64, lengths: I64) -> tuple[I64, I64, I64]:
+    """The pieces of values between spaces, without empty ones: (number of the value, place, length). Values are ascending and apart."""
+    if not len(at):
+        empty = np.zeros(0, np.int64)
+        return empty, empty, empty
+    ends = at + lengths
+    value, spaces = _inside(data, SPACE, at, ends)
+    numbers = np.concatenate((np.arange(len(at)), value))
+    begins = np.concatenate((at, spaces + 1))
+    stops = np.concatenate((ends, spaces))
+    # Values do not overlap, so begins and ends, each sorted for itself, belong together.
+    order = np.argsort(begins, kind="stable")
+    begins, stops, numbers = begins[order], np.sort(stops, kind="stable"), numbers[order]
+    kept = stops > begins
+    return numbers[kept], begins[kept], (stops - begins)[kept]
+
+
+def cut(data: U8, at: I64, lengths: I64) -> tuple[U8, I64]:
+    """Short texts copied behind each other: the bytes, and n + 1 offsets."""
+    offsets = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.arange(int(offsets[-1])) + np.repeat(at - offsets[:-1], lengths)
+    return data[places], offsets
