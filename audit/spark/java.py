@@ -104,7 +104,7 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise NoJava("the package pyspark is not installed", "install ledgermq[audit], or use --engine local") from error
-    from ledgermq.audit.spark.source import LedgermqSource
+    from ledgermq.audit.spark.source import register
 
     text = LOGGING.format(level=level)
     logging_file = cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
@@ -126,5 +126,5 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.dataSource.register(LedgermqSource)
+    register(session)
     return session

@@ -1,24 +1,18 @@
-"""The Spark data source `ledgermq`: node directories as tables, one partition per log file, read by the auditor's own decoder.
+"""The Spark data source `ledgermq`: node directories as tables, read by the auditor's own decoder in the tasks.
 
     spark.read.format("ledgermq").option("view", "entries").load("ledgermq-data/n1")
 
-Views:
-
-* `entries`: one row per entry, with its checks (`intact`: both CRCs agree).
-* `segments`: one row per log file, everything verified inside `read()`, so that only small columns cross; `report` is the scan as JSON.
-
-Option `dirs`: several node directories as a JSON list, instead of the path of `load`. With the option `endpoints` the source is a topic of
-a running cluster instead (`cluster_source.py`, `cluster_sink.py`), to be read, streamed and written. Nothing here judges.
+Which views there are, and what they hold, is in `views/` and docs/audit.md. With the option `endpoints` the source is a topic of a running
+cluster instead (`cluster_source.py`, `cluster_sink.py`), to be read, streamed and written.
+Nothing here judges, and nothing here reads: options become a reader.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,82 +20,69 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from ledgermq.audit.checks.replica import find_replicas
-from ledgermq.audit.checks.scan import Scan
+from ledgermq.audit.checks.replica import Replica, find_replicas
 from ledgermq.audit.jobs import adopt
-from ledgermq.audit.reading.columns import Columns
+from ledgermq.audit.reading.files import is_directory
+from ledgermq.audit.spark.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
-from ledgermq.audit.works import Outcome, Work, look
+from ledgermq.audit.spark.views.entries import EntriesView
+from ledgermq.audit.spark.views.key_units import KeyView
+from ledgermq.audit.spark.views.messages import MessagesView, RecordsView
+from ledgermq.audit.spark.views.segments import SegmentsView, WorkPartition, work_batch
+from ledgermq.audit.spark.views.state import StateView
+from ledgermq.audit.spark.views.units import IndexView, QueueView
+from ledgermq.audit.spark.views.view import Share, View, struct_of
+from ledgermq.audit.spark.views.wanted import Wanted, wanted_of
+from ledgermq.audit.works import Work
 
-ENTRIES = pa.schema(
-    [
-        ("replica", pa.string()),
-        ("group", pa.string()),
-        ("file", pa.string()),
-        ("index", pa.int64()),
-        ("term", pa.int64()),
-        ("pos", pa.int64()),
-        ("size", pa.int32()),
-        ("channel", pa.int32()),
-        ("chain_crc", pa.int64()),
-        ("body_crc", pa.int64()),
-        ("intact", pa.bool_()),
-        ("topic", pa.string()),
-        ("queue", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("tags_code", pa.int64()),
-        ("store_ms", pa.int64()),
-    ]
-)
-SEGMENTS = pa.schema(
-    [
-        ("directory", pa.string()),
-        ("replica", pa.string()),
-        ("group", pa.string()),
-        ("kind", pa.string()),
-        ("file", pa.string()),
-        ("base", pa.int64()),
-        ("bytes", pa.int64()),
-        ("entries", pa.int64()),
-        ("first_index", pa.int64()),
-        ("last_index", pa.int64()),
-        ("last_term", pa.int64()),
-        ("last_chain_crc", pa.int64()),
-        ("flaws", pa.int32()),
-        ("report", pa.string()),
-    ]
-)
-VIEWS = {"entries": ENTRIES, "segments": SEGMENTS}
-_DDL = {pa.string(): "string", pa.int64(): "bigint", pa.int32(): "int", pa.bool_(): "boolean"}
+VIEWS: dict[str, View] = {
+    "entries": EntriesView(),
+    "messages": MessagesView(),
+    "records": RecordsView(),
+    "index": IndexView(),
+    "consumequeue": QueueView(),
+    "keyindex": KeyView(),
+    "state": StateView(),
+    "segments": SegmentsView(),
+}
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Spark asks a source of this kind about filters only with this setting, and refuses a reader that would answer without it."""
 
 
-@dataclass
-class WorkPartition(InputPartition):  # type: ignore[misc]
-    """One log file, or the derived files of one replica."""
-
-    work: str
+def register(session: Any) -> None:
+    """Make the source known to a session, with the one setting it needs."""
+    session.conf.set(PUSHDOWN, "true")
+    session.dataSource.register(LedgermqSource)
 
 
 class LedgermqSource(DataSource):  # type: ignore[misc]
-    """Node directories as tables."""
+    """Node directories, or a topic of a running cluster, as tables."""
 
     @classmethod
     def name(cls) -> str:
         return "ledgermq"
 
-    def schema(self) -> str:
-        if "endpoints" in self.options:
+    def schema(self) -> StructType | str:
+        if self._is_topic():
             return message_schema(self.options)
-        return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in VIEWS[self._view()])
+        columns = VIEWS[self._view()].columns
+        return struct_of(columns, self._names(columns))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        if "endpoints" in self.options:
+        if self._is_topic():
             return ClusterReader(schema, self.options)
-        return LedgermqReader(self._view(), self._works())
+        if "works" in self.options:
+            return WorkReader(schema, json.loads(self.options["works"]))
+        view = self._view()
+        kind = PushingReader if flag_of(self.options, "pushdown", False) else ViewReader
+        return kind(view, schema, self._directories(), wanted_of(self.options, view, VIEWS[view].kinds))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         self._need_cluster()
@@ -120,77 +101,81 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         if "endpoints" not in self.options:
             raise ValueError("streams and writes need a running cluster: give option endpoints")
 
+    def _is_topic(self) -> bool:
+        return "endpoints" in self.options
+
     def _view(self) -> str:
-        view = str(self.options.get("view", "entries"))
+        view = option(self.options, "view", "entries")
         if view not in VIEWS:
             raise ValueError(f"there is no view {view!r}; use one of {', '.join(VIEWS)}")
         return view
 
-    def _works(self) -> list[Work]:
-        if "works" in self.options:
-            return [Work.from_json(text) for text in json.loads(self.options["works"])]
-        directories = json.loads(self.options["dirs"]) if "dirs" in self.options else [self.options["path"]]
-        replicas = [replica for directory in directories for replica in find_replicas(directory)]
-        adopt(replicas)
-        return [Work(one.directory, task) for one in replicas for task in one.tasks()]
+    def _names(self, columns: Any) -> list[str]:
+        wanted = [name.strip() for name in option(self.options, "columns", ",".join(columns)).split(",")]
+        unknown = [name for name in wanted if name not in columns]
+        if unknown:
+            raise ValueError(f"option columns: there is no column {unknown[0]!r}; use some of {', '.join(columns)}")
+        return wanted
+
+    def _directories(self) -> list[str]:
+        if "dirs" in self.options:
+            return [str(directory) for directory in json.loads(self.options["dirs"])]
+        if "path" not in self.options:
+            raise ValueError("name a node directory, such as load('ledgermq-data/n1'), or several with option dirs")
+        return [self.options["path"]]
 
 
-class LedgermqReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one view; runs in Spark's Python workers."""
+class ViewReader(DataSourceReader):  # type: ignore[misc]
+    """Reads one view of node directories."""
 
-    def __init__(self, view: str, works: list[Work]) -> None:
+    def __init__(self, view: str, schema: Any, directories: list[str], wanted: Wanted) -> None:
         self._view = view
-        self._partitions = [work.to_json() for work in works]
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._directories = directories
+        self._wanted = wanted
 
-    def partitions(self) -> list[WorkPartition]:
-        return [WorkPartition(work) for work in self._partitions]
+    def partitions(self) -> list[Share]:
+        missing = [directory for directory in self._directories if not is_directory(directory)]
+        if missing:
+            raise ValueError(f"there is no directory {missing[0]}; name node directories, such as ledgermq-data/n1")
+        replicas = [replica for directory in self._directories for replica in find_replicas(directory)]
+        adopt(replicas)
+        return [share for replica in replicas if self._is_wanted(replica) for share in VIEWS[self._view].shares(replica, self._wanted)]
+
+    def _is_wanted(self, replica: Replica) -> bool:
+        names, groups = self._wanted.replicas, self._wanted.groups
+        return bool(replica.sizes[0]) and (names is None or replica.name in names) and (groups is None or replica.group in groups)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one empty partition of its own out of an empty list.
-        if not isinstance(partition, WorkPartition):
-            return
-        work = Work.from_json(partition.work)
-        if self._view == "entries":
-            for columns in Scan(work.task).columns():
-                yield entry_batch(work, columns)
-        else:
-            yield segment_batch(work, look(work))
+        if isinstance(partition, Share):
+            for batch in VIEWS[self._view].read(partition, self._wanted):
+                yield batch.to_arrow(self._schema)
 
 
-def entry_batch(work: Work, columns: Columns) -> pa.RecordBatch:
-    """One piece of a log file as Arrow columns."""
-    count, task = len(columns), work.task
-    unsound = ~columns.sound
-    names = pa.array([topic.decode("utf-8", "replace") for topic in columns.topics], pa.string())
-    values = {
-        "replica": pa.array([task.replica] * count),
-        "group": pa.array([task.group] * count),
-        "file": pa.array([task.shown] * count),
-        "index": pa.array(columns.index),
-        "term": pa.array(columns.term),
-        "pos": pa.array(task.base + columns.offset),
-        "size": pa.array(columns.size.astype(np.int32)),
-        "channel": pa.array(columns.channel.astype(np.int32)),
-        "chain_crc": pa.array(columns.chain),
-        "body_crc": pa.array(columns.body_crc),
-        "intact": pa.array(columns.intact),
-        "topic": names.take(pa.array(columns.topic_of, mask=unsound)),
-        "queue": pa.array(columns.queue.astype(np.int32), mask=unsound),
-        "queue_offset": pa.array(columns.queue_offset, mask=unsound),
-        "tags_code": pa.array(columns.tags_code, mask=unsound),
-        "store_ms": pa.array(columns.store_ms),
-    }
-    return pa.RecordBatch.from_arrays([values[name] for name in ENTRIES.names], schema=ENTRIES)
+class PushingReader(ViewReader):
+    """Reads what the filters of one query leave, by option `pushdown`: for a table that one query uses once.
+
+    PySpark 4.3 keeps the reader that was narrowed for one query, and gives it to the next one over the same table that has no filter, and
+    to both sides of a self-join: rows would be missing without a word. So it is off unless asked for (docs/decisions).
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Every filter is left to Spark as well: here it only makes less be read."""
+        self._wanted = self._wanted.narrowed(filters, VIEWS[self._view].bounds)
+        return filters
 
 
-def segment_batch(work: Work, outcome: Outcome) -> pa.RecordBatch:
-    """One log file, verified, as one row; for the derived files of a replica a row without a file."""
-    report, task = outcome.log, work.task
-    row: dict[str, object] = {"directory": work.directory, "replica": task.replica, "group": task.group, "kind": work.kind}
-    row |= {"base": task.base, "report": outcome.to_json()}
-    if report is not None:
-        row |= {"file": report.file, "bytes": report.length, "entries": report.entries, "flaws": len(report.flaws)}
-    if report is not None and report.entries:
-        row |= {"first_index": report.first_index, "last_index": report.last_index, "last_term": report.last_term}
-        row["last_chain_crc"] = report.last_chain
-    return pa.RecordBatch.from_pylist([row], schema=SEGMENTS)
+class WorkReader(DataSourceReader):  # type: ignore[misc]
+    """Runs partitions of work for the engine, each one row of the view `segments`."""
+
+    def __init__(self, schema: Any, works: list[str]) -> None:
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._works = works
+
+    def partitions(self) -> list[WorkPartition]:
+        return [WorkPartition(work) for work in self._works]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, WorkPartition):
+            yield work_batch(Work.from_json(partition.work)).to_arrow(self._schema)

@@ -14,6 +14,7 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit, local_engine
 from ledgermq.audit.report import as_json
 from ledgermq.audit.spark import java
+from tests.audit import view_material
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
 
@@ -130,3 +131,26 @@ def test_empty_directories_and_unknown_views(session: Any, tmp_path: Path) -> No
     assert session.read.format("ledgermq").load(str(tmp_path)).count() == 0
     with pytest.raises(Exception, match="there is no view 'rows'"):
         session.read.format("ledgermq").option("view", "rows").load(str(tmp_path)).count()
+
+
+@pytest.mark.slow
+def test_filters_reach_the_source(session: Any, tmp_path: Path) -> None:
+    """With `pushdown` a range becomes tasks for the files concerned only. Without it one table serves filtered and whole queries alike:
+    Spark would hand the narrowed reader of one to the next."""
+    log = view_material.write(tmp_path)
+    messages = session.read.format("ledgermq").option("view", "messages")
+    whole = messages.load(str(log.node_dir))
+    asked = "`index` BETWEEN 35 AND 70 AND topic = 'flights' AND tag = 'UA'"
+    wanted = [said for said in log.messages if 35 <= said["index"] <= 70 and said["topic"] == "flights" and said["tag"] == "UA"]
+    expected = [(said["index"], said["body"].decode(), said["keys"], said["properties"]["TAGS"]) for said in wanted]
+    shown = ("`index`", "CAST(body AS string) AS body", "keys", "properties['TAGS'] AS odd")
+    counts = []
+    for table in (whole, messages.option("pushdown", "true").load(str(log.node_dir))):
+        part = table.where(asked).selectExpr(*shown)
+        rows = part.orderBy("index").collect()
+        assert [(row["index"], row["body"], row["keys"], row["odd"]) for row in rows] == expected != []
+        counts.append(part.rdd.getNumPartitions())
+    assert counts[0] > counts[1]
+    assert whole.count() == len(log.messages)
+    both = whole.where("`index` < 10").union(whole.where("`index` >= 10"))
+    assert both.count() == len(log.messages)

@@ -1,0 +1,92 @@
+"""Which log files a span of indexes, store times or positions needs, and where in the first of them to begin.
+
+Files are named by their position. For an index or a time the files are searched by halves: the first entry of a file tells where it
+begins, and both only rise along the log. Where a first entry cannot be read, its file is rather looked at than left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, PREFIX
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.lookup import header_at
+from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.spark.views.wanted import INDEX, MS, POS, Wanted
+
+INDEX_MAX = MS_MAX = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first entry of a log file, as far as its own words can be believed without a sum."""
+
+    index: int
+    ms: int
+
+
+def first_of(task: LogFile) -> First | None:
+    """None where no entry stands, or none that knows its place."""
+    try:
+        with open_file(task.path) as file:
+            data = file.pread(PREFIX.itemsize, 0)
+    except OSError:
+        return None
+    if len(data) < PREFIX.itemsize:
+        return None
+    row = np.frombuffer(data, PREFIX)[0]
+    if row["magic"] != ENTRY_MAGIC or row["pos"] != task.base or row["size"] != row["body_size"] + HEADER_BYTES:
+        return None
+    return First(int(row["index"]), int(row["store_ms"]))
+
+
+def needed(tasks: Sequence[LogFile], wanted: Wanted) -> list[tuple[LogFile, int]]:
+    """The files that may hold wanted entries, in order, each with the byte from which on."""
+    place, index, ms = wanted.span(POS), wanted.span(INDEX), wanted.span(MS)
+    files = [task for task in tasks if place.meets(task.base, task.base + task.data_file_bytes - 1)]
+    known: dict[int, First | None] = {}
+
+    def look(number: int) -> First | None:
+        if number not in known:
+            known[number] = first_of(files[number])
+        return known[number]
+
+    low, high = 0, len(files)
+    # Entries of one millisecond may lie in two files.
+    if index.low is not None:
+        low = max(low, _last(look, len(files), First(index.low, MS_MAX), False))
+    if ms.low is not None:
+        low = max(low, _last(look, len(files), First(INDEX_MAX, ms.low - 1), False))
+    if index.high is not None:
+        high = min(high, 1 + _last(look, len(files), First(index.high, MS_MAX), True))
+    if ms.high is not None:
+        high = min(high, 1 + _last(look, len(files), First(INDEX_MAX, ms.high), True))
+    return [(task, _begin(task, index.low) if number == low else 0) for number, task in enumerate(files) if low <= number < high]
+
+
+def _last(look: Callable[[int], First | None], count: int, bound: First, unknown: bool) -> int:
+    """The last file that does not begin behind the bound; 0 when all do. Firsts rise, so what one file does, all before it do too; of one
+    that cannot be read, with none behind it that tells, `unknown` is assumed."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        first, at = look(middle), middle
+        while first is None and at + 1 < high:
+            at += 1
+            first = look(at)
+        reached = first is not None and first.index <= bound.index and first.ms <= bound.ms
+        if reached or ((first is None or at > middle) and unknown):
+            low = middle + 1
+        else:
+            high = middle
+    return max(low - 1, 0)
+
+
+def _begin(task: LogFile, index: int | None) -> int:
+    """The byte of a file at which the entry of this index stands, by the index files; 0 if they do not lead there."""
+    found = header_at(task, index) if index else None
+    inside = found is not None and task.base <= found[0] < task.base + task.data_file_bytes
+    return found[0] - task.base if found is not None and inside else 0

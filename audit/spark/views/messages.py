@@ -1,0 +1,290 @@
+"""The view `messages`: one row for each message, with its body and its properties as its producer had them; and the view `records`: one row
+for each control record, with its JSON.
+
+A row exists where the record can be believed: damaged entries are in `entries` only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.reading.bodies import PACKINGS, unpack
+from ledgermq.audit.reading.columns import native_ids
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, Flags
+from ledgermq.audit.reading.entries import Entries
+from ledgermq.audit.reading.properties import Properties, find_properties
+from ledgermq.audit.spark.views.entries import log_shares, topics_of, wanted_entries
+from ledgermq.audit.spark.views.view import Batch, Share, moments, stretches, texts
+from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, TIME, TOPIC, Wanted
+from ledgermq.proto.names import CONTROL_TOPICS
+
+ID, TAG, KEYS, KEY_LIST, MESSAGE_GROUP, ENCODING = "UNIQ_KEY", "TAGS", "KEYS", "__LMQ.KEYS", "__SHARDINGKEY", "__LMQ.ENC"
+OWN_PREFIX, ESCAPE = "__LMQ.", "__LMQ.U."
+SYSTEM = {ID, TAG, KEYS, MESSAGE_GROUP, "TRACE_CONTEXT", "__BORNHOST", "PRIORITY", "TRAN_MSG", "TIMER_DELIVER_MS", "__LITE_TOPIC"}
+SYSTEM |= {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"}
+"""Stored names that are no user property's (docs/format.md §4.1, §4.3, §4.4), besides those that begin with `__LMQ.`."""
+BORN_MS_MAX = 253_402_300_799_999
+ID_AT = len(b"UNIQ_KEY\x01")
+
+
+@dataclass
+class Messages:
+    """Some sound entries with what their property strings hold, taken apart when it is needed."""
+
+    entries: Entries
+    rows: I64
+
+    @cached_property
+    def properties(self) -> Properties:
+        """`owner` counts in `rows`."""
+        entries, rows = self.entries, self.rows
+        return find_properties(entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows])
+
+    @cached_property
+    def names(self) -> pa.DictionaryArray:
+        """The name of each property."""
+        found = self.properties
+        return texts(found.data, found.name_at, found.name_bytes).dictionary_encode()
+
+    def field(self, name: str) -> I64:
+        return self.entries.field(name)[self.rows]
+
+    def text(self, name: str) -> pa.Array:
+        """The value of one property in each row; null without it."""
+        found = self.properties
+        numbers = found.named(name.encode())
+        owners, first = np.unique(found.owner[numbers], return_index=True)
+        numbers = numbers[first]
+        place = np.zeros(len(self.rows), np.int64)
+        missing = np.ones(len(self.rows), np.bool_)
+        place[owners], missing[owners] = np.arange(len(owners)), False
+        return texts(found.data, found.value_at[numbers], found.value_bytes[numbers]).take(pa.array(place, mask=missing))
+
+    def keys(self) -> pa.Array:
+        """The keys of each message, in order."""
+        joined = self.text(KEYS)
+        lists = pc.split_pattern(pc.fill_null(joined, ""), " ").cast(pa.list_(pa.string()))
+        lists = pc.if_else(pc.is_null(joined), pa.array([[]], pa.list_(pa.string()))[0], lists)
+        exact = self.text(KEY_LIST)
+        if exact.null_count == len(exact):
+            return lists
+        plain = lists.to_pylist()
+        return pa.array([_key_list(text, keys) for text, keys in zip(exact.to_pylist(), plain, strict=True)], pa.list_(pa.string()))
+
+    def pairs(self, system: bool) -> pa.Array:
+        """The user properties of each message, or those that are not."""
+        kinds = [_user_name(name) for name in self.names.dictionary.to_pylist()]
+        of = self.names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        mine = np.array([(name is None) == system for name in kinds], np.bool_)[of] if len(of) else np.zeros(0, np.bool_)
+        shown = self.names.dictionary if system else pa.array([name or "" for name in kinds], pa.string())
+        found = self.properties.take(np.flatnonzero(mine))
+        offsets = np.zeros(len(self.rows) + 1, np.int64)
+        np.cumsum(np.bincount(found.owner, minlength=len(self.rows)), out=offsets[1:])
+        names = shown.take(pa.array(of[mine]))
+        values = texts(found.data, found.value_at, found.value_bytes)
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+
+    def packings(self) -> list[str | None]:
+        """How each body is compressed as it is stored."""
+        encoded = self.text(ENCODING)
+        flags = self.field("sys_flag").tolist()
+        if encoded.null_count == len(encoded) and not any(flags):
+            return [None] * len(flags)
+        return [PACKINGS.get(flag) or ("gzip" if text == "GZIP" else None) for flag, text in zip(flags, encoded.to_pylist(), strict=True)]
+
+    def bodies(self) -> pa.Array:
+        """Every body as its producer had it; null where it cannot be decompressed."""
+        at = self.entries.at[self.rows] + HEADER_BYTES + RECORD_FIXED_BYTES
+        lengths = self.field("body_bytes")
+        plain = stretches(np.frombuffer(self.entries.window, np.uint8), at, lengths)
+        packed = self.packings()
+        if not any(packed):
+            return plain
+        unpacked = [
+            body if packing is None else unpack(body, packing) for body, packing in zip(plain.to_pylist(), packed, strict=True)
+        ]
+        return pa.array(unpacked, pa.binary())
+
+    # ------------------------------------------------------------------------------------------------- native messages
+
+    @cached_property
+    def native(self) -> Flags:
+        """Which messages came in a frame of a native producer, with an id that says so."""
+        entries, rows = self.entries, self.rows
+        found: Flags = self.field("flag") > 0
+        ends = entries.at + entries.sizes
+        found[found] = native_ids(entries.window, entries.parts.property_at[rows[found]], ends[rows[found]])
+        return found
+
+    def digits(self, first: int, count: int) -> pa.Array:
+        """The number that `count` bytes of native ids hold, from byte `first` of the id on."""
+        rows = self.rows[self.native]
+        data = np.frombuffer(self.entries.window, np.uint8)
+        at = self.entries.parts.property_at[rows] + ID_AT + 2 * first
+        letters = data[at[:, None] + np.arange(2 * count)].astype(np.int64)
+        values = np.where(letters < ord("A"), letters - ord("0"), letters - ord("A") + 10)
+        number = np.zeros(len(self.rows), np.int64)
+        number[self.native] = values @ (16 ** np.arange(2 * count - 1, -1, -1, dtype=np.int64))
+        return pa.array(number, mask=~self.native)
+
+
+def _key_list(text: str | None, keys: list[str]) -> list[str]:
+    """The exact list of keys where the record has one."""
+    try:
+        exact = json.loads(text) if text is not None else None
+    except ValueError:
+        return keys
+    return exact if isinstance(exact, list) and all(isinstance(key, str) for key in exact) else keys
+
+
+def _user_name(stored: str) -> str | None:
+    """The user's name of a stored property; None when it is not the user's."""
+    if stored.startswith(ESCAPE):
+        return stored.removeprefix(ESCAPE)
+    return None if stored in SYSTEM or stored.startswith(OWN_PREFIX) else stored
+
+
+class MessagesView:
+    """Names as in the view `messages` of a running cluster, and some more."""
+
+    columns: Mapping[str, str] = {
+        "replica": "string",
+        "broker_group": "string",
+        "topic": "string",
+        "queue": "int",
+        "offset": "bigint",
+        "index": "bigint",
+        "term": "bigint",
+        "pos": "bigint",
+        "store_time": "timestamp",
+        "born_time": "timestamp",
+        "message_id": "string",
+        "tag": "string",
+        "keys": "array<string>",
+        "message_group": "string",
+        "properties": "map<string,string>",
+        "system": "map<string,string>",
+        "origin": "bigint",
+        "native_producer": "bigint",
+        "native_epoch": "int",
+        "native_sequence": "bigint",
+        "frame_position": "int",
+        "packing": "string",
+        "body": "binary",
+    }
+    bounds: Mapping[str, str] = {
+        "replica": REPLICA,
+        "broker_group": GROUP,
+        "topic": TOPIC,
+        "index": INDEX,
+        "pos": POS,
+        "store_time": TIME,
+    }
+    kinds = frozenset({INDEX, MS, TOPIC})
+
+    def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
+        return log_shares(replica, wanted)
+
+    def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
+        for entries, rows in wanted_entries(share, wanted):
+            rows = rows[entries.sound[rows]]
+            rows = rows[~control_flags(entries)[rows]]
+            if len(rows):
+                yield self._batch(Messages(entries, rows))
+
+    @staticmethod
+    def _batch(found: Messages) -> Batch:
+        entries, rows = found.entries, found.rows
+        task = entries.task
+        return Batch(
+            len(rows),
+            {
+                "replica": lambda: task.replica,
+                "broker_group": lambda: task.group,
+                "topic": lambda: topics_of(entries, rows),
+                "queue": lambda: found.field("queue"),
+                "offset": lambda: found.field("queue_offset"),
+                "index": lambda: entries.index[rows],
+                "term": lambda: found.field("term"),
+                "pos": lambda: entries.pos[rows],
+                "store_time": lambda: moments(np.clip(found.field("store_ms"), 0, BORN_MS_MAX)),
+                "born_time": lambda: moments(np.clip(found.field("born_ms"), 0, BORN_MS_MAX)),
+                "message_id": lambda: found.text(ID),
+                "tag": lambda: found.text(TAG),
+                "keys": found.keys,
+                "message_group": lambda: found.text(MESSAGE_GROUP),
+                "properties": lambda: found.pairs(system=False),
+                "system": lambda: found.pairs(system=True),
+                "origin": lambda: _unless_zero(found.field("prepared_offset")),
+                "native_producer": lambda: found.digits(5, 4),
+                "native_epoch": lambda: found.digits(9, 2),
+                "native_sequence": lambda: found.digits(11, 6),
+                "frame_position": lambda: _unless_zero(found.field("flag")),
+                "packing": lambda: pa.array(found.packings(), pa.string()),
+                "body": found.bodies,
+            },
+        )
+
+
+def _unless_zero(values: I64) -> pa.Array:
+    return pa.array(values, mask=values == 0)
+
+
+class RecordsView:
+    """Control records (docs/format.md §11): topic, kind, and the body as JSON text."""
+
+    columns: Mapping[str, str] = {
+        "replica": "string",
+        "group": "string",
+        "index": "bigint",
+        "term": "bigint",
+        "store_ms": "bigint",
+        "topic": "string",
+        "kind": "string",
+        "body": "string",
+    }
+    bounds: Mapping[str, str] = {"replica": REPLICA, "group": GROUP, "index": INDEX, "topic": TOPIC, "store_ms": MS}
+    kinds = frozenset({INDEX, MS, TOPIC})
+
+    def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
+        controls = CONTROL_TOPICS if wanted.topics is None else wanted.topics & CONTROL_TOPICS
+        return log_shares(replica, replace(wanted, topics=frozenset(controls))) if controls else []
+
+    def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
+        for entries, rows in wanted_entries(share, wanted):
+            rows = rows[entries.sound[rows] & control_flags(entries)[rows]]
+            if len(rows):
+                yield self._batch(Messages(entries, rows))
+
+    @staticmethod
+    def _batch(found: Messages) -> Batch:
+        entries, rows = found.entries, found.rows
+        task = entries.task
+        at, lengths = entries.at[rows] + HEADER_BYTES + RECORD_FIXED_BYTES, found.field("body_bytes")
+        return Batch(
+            len(rows),
+            {
+                "replica": lambda: task.replica,
+                "group": lambda: task.group,
+                "index": lambda: entries.index[rows],
+                "term": lambda: found.field("term"),
+                "store_ms": lambda: found.field("store_ms"),
+                "topic": lambda: topics_of(entries, rows),
+                "kind": lambda: found.text(TAG),
+                "body": lambda: texts(np.frombuffer(entries.window, np.uint8), at, lengths),
+            },
+        )
+
+
+def control_flags(entries: Entries) -> Flags:
+    """Which entries are control records."""
+    names = [topic.decode("utf-8", "replace") in CONTROL_TOPICS for topic in entries.parts.topics]
+    return np.array(names, np.bool_)[entries.parts.topic_of]

@@ -1,0 +1,73 @@
+"""The view `segments`: one row for each log file, everything verified where it is read, so that only small columns cross.
+
+The engine's own table: with the option `works` it runs any partitions of work, and `report` is what each of them gave, as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.spark.views.files import needed
+from ledgermq.audit.spark.views.view import Batch, Share
+from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, Wanted
+from ledgermq.audit.works import Outcome, Work, look
+
+
+@dataclass
+class WorkPartition(InputPartition):  # type: ignore[misc]
+    """One partition of work, as JSON."""
+
+    work: str
+
+
+class SegmentsView:
+    """`base` bounds like a position: a file is looked at as a whole or not at all."""
+
+    columns: Mapping[str, str] = {
+        "directory": "string",
+        "replica": "string",
+        "group": "string",
+        "kind": "string",
+        "file": "string",
+        "base": "bigint",
+        "bytes": "bigint",
+        "entries": "bigint",
+        "first_index": "bigint",
+        "last_index": "bigint",
+        "last_term": "bigint",
+        "last_chain_crc": "bigint",
+        "flaws": "int",
+        "report": "string",
+    }
+    bounds: Mapping[str, str] = {"replica": REPLICA, "group": GROUP, "base": POS, "last_index": INDEX}
+    kinds = frozenset({INDEX, MS})
+
+    def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
+        return [Share(replica.directory, task) for task, _ in needed(replica.tasks(), wanted)]
+
+    def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
+        yield work_batch(Work(share.directory, share.task))
+
+
+def work_batch(work: Work) -> Batch:
+    """One partition of work, done, as one row; of another kind than a log file a row without a file."""
+    return _row(work, look(work))
+
+
+def _row(work: Work, outcome: Outcome) -> Batch:
+    report, task = outcome.log, work.task
+    row: dict[str, Any] = dict.fromkeys(SegmentsView.columns)
+    row |= {"directory": work.directory, "replica": task.replica, "group": task.group, "kind": work.kind}
+    row |= {"base": task.base, "report": outcome.to_json()}
+    if report is not None:
+        row |= {"file": report.file, "bytes": report.length, "entries": report.entries, "flaws": len(report.flaws)}
+    if report is not None and report.entries:
+        row |= {"first_index": report.first_index, "last_index": report.last_index, "last_term": report.last_term}
+        row["last_chain_crc"] = report.last_chain
+    return Batch(1, {name: partial(row.get, name) for name in row})

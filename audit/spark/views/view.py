@@ -1,0 +1,129 @@
+"""What every view is: its columns, the pieces of work that a table of it takes, and how one of them becomes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.reading.decode import I64, U8
+from ledgermq.audit.reading.properties import cut
+from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.spark.views.wanted import Wanted
+
+SHORT = 64
+"""Up to this mean length texts are copied byte by byte in vectors, longer ones one after the other."""
+
+
+@dataclass
+class Share(InputPartition):  # type: ignore[misc]
+    """One task of Spark: a log file from byte `start` on, or files `names` of a replica whose log begins with entry `start`."""
+
+    directory: str
+    task: LogFile
+    start: int = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows. A column is made only if somebody wants it: an Arrow array, what Arrow makes one of, or a value that all rows have."""
+
+    count: int
+    columns: Mapping[str, Callable[[], Any]]
+
+    def to_arrow(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns of the schema, with its types."""
+        return pa.RecordBatch.from_arrays([self._column(field) for field in schema], schema=schema)
+
+    def _column(self, field: Any) -> pa.Array:
+        value = self.columns[field.name]()
+        if value is None or isinstance(value, str | int | float):
+            return pa.array([value], field.type).take(pa.array(np.zeros(self.count, np.int64)))
+        if not isinstance(value, pa.Array):
+            return pa.array(value, field.type)
+        return value if value.type == field.type else value.cast(field.type)
+
+
+TYPES = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def struct_of(columns: Mapping[str, str], names: Iterable[str]) -> StructType:
+    """The schema of some columns of a view."""
+    return StructType([StructField(name, TYPES[columns[name]]) for name in names])
+
+
+class View(Protocol):
+    """One view."""
+
+    columns: Mapping[str, str]
+    """Name and Spark type of every column."""
+    bounds: Mapping[str, str]
+    """What a column's values bound (`wanted`): filters on these make less be read."""
+    kinds: frozenset[str]
+    """What options may bound."""
+
+    def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
+        """The tasks for one replica; nothing of a file is read that no row can come from. On the driver."""
+        ...
+
+    def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
+        """The rows of one task. In a worker."""
+        ...
+
+
+def texts(data: U8, at: I64, lengths: I64) -> pa.Array:
+    """Texts of a window as Arrow has them; bytes that are no UTF-8 are replaced."""
+    plain, offsets = cut(data, at, lengths)
+    found = pa.StringArray.from_buffers(len(at), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(plain)))
+    if len(plain) and plain.max() >= 0x80:
+        try:
+            found.validate(full=True)
+        except pa.ArrowInvalid:
+            whole = plain.tobytes()
+            bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            return pa.array([whole[a:b].decode("utf-8", "replace") for a, b in bounds], pa.string())
+    return found
+
+
+def stretches(data: U8, at: I64, lengths: I64) -> pa.Array:
+    """Byte strings of a window as Arrow has them."""
+    if int(lengths.sum()) <= SHORT * len(at):
+        plain, offsets = cut(data, at, lengths)
+        joined: Any = np.ascontiguousarray(plain)
+    else:
+        view = memoryview(np.ascontiguousarray(data).data)
+        joined = b"".join([view[a:b] for a, b in zip(at.tolist(), (at + lengths).tolist(), strict=True)])
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)])
+
+
+def moments(ms: I64) -> pa.Array:
+    """Milliseconds since 1970 as timestamps."""
+    return pa.array(ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))

@@ -1,0 +1,189 @@
+"""What of a view somebody wants to see: which replicas, topics and so on, and from where to where, by options and by pushed filters.
+
+A filter only ever makes less be read; Spark looks at every row again. Options decide: what lies outside is not in the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+from ledgermq.audit.reading.decode import I64, Flags
+from ledgermq.audit.spark.cluster_options import option, time_ms
+
+REPLICA, GROUP, TOPIC = "replica", "group", "topic"
+INDEX, MS, TIME, POS, OFFSET = "index", "ms", "time", "pos", "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Numbers from `low` to `high`, both included; None: no bound."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def within(self, other: Span) -> Span:
+        """What lies in both."""
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Span(max(lows, default=None), min(highs, default=None))
+
+    def __bool__(self) -> bool:
+        """Whether it leaves anything out."""
+        return self.low is not None or self.high is not None
+
+    def meets(self, low: int, high: int) -> bool:
+        """Whether it has a number of low … high."""
+        return (self.low is None or self.low <= high) and (self.high is None or self.high >= low)
+
+    def holds(self, values: I64) -> Flags:
+        """Which of the values it has."""
+        flags: Flags = np.ones(len(values), np.bool_)
+        if self.low is not None:
+            flags &= values >= self.low
+        if self.high is not None:
+            flags &= values <= self.high
+        return flags
+
+
+ALL = Span()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be seen. Sets: None for all of them. `spans` by kind of number: log index, store time in ms, position, queue offset."""
+
+    replicas: frozenset[str] | None = None
+    groups: frozenset[str] | None = None
+    topics: frozenset[str] | None = None
+    spans: tuple[tuple[str, Span], ...] = ()
+    verify: bool = True
+
+    def span(self, kind: str) -> Span:
+        return dict(self.spans).get(kind, ALL)
+
+    def has_topic(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+    def narrowed(self, filters: Iterable[Filter], bounds: Mapping[str, str]) -> Wanted:
+        """With what the filters leave out as well. `bounds` says for a column what its values bound."""
+        wanted = self
+        for one in filters:
+            column = one.attribute[0] if hasattr(one, "attribute") and len(one.attribute) == 1 else ""
+            kind = bounds.get(column)
+            if kind in (REPLICA, GROUP, TOPIC):
+                wanted = wanted._among(kind, _texts(one))
+            elif kind is not None:
+                span = _span(one, _ms if kind == TIME else _whole)
+                wanted = wanted.bounded(MS if kind == TIME else kind, span)
+        return wanted
+
+    def bounded(self, kind: str, span: Span) -> Wanted:
+        """Also bounded by this span."""
+        both = self.span(kind).within(span)
+        return replace(self, spans=tuple({**dict(self.spans), kind: both}.items())) if both else self
+
+    def _among(self, kind: str, names: frozenset[str] | None) -> Wanted:
+        if names is None:
+            return self
+        if kind == REPLICA:
+            return replace(self, replicas=_both(self.replicas, names))
+        if kind == GROUP:
+            return replace(self, groups=_both(self.groups, names))
+        return replace(self, topics=_both(self.topics, names))
+
+
+def _both(one: frozenset[str] | None, other: frozenset[str]) -> frozenset[str]:
+    return other if one is None else one & other
+
+
+def _texts(one: Filter) -> frozenset[str] | None:
+    """The texts that a filter leaves; None when it is about something else."""
+    if isinstance(one, EqualTo | EqualNullSafe) and isinstance(one.value, str):
+        return frozenset([one.value])
+    if isinstance(one, In) and all(isinstance(value, str) for value in one.value):
+        return frozenset(one.value)
+    return None
+
+
+def _whole(value: Any) -> tuple[int, int] | None:
+    """The whole numbers below and above a value of a filter."""
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ms(value: Any) -> tuple[int, int] | None:
+    """The milliseconds below and above a moment; a time without a zone is none."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    exact = value.timestamp() * 1000
+    return math.floor(exact) - 1, math.ceil(exact) + 1
+
+
+def _span(one: Filter, number: Any) -> Span:
+    """What a filter leaves, or more."""
+    if isinstance(one, In):
+        found = [number(value) for value in one.value]
+        return ALL if not found or None in found else Span(min(low for low, _ in found), max(high for _, high in found))
+    if not isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+        return ALL
+    value = number(one.value)
+    if value is None:
+        return ALL
+    low, high = value
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return Span(low + isinstance(one, GreaterThan) * (low == high), None)
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return Span(None, high - isinstance(one, LessThan) * (low == high))
+    return Span(low, high)
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+SPAN_OPTIONS = {INDEX: ("from_index", "to_index"), MS: ("from_ms", "to_ms")}
+
+
+def wanted_of(options: Mapping[str, str], view: str, kinds: frozenset[str]) -> Wanted:
+    """What the options name. An option that is about none of the view's `kinds` is a ValueError, as is a wrong one."""
+    wanted = Wanted(
+        replicas=_names(options, "replicas"), groups=_names(options, "group"), topics=_names(options, "topic"), verify=_verify(options)
+    )
+    for kind, names in SPAN_OPTIONS.items():
+        low, high = (_bound(options, name, kind) for name in names)
+        wanted = wanted.bounded(kind, Span(low, high))
+    useless = [name for kind, names in SPAN_OPTIONS.items() if kind not in kinds for name in names if option(options, name)]
+    useless += ["topic"] if TOPIC not in kinds and wanted.topics is not None else []
+    if useless:
+        raise ValueError(f"option {useless[0]}: view {view} has no use for it; leave it out")
+    return wanted
+
+
+def _names(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    found = frozenset(part.strip() for part in option(options, name).split(",") if part.strip())
+    return found or None
+
+
+def _bound(options: Mapping[str, str], name: str, kind: str) -> int | None:
+    text = option(options, name)
+    if not text:
+        return None
+    if kind == MS:
+        try:
+            return time_ms(text)
+        except ValueError as error:
+            raise ValueError(f"option {name}: {error}") from None
+    if not text.isdigit():
+        raise ValueError(f"option {name} is {text!r}; it is a log index, such as 1000")
+    return int(text)
+
+
+def _verify(options: Mapping[str, str]) -> bool:
+    text = option(options, "verify", "true").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option verify is {text!r}; it is true or false")
+    return text == "true"
