@@ -1,0 +1,162 @@
+"""Whom and what the audit names when more than one thing is wrong: the damaged place and its replica, never an intact one beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from ledgermq.audit.jobs import Audit, audit
+from tests.audit.damage_cases import NODES, flip, history, write_cluster
+from tests.audit.log_writer import Writer, sealed
+
+FILE = 8192
+
+
+def run(base: Path) -> Audit:
+    return audit([str(base / name) for name in NODES], deep=True)
+
+
+def told(result: Audit) -> set[tuple[str, str, str]]:
+    """(replica, rule, file) of what failed."""
+    return {(f.replica, f.flaw.rule, f.flaw.file.rpartition("/")[2]) for f in result.findings if f.fails}
+
+
+def data(writer: Writer, number: int) -> Path:
+    return writer.log / "data" / f"{number * FILE:020d}"
+
+
+def test_a_log_file_of_nothing_but_zeros_is_missing_entries(tmp_path: Path) -> None:
+    """In the middle and at the begin: the files beside it are whole, so nothing but the gap tells."""
+    for number in (0, 1):
+        base = tmp_path / str(number)
+        writers = write_cluster(base, history(3, 120))
+        data(writers[1], number).write_bytes(bytes(FILE))
+        result = run(base)
+        assert result.verdict == "FAIL" and ("n2", "entry.gap", f"{number * FILE:020d}") in told(result), told(result)
+        assert {replica for replica, _, _ in told(result)} == {"n2"}
+
+
+def test_entries_lost_at_the_end_of_a_file_are_missed_there(tmp_path: Path) -> None:
+    """The last page of a file reads as zero, and entries stand in the next file: the finding names the lost page."""
+    writers = write_cluster(tmp_path, history(3, 120))
+    path = data(writers[0], 0)
+    path.write_bytes(path.read_bytes()[:4096].ljust(FILE, b"\0"))
+    (gap,) = [f for f in run(tmp_path).findings if f.flaw.rule == "entry.gap"]
+    assert (gap.replica, gap.klass, gap.flaw.file[-20:], gap.flaw.byte_to) == ("n1", "missing", f"{0:020d}", FILE)
+    assert 4096 <= gap.flaw.byte_from < 4096 + 600
+
+
+def test_a_lost_last_file_is_named_and_nothing_derived_is_accused(tmp_path: Path) -> None:
+    """What index, consume queues, snapshot and checkpoint say of lost entries is right: it is the log that lost them."""
+    writers = write_cluster(tmp_path, history(3, 120))
+    for writer in writers:
+        (writer.root / "checkpoint").write_bytes(writer.entries[-1].message.time.to_bytes(8, "big").ljust(4096, b"\0"))
+    assert run(tmp_path).verdict == "PASS"
+    last = writers[2].entries[-1].pos // FILE
+    for number in (last, last + 1):
+        data(writers[2], number).unlink()
+    assert told(run(tmp_path)) == {("n3", "mark.end", f"{last * FILE:020d}")}
+
+
+def test_the_third_replica_is_not_accused_of_the_damage_of_two(tmp_path: Path) -> None:
+    """Two replicas are damaged in one file, at one place or at two: its bytes differ from theirs, and it is right."""
+    for number, places in enumerate(((140, 140), (140, 4000))):
+        base = tmp_path / str(number)
+        writers = write_cluster(base, history(3))
+        for writer, place in zip(writers[:2], places, strict=True):
+            flip(data(writer, 0), place)
+        assert {replica for replica, _, _ in told(run(base))} == {"n1", "n2"}
+
+
+def test_a_damaged_chain_word_is_no_other_history(tmp_path: Path) -> None:
+    """The entry behind it goes on from the right word: every byte but these four is proven, and the replica still counts for the others."""
+    writers = write_cluster(tmp_path, history(3))
+    flip(data(writers[2], 0), 38)
+    entry = writers[0].entries[12]
+    flip(data(writers[0], 0), entry.pos + 60)
+    flip(data(writers[1], 0), entry.pos + 61)
+    result = run(tmp_path)
+    assert {(f.replica, f.klass, f.flaw.index) for f in result.findings} == {
+        ("n1", "bit-rot", 12),
+        ("n2", "bit-rot", 12),
+        ("n3", "bit-rot", 0),
+    }
+
+
+def test_whoever_lags_did_not_lose_what_another_one_has_damaged(tmp_path: Path) -> None:
+    """A majority had the last committed entry, and one of them has it damaged: the third never had it, and that is ordinary."""
+    messages = history(5, 60)
+    writers = []
+    for name, count in zip(NODES, (62, 62, 50), strict=True):
+        writer = Writer(tmp_path / name)
+        for message in messages[:count]:
+            writer.append(message)
+        writers.append(writer.finish())
+    entry = writers[0].entries[-1]
+    flip(data(writers[0], entry.pos // FILE), entry.pos % FILE + 60)
+    assert {replica for replica, _, _ in told(run(tmp_path))} == {"n1"}
+
+
+def test_a_snapshot_that_its_log_contradicts_is_no_measure(tmp_path: Path) -> None:
+    """Two replicas have the same wrong snapshot: the third, which is right, is not accused of being another one."""
+    writers = write_cluster(tmp_path, history(3))
+    for writer in writers[:2]:
+        path = writer.root / "state" / "snapshot"
+        value = json.loads(path.read_bytes())
+        del value["crc32c"]
+        value["queues"]["flights"]["0"] += 1
+        path.write_bytes(sealed(value))
+    assert {replica for replica, _, _ in told(run(tmp_path))} == {"n1", "n2"}
+
+
+def test_a_foreign_identity_is_told_of_the_directory_it_lies_in(tmp_path: Path) -> None:
+    """Another replica's identity file, or another directory's incarnation that two peers never met: the finding names that replica."""
+    writers = write_cluster(tmp_path, history(3))
+    shutil.copy(writers[0].root / "identity.json", writers[1].root / "identity.json")
+    assert {replica for replica, _, _ in told(run(tmp_path))} == {"n2"}
+    writers[1].identities()
+    for writer in writers:
+        (writer.root / "state").mkdir(exist_ok=True)
+        others = [other for other in writers if other is not writer]
+        met = {other.node: json.loads((other.root / "identity.json").read_bytes())["incarnation"] for other in others}
+        (writer.root / "state" / "peers.json").write_bytes(sealed({"peers": met}))
+    assert run(tmp_path).verdict == "PASS"
+    value = json.loads((writers[1].root / "identity.json").read_bytes())
+    del value["crc32c"]
+    (writers[1].root / "identity.json").write_bytes(sealed({**value, "incarnation": "another"}))
+    assert told(run(tmp_path)) == {("n2", "peers.incarnation", "identity.json")}
+
+
+def test_a_trimmed_log_without_its_begin_file_is_told_so(tmp_path: Path) -> None:
+    """The snapshot knows where the log begins, and the files bear it out: the begin file is missing, not the entries before it."""
+    writers = []
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(3, 130):
+            writer.append(message)
+        writer.append(writer.trim_record(2))
+        writers.append(writer.finish())
+        begin = writer.begin_of(2)
+        writer.decide(2)
+        path = writer.root / "state" / "snapshot"
+        value = json.loads(path.read_bytes())
+        del value["crc32c"]
+        before = writer.entries[begin.index - 1]
+        value["retained"] |= {"begin_term": before.term, "begin_chain": before.chain}
+        path.write_bytes(sealed(value))
+        writer.trim(2)
+        writer.trim_queues(2)
+    assert run(tmp_path).verdict == "PASS"
+    (writers[0].log / "begin").unlink()
+    assert told(run(tmp_path)) == {("n1", "begin.missing", "begin")}
+
+
+def test_a_damaged_list_of_starts_is_found(tmp_path: Path) -> None:
+    """`state/boots.json` carries a checksum like the other identity files."""
+    writers = write_cluster(tmp_path, history(3))
+    path = writers[1].root / "state" / "boots.json"
+    path.write_bytes(sealed({"generation": 3, "boots": ["a", "b", "c"]}))
+    assert run(tmp_path).verdict == "PASS"
+    flip(path, 5)
+    assert told(run(tmp_path)) == {("n2", "boots.json", "boots.json")}
