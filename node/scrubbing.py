@@ -58,6 +58,7 @@ class Scrub:
         self._found = found
         self._now_ms = now_ms
         self._scrubber = Scrubber(disk, root, seals, now_ms, int(plan.again_s * 1000))
+        self._idle_s = min(RETRY_S, plan.again_s)
         self._pace = Pace(plan.bytes_per_s, REST_FACTOR)
         self._scrubbed = metrics.SCRUBBED_BYTES.labels(group)
         self._files = metrics.SCRUBBED_FILES.labels(group)
@@ -95,7 +96,7 @@ class Scrub:
         try:
             while not self._stop.is_set():
                 if not self._look():
-                    self._wake.wait(RETRY_S)
+                    self._wake.wait(self._idle_s)
                     self._wake.clear()
         finally:
             self._scrubber.close()
