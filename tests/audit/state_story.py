@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.audit_scan import CREATED_MS, StoredReplica, term_start
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.node.core.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.control import ControlRecord, TrimRecord
 from ledgermq.proto.layout import encode_entries
@@ -54,6 +55,27 @@ class Story(StoredReplica):
 
     def send(self, *drafts: Draft) -> None:
         self.put(encode_entries(list(drafts)))
+
+    def halve(self, batch: UnsealedBatch) -> None:
+        """One range of the log, of which a snapshot is taken half-way."""
+        apply, self.apply = self.apply, lambda: None  # type: ignore[method-assign]
+        self.put(batch)
+        self.apply = apply  # type: ignore[method-assign]
+        first = self.machine.applied_index + 1
+        self.machine.apply(cut(self.store.log.read(first, 1 << 20), first + len(batch) // 2 - 1))
+        self.snapshot()
+        self.apply()
+
+    @property
+    def file(self) -> int:
+        """The number of the log file that is being written."""
+        return self.store.log.end_pos // FILE_BYTES
+
+    def fill(self) -> None:
+        """Messages up to the next log file."""
+        file = self.file
+        while self.file == file:
+            self.send(message("t", 8000))
 
     def trim(self, file: int) -> None:
         """The record of a trim: everything before that log file goes."""

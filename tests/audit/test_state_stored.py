@@ -47,13 +47,20 @@ def full(directory: Path) -> Story:
         ProducerRecord(2, 0, "named", 7, owner="alice"),
     )
     story.send(*[message("t", number, number % 2) for number in range(30)])
+    story.record(TopicRecord(topic("was", dedup_ms=60_000)))
+    story.send(message("ids", 99), message("was", 98))
+    story.now_ms += 1
+    story.send(message("ids", 90))
+    story.now_ms += 59_999
     story.send(*[message("ids", 100 + number % 8) for number in range(10)])
+    story.record(TopicRecord(topic("was")))
     story.put(frame(1, 0, 0, ["a", "b", "c"], "t", [0, 1, 0]).batch)
     story.put(frame(2, 0, 7, ["d"], "t").batch)
     story.put(frame(1, 0, 3, ["e"] * 4, "t").batch)
     story.send(message("l$one", 0), message("l$two", 1))
     story.record(OffsetRecord((("g", "t", 0, 5), ("g", "t", 7, 9))), SEAL)
-    story.record(TopicRecord(topic("l", 2, kind="lite", queues=1)), TopicRecord(topic("t", 2, queues=3)), OffsetRecord((("g", "t", 1, 2),)))
+    story.record(TopicRecord(topic("l", 2, kind="lite", queues=1)), TopicRecord(topic("t", 2, queues=3)))
+    story.record(OffsetRecord((("g", "t", 1, 2), ("g", "t", 7, 9))))
     story.record(LiteRecord("g", "l", "c", 1, True, ("one",)))
     story.record(ResetRecord("g", "t", ((0, 3), (1, 4))), ProducerRecord(1, 1), ProducerRecord(3, 0, dropped=(2,)))
     story.put(frame(1, 1, 7, ["f"] * 2, "t").batch)
@@ -191,6 +198,56 @@ def test_a_trimmed_log_is_derived_from_the_older_snapshot(tmp_path: Path, carrie
     assert report.first_index == (begin if carried_out else 0)
     change(task, lambda value: value["minimums"]["t"]["0"].__setitem__(0, value["minimums"]["t"]["0"][0] - 1))
     assert [flaw.rule for flaw in check_state(task).flaws] == ["state.minimums"]
+
+
+def test_a_trim_counts_before_its_own_message(tmp_path: Path) -> None:
+    """It leaves the queue of such records empty, and so the unit before the minimum stays, although its own comes right behind. Seals of
+    files that go are forgotten, one that comes later is not taken in, and the first of a file stands."""
+    story = Story(tmp_path / "n1")
+    story.record(TopicRecord(topic("t")), SEAL, replace(SEAL, sha256="cd" * 32), replace(SEAL, base=5 * FILE_BYTES))
+    story.fill()
+    story.trim(story.file)
+    story.record(SEAL)
+    before = story.file
+    story.fill()
+    story.trim(story.file)
+    story.record(SEAL, replace(SEAL, base=5 * FILE_BYTES, sha256="ef" * 32))
+    task = story.finish()
+    value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
+    low, unit = value["minimums"]["rmq_sys_ledgermq_storage"]["0"]
+    assert (low, value["queues"]["rmq_sys_ledgermq_storage"]["0"]) == (5, 8) and unit[0] >= before * FILE_BYTES
+    assert [seal["base"] for seal in value["retained"]["seals"]] == [5 * FILE_BYTES] and len(value["retained"]["trims"]) == 2
+    report = check_state(task)
+    assert (report.reason, told(report)) == ("", [])
+
+
+def test_a_trim_that_the_files_do_not_follow_yet(tmp_path: Path) -> None:
+    """Files that a snapshot knows to be trimmed are there still: what lies in them counts for no queue any more."""
+    story = trimmed(tmp_path / "n1", carried_out=True)
+    story.send(message("late", 1), message("late", 2))
+    story.fill()
+    story.trim(story.file)
+    story.snapshot()
+    story.fill()
+    story.send(message("late", 3))
+    story.trim(story.file)
+    task = story.finish()
+    value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
+    assert value["minimums"]["late"]["0"][0] == 2 and value["minimums"]["late"]["0"][1] is not None
+    report = check_state(task)
+    assert (report.reason, told(report)) == ("", []) and report.first_index != 0
+
+
+def test_a_snapshot_amid_a_frame(tmp_path: Path) -> None:
+    """A frame that was half applied is one frame all the same."""
+    story = few(tmp_path / "n1")
+    story.record(ProducerRecord(1, 0))
+    story.halve(frame(1, 0, 0, ["a"] * 6, "t").batch)
+    task = story.finish()
+    value = json.loads((Path(task.root) / "state/snapshot.previous").read_bytes())
+    assert value["producers"]["unnamed"][0][2] == 3
+    report = check_state(task)
+    assert (report.compared, told(report)) == (["state/snapshot.previous", "state/snapshot"], [])
 
 
 def test_a_queue_that_a_trim_empties_keeps_its_last_unit(tmp_path: Path) -> None:
