@@ -22,7 +22,7 @@ from ledgermq.audit.clients.deliveries import judge_order
 from ledgermq.audit.clients.files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
 from ledgermq.audit.clients.joining import Joiner, Side, nothing
 from ledgermq.audit.clients.judging import judge
-from ledgermq.audit.clients.results import RESULTS
+from ledgermq.audit.clients.results import LISTED, RESULTS
 from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
 from ledgermq.audit.clients.stored import Slice
 
@@ -182,7 +182,9 @@ class _Gathered:
 
     def add(self, table: pa.Table) -> None:
         for row in table.to_pylist():
-            if row["proof"] is None:
+            if row["proof"] == "":
+                self._result.more[row["what"]] = self._result.more.get(row["what"], 0) + row["n"]
+            elif row["proof"] is None:
                 key = (row["broker_group"] or "", row["topic"] or "", row["window_ms"])
                 counts = self._windows.setdefault(key, dict.fromkeys(COUNTS, 0))
                 counts[row["what"]] += row["n"]
@@ -192,7 +194,7 @@ class _Gathered:
     def _keep(self, row: dict[str, object]) -> None:
         rows = self._told.setdefault(str(row["what"]), [])
         rows.append(row)
-        if len(rows) > 4 * FINDINGS_MAX:
+        if len(rows) > LISTED:
             self._cut(str(row["what"]))
 
     def _cut(self, rule: str) -> None:

@@ -28,11 +28,12 @@ RESULTS = pa.schema(
         ("proof", pa.string()),
     ]
 )
-"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`, break rule `what`. A count has none."""
+"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`, break rule `what`. A count has none. An
+empty proof stands for `n` further findings of the rule."""
 CLOCKS_MS = 2_000
 """So far the clocks of clients and nodes may be apart before it is held against the cluster."""
-PROOFS_MAX = 2_000
-"""So many findings of one rule in one bucket are told one by one; the counts have them all."""
+LISTED = 4_000
+"""So many findings of one rule are handed over one by one from a bucket, or from a cluster; the counts have all messages."""
 
 
 @dataclass(slots=True)
@@ -56,12 +57,13 @@ class Results:
 
     def finding(self, rule: str, group: str | None, topic: str | None, file: int, row: int, index: int | None, n: int, proof: str) -> None:
         self._told[rule] = self._told.get(rule, 0) + 1
-        if self._told[rule] <= PROOFS_MAX:
+        if self._told[rule] <= LISTED:
             told = {"broker_group": group, "topic": topic, "file": file, "row": row, "index": index, "n": n}
             self.rows.append({"what": rule, **told, "proof": proof})
 
     def table(self) -> pa.Table:
-        return pa.Table.from_pylist(self.rows, schema=RESULTS)
+        more = [{"what": rule, "n": count - LISTED, "proof": ""} for rule, count in self._told.items() if count > LISTED]
+        return pa.Table.from_pylist([*self.rows, *more], schema=RESULTS)
 
 
 class Bucket:

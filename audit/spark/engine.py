@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledgermq.audit.jobs import Progress
 from ledgermq.audit.works import Outcome, Work
+
+if TYPE_CHECKING:
+    from ledgermq.audit.clients.joining import Joiner
 
 POLL_S = 0.5
 
@@ -21,6 +24,13 @@ class SparkEngine:
 
     def __init__(self, session: Any) -> None:
         self._session = session
+
+    @property
+    def join(self) -> Joiner:
+        """How the files of clients are held against the log here."""
+        from ledgermq.audit.spark.clients import SparkJoin
+
+        return SparkJoin(self._session)
 
     def __call__(self, works: Sequence[Work], progress: Progress) -> list[Outcome]:
         if not works:
