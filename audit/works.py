@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
+from ledgermq.audit.checks.order import ProducerRun
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading.files import stat_of
@@ -61,6 +62,7 @@ class Outcome:
         log = value["log"]
         if log is not None:
             log["queues"] = [QueueRun(**run) for run in log["queues"]]
+            log["producers"] = [ProducerRun(**run) for run in log["producers"]]
             log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
             log["memberships"] = [(index, body) for index, body in log["memberships"]]
             log["trims"] = [(index, body) for index, body in log["trims"]]

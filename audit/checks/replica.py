@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ledgermq.audit.checks.derived import QueueRun, TailReport
+from ledgermq.audit.checks.order import check_row
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import LITE, WHOLE, Begin, Low, lows, may_begin, read_begin
@@ -341,6 +342,8 @@ def check_log(replica: Replica, decided: int) -> None:
     if filled and filled[0].base == begin.pos and filled[0].first_index not in (begin.index, None):
         proof = f"the log begins with index {filled[0].first_index}"
         replica.flaws.append(Flaw("entry.gap", filled[0].file, begin.index, 0, 48, proof))
+    unknown = bool(replica.broken) or any(flaw.rule == "record.native" for flaw in replica.flaws)
+    replica.flaws += check_row(((report.file, report.producers) for report in filled), unknown)
     _check_small_files(replica, last)
 
 

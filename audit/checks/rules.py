@@ -99,6 +99,8 @@ RULES = _table(
     record.queue-offset  | missing       | queue offsets are dense from 0 in log order
     record.queue-repeat  | extra         | no queue offset occurs twice
     record.control       | wrong-derived | a control record is a JSON object with what belongs to its kind
+    order.producer       | reordered     | a native producer's sequence numbers are dense along the log, its epochs never fall
+    order.group          | reordered     | the messages of a message group lie in one queue of their topic
     membership.first     | wrong-derived | the first entry is a membership record of term 0
     index.unit           | wrong-derived | an index unit repeats its entry's magic, pos, size, index and term
     index.missing        | wrong-derived | every entry has its index unit

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit.checks import derived
+from ledgermq.audit.checks.order import OrderCheck, ProducerRun
 from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
@@ -84,6 +85,7 @@ class LogReport:
     resets: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every record by which an operator moved a consumer group."""
     queues: list[derived.QueueRun] = field(default_factory=list)
+    producers: list[ProducerRun] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
     """Indexes of entries that are not intact."""
@@ -104,6 +106,7 @@ class Scan:
         self._progress = progress or (lambda _bytes: None)
         self._queues = derived.QueueCheck(task)
         self._index = derived.IndexCheck(task)
+        self._order = OrderCheck(task)
         self._flaws: list[Flaw] = []
         self._chain: int | None = None
         self._store_ms = -1
@@ -148,7 +151,9 @@ class Scan:
     def _finish(self) -> None:
         report = self.report
         report.queues = self._queues.runs()
-        ordered = sorted(self._flaws, key=lambda flaw: (flaw.byte_from, flaw.rule)) + self._index.flaws + self._queues.flaws
+        report.producers = self._order.runs()
+        ordered = sorted(self._flaws, key=lambda flaw: (flaw.byte_from, flaw.rule)) + self._order.flaws
+        ordered += self._index.flaws + self._queues.flaws
         report.flaws = coalesce(ordered)[:FLAWS_MAX]
 
     # ------------------------------------------------------------------------------------------------------- one piece
@@ -318,6 +323,7 @@ class Scan:
             sound=sound,
         )
         self._check_records(piece, rows, columns, parts)
+        self._order.check(piece, columns, parts)
         return columns
 
     def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:

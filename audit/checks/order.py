@@ -1,0 +1,202 @@
+"""Order inside the log: the sequence numbers of native producers through one log file, and the queues of message groups.
+
+A producer's sequence numbers are dense in a broker group's log, in its order, and its epochs never fall (docs/format.md §4.5, §11). What
+one log file says of its producers is put in a row by `replica`. A message group lies in one queue; a topic that gets queues moves it once,
+and nodes that hear of it one after the other may do so once more, so only a group that goes to and fro is a flaw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.columns import Columns, Parts, intern, native_ids
+from ledgermq.audit.reading.decode import I64, U8, tags_code
+from ledgermq.audit.reading.walk import LogFile, Piece
+
+_NUMBERS_AT = len(b"UNIQ_KEY\x014C") + 8
+_DIGITS = 24
+_GROUP = b"__SHARDINGKEY\x01"
+SYSTEM = b"rmq_sys_"
+CONFIG_TOPIC = b"rmq_sys_ledgermq_config"
+TOPIC_CODE = tags_code(b"topic")
+MOVES_MAX = 3
+GROUPS_MAX = 1 << 17
+"""Message groups that are remembered at a time; of more the oldest are forgotten."""
+
+
+@dataclass(slots=True)
+class ProducerRun:
+    """One native producer within one log file: its first and its last message there."""
+
+    producer: int
+    first_sequence: int
+    first_epoch: int
+    first_index: int
+    first_offset: int
+    last_sequence: int
+    last_epoch: int
+    last_index: int
+
+
+class OrderCheck:
+    """Follows producers and message groups through one log file."""
+
+    def __init__(self, task: LogFile) -> None:
+        self.flaws: list[Flaw] = []
+        self._task = task
+        self._runs: dict[int, ProducerRun] = {}
+        self._places: dict[tuple[bytes, bytes], list[int]] = {}
+        """(topic, message group) → queue, moves."""
+        self._unknown = False
+        """There was a message whose numbers cannot be told, so that a gap says nothing."""
+
+    def runs(self) -> list[ProducerRun]:
+        return list(self._runs.values())
+
+    def check(self, piece: Piece, columns: Columns, parts: Parts) -> None:
+        self._unknown = self._unknown or not columns.sound.all()
+        self._check_producers(piece, columns, parts)
+        self._check_groups(piece, columns, parts)
+
+    # Producers
+
+    def _check_producers(self, piece: Piece, columns: Columns, parts: Parts) -> None:
+        rows = np.flatnonzero(columns.sound & (piece.rows["flag"][: len(columns)] != 0))
+        if not len(rows):
+            return
+        starts, ends = parts.property_at[rows], piece.offsets[rows] + piece.sizes[rows]
+        native = native_ids(piece.window, starts, ends)
+        native &= piece.rows["flag"][rows] > 0
+        self._unknown = self._unknown or not native.all()
+        rows = rows[native]
+        producer, epoch, sequence = numbers_of(np.frombuffer(piece.window, np.uint8), starts[native])
+        order = np.argsort(producer, kind="stable")
+        edges = [*np.flatnonzero(np.append(True, np.diff(producer[order]) != 0)).tolist(), len(order)] if len(order) else []
+        for begin, end in pairwise(edges):
+            mine = order[begin:end]
+            self._follow(columns, rows[mine], int(producer[mine[0]]), epoch[mine], sequence[mine])
+
+    def _follow(self, columns: Columns, rows: I64, producer: int, epoch: I64, sequence: I64) -> None:
+        """Messages of one producer in the order of the log."""
+        run = self._runs.get(producer)
+        if run is None:
+            first = int(rows[0])
+            numbers = int(sequence[0]), int(epoch[0]), int(columns.index[first])
+            run = self._runs[producer] = ProducerRun(producer, *numbers, int(columns.offset[first]), *numbers)
+            before, epochs = sequence[:1] - 1, epoch[:1]
+        else:
+            before, epochs = np.array([run.last_sequence]), np.array([run.last_epoch])
+        steps = np.diff(np.concatenate([before, sequence]))
+        falls = np.diff(np.concatenate([epochs, epoch])) < 0
+        wrong = (steps < 1) | falls | ((steps > 1) & (not self._unknown))
+        for at in np.flatnonzero(wrong).tolist():
+            row = int(rows[at])
+            last = int(sequence[at - 1]) if at else int(before[0])
+            proof = wrong_step(producer, last, int(sequence[at]), bool(falls[at]))
+            place, size = int(columns.offset[row]), int(columns.size[row])
+            self.flaws.append(Flaw("order.producer", self._task.shown, int(columns.index[row]), place, place + size, proof))
+        run.last_sequence, run.last_epoch, run.last_index = int(sequence[-1]), int(epoch[-1]), int(columns.index[rows[-1]])
+
+    # Message groups
+
+    def _check_groups(self, piece: Piece, columns: Columns, parts: Parts) -> None:
+        config = [number for number, topic in enumerate(columns.topics) if topic == CONFIG_TOPIC]
+        changes = np.flatnonzero(columns.sound & np.isin(columns.topic_of, config) & (columns.tags_code == TOPIC_CODE))
+        places = _found(piece.window, _GROUP)
+        if not len(places):
+            self._change(len(changes))
+            return
+        rows = np.searchsorted(piece.offsets[: len(columns)], places, side="right") - 1
+        data: U8 = np.frombuffer(piece.window, np.uint8)
+        kept = (rows >= 0) & columns.sound[rows] & (places >= parts.property_at[rows]) & (places < (piece.offsets + piece.sizes)[rows])
+        kept &= (places == parts.property_at[rows]) | (data[places - 1] == 2)
+        rows, starts = rows[kept], places[kept] + len(_GROUP)
+        closes = np.append(np.flatnonzero(data == 2), len(data))
+        which, names = intern(data, starts, closes[np.searchsorted(closes, starts)] - starts)
+        queue, topic = columns.queue[rows], columns.topic_of[rows]
+        era = np.searchsorted(changes, rows)
+        order = np.lexsort((rows, which, topic, era))
+        changed = np.diff(era[order]) != 0
+        changed |= np.diff(topic[order]) != 0
+        changed |= np.diff(which[order]) != 0
+        changed |= np.diff(queue[order]) != 0
+        now = 0
+        for at in order[np.flatnonzero(np.append(len(order) > 0, changed))].tolist():
+            self._change(int(era[at]) - now)
+            now = int(era[at])
+            self._place(columns, int(rows[at]), columns.topics[int(topic[at])], names[int(which[at])], int(queue[at]))
+        self._change(len(changes) - now)
+
+    def _change(self, records: int) -> None:
+        """So many topic records lie between: the queues of a topic may be others behind them."""
+        if records:
+            self._places.clear()
+
+    def _place(self, columns: Columns, row: int, topic: bytes, group: bytes, queue: int) -> None:
+        if topic.startswith(SYSTEM):
+            return
+        known = self._places.get((topic, group))
+        if known is None:
+            if len(self._places) >= GROUPS_MAX:
+                del self._places[next(iter(self._places))]
+            self._places[topic, group] = [queue, 0]
+            return
+        if known[0] == queue:
+            return
+        known[:] = queue, known[1] + 1
+        if known[1] == MOVES_MAX:
+            place, size = int(columns.offset[row]), int(columns.size[row])
+            names = group.decode("utf-8", "replace"), topic.decode("utf-8", "replace")
+            proof = f"message group {names[0]} of {names[1]} changes its queue again and again"
+            self.flaws.append(Flaw("order.group", self._task.shown, int(columns.index[row]), place, place + size, proof))
+
+
+def wrong_step(producer: int, before: int, sequence: int, fallen: bool) -> str:
+    """What is wrong with a message of a producer that follows another."""
+    if fallen:
+        return f"producer {producer} goes on in an older epoch, at sequence number {sequence}"
+    return f"sequence number {sequence} of producer {producer} follows {before}"
+
+
+def numbers_of(data: U8, starts: I64) -> tuple[I64, I64, I64]:
+    """Producer, epoch and sequence number of native ids, whose property strings begin at `starts`."""
+    digits = data[starts[:, None] + (_NUMBERS_AT + np.arange(_DIGITS))]
+    values = np.where(digits > ord("9"), digits - (ord("A") - 10), digits - ord("0")).astype(np.uint8)
+    raw = np.zeros((len(starts), 14), np.uint8)
+    both = (values[:, 0::2] << 4) | values[:, 1::2]
+    raw[:, :6], raw[:, 8:] = both[:, :6], both[:, 6:]
+    producer = np.ascontiguousarray(raw[:, 0:4]).view(">u4")[:, 0].astype(np.int64)
+    epoch = np.ascontiguousarray(raw[:, 4:6]).view(">u2")[:, 0].astype(np.int64)
+    return producer, epoch, np.ascontiguousarray(raw[:, 6:14]).view(">u8")[:, 0].astype(np.int64)
+
+
+def _found(window: bytes, name: bytes) -> I64:
+    """Every place of these bytes."""
+    places = []
+    at = window.find(name)
+    while at >= 0:
+        places.append(at)
+        at = window.find(name, at + len(name))
+    return np.array(places, np.int64)
+
+
+def check_row(runs: Iterable[tuple[str, Sequence[ProducerRun]]], unknown: bool) -> list[Flaw]:
+    """Put the producers of all log files of a replica in a row. `unknown`: there are messages whose numbers cannot be told: a gap says
+    nothing then."""
+    last: dict[int, ProducerRun] = {}
+    flaws = []
+    for file, found in runs:
+        for run in found:
+            before = last.get(run.producer)
+            if before is not None:
+                step, fallen = run.first_sequence - before.last_sequence, run.first_epoch < before.last_epoch
+                if step < 1 or fallen or (step > 1 and not unknown):
+                    proof = wrong_step(run.producer, before.last_sequence, run.first_sequence, fallen)
+                    flaws.append(Flaw("order.producer", file, run.first_index, run.first_offset, run.first_offset, proof))
+            last[run.producer] = run
+    return flaws

@@ -1,0 +1,121 @@
+"""Order inside the log: producers whose sequence numbers go astray, message groups that lie in several queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.audit.checks.order import numbers_of
+from ledgermq.audit.jobs import audit
+from tests.audit.client_cases import native_id
+from tests.audit.damage_cases import CREATED, NODES, flip
+from tests.audit.log_writer import Message, Placed, Writer, election, membership
+
+FRAME = 4
+
+
+def written(base: Path, messages: Sequence[Message]) -> list[Writer]:
+    writers = []
+    for name in NODES:
+        writer = Writer(base / name, data_bytes=4096)
+        for message in (membership(NODES), election(1, "n1", CREATED), *messages):
+            writer.append(message)
+        writers.append(writer.finish())
+    return writers
+
+
+def frames(numbers: Sequence[tuple[int, int, int]]) -> list[Message]:
+    """Frames of (producer, epoch, first sequence number), four messages each."""
+    log_id = Writer(Path("n1")).log_id
+    found = []
+    for producer, epoch, first in numbers:
+        ids = [native_id(log_id, producer, epoch, first + at) for at in range(FRAME)]
+        found += [Message("flights", b"x" * 40, at % 3, "", key, 0, CREATED, 1, at + 1) for at, key in enumerate(ids)]
+    return found
+
+
+def told(base: Path, rule: str) -> list[tuple[str, int | None, str]]:
+    """(replica, entry, proof) of each finding of a rule."""
+    found = audit([str(base / name) for name in NODES]).findings
+    assert {finding.flaw.rule for finding in found} <= {rule}, [finding.text for finding in found]
+    return [(finding.replica, finding.flaw.index, finding.flaw.proof) for finding in found]
+
+
+def at(writers: list[Writer], number: int) -> Placed:
+    """The first entry of a frame."""
+    return writers[0].entries[2 + FRAME * number]
+
+
+GOOD = [(1, 0, 0), (2, 0, 9), (1, 0, 4), (1, 1, 8), (2, 0, 13)] + [(3, 0, 4 * number) for number in range(12)] + [(1, 1, 12)]
+
+
+def test_dense_numbers_are_no_finding(tmp_path: Path) -> None:
+    """Producers beside each other, epochs that rise, more than one log file, a beginning that is not 0."""
+    writers = written(tmp_path, frames(GOOD))
+    assert len(list((writers[0].log / "data").iterdir())) > 3 and not told(tmp_path, "order.producer")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "frame", "proof"),
+    [
+        ([(1, 0, 0), (1, 0, 4), (1, 0, 0)], 2, "sequence number 0 of producer 1 follows 7"),
+        ([(1, 0, 0), (1, 0, 8)], 1, "sequence number 8 of producer 1 follows 3"),
+        ([(1, 1, 0), (1, 0, 4)], 1, "producer 1 goes on in an older epoch"),
+        ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 3)], 13, "sequence number 3 of producer 1 follows 3"),
+        ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 5)], 13, "sequence number 5 of producer 1 follows 3"),
+    ],
+)
+def test_numbers_that_are_not_dense(tmp_path: Path, numbers: list[tuple[int, int, int]], frame: int, proof: str) -> None:
+    """Twice, with a gap, in an older epoch; in one log file and across files: named on every replica, with the entry."""
+    writers = written(tmp_path, frames(numbers))
+    found = told(tmp_path, "order.producer")
+    assert [(name, index) for name, index, _ in found] == [(name, at(writers, frame).index) for name in NODES]
+    assert all(text.startswith(proof) for *_, text in found)
+
+
+def test_damage_explains_a_gap(tmp_path: Path) -> None:
+    """An entry that cannot be read takes its sequence number with it: that is one finding, not two."""
+    writers = written(tmp_path, frames(GOOD))
+    for number in (1, 16):
+        entry = at(writers, number)
+        flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 4096:020d}", entry.pos % 4096 + 140)
+    assert {rule.index for rule in (f.flaw for f in audit([str(tmp_path / name) for name in NODES]).findings)} == {
+        at(writers, 1).index,
+        at(writers, 16).index,
+    }
+
+
+def grouped(queues: Sequence[int], group: str = "customer") -> list[Message]:
+    return [Message("orders", b"x", queue, "", f"id-{number}", 0, CREATED, group=group) for number, queue in enumerate(queues)]
+
+
+def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
+    """Once and once more is what a topic with more queues looks like; again and again is a flaw, unless the topic changes in between."""
+    assert not told_of(tmp_path / "a", grouped([0, 0, 1, 0, 1][:4]))
+    assert not told_of(tmp_path / "b", [*grouped([0, 1, 0], "a"), *grouped([1, 0, 1], "b"), *grouped([2, 2, 2], "c")])
+    found = told_of(tmp_path / "c", grouped([0, 1, 0, 1, 0, 1]))
+    assert [index for _, index, _ in found] == [5] * 3 and "customer of orders" in found[0][2]
+    topic = Message("rmq_sys_ledgermq_config", json.dumps({"v": 1}).encode(), tag="topic", time=CREATED)
+    assert not told_of(tmp_path / "d", [*grouped([0, 1, 0]), *[topic] * 4, *grouped([1, 0, 1])])
+
+
+def told_of(base: Path, messages: Sequence[Message]) -> list[tuple[str, int | None, str]]:
+    written(base, messages)
+    return told(base, "order.group")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1)), min_size=1))
+def test_numbers_of_ids(numbers: list[tuple[int, int, int]]) -> None:
+    """What stands in an id comes out of it, wherever the property strings lie."""
+    import numpy as np
+
+    texts = [b"UNIQ_KEY\x01" + native_id("log", *one).encode() + b"\x02" for one in numbers]
+    starts = np.cumsum([0, *(len(text) + 5 for text in texts[:-1])])
+    found = numbers_of(np.frombuffer(b".....".join(texts), np.uint8), starts)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == numbers
