@@ -173,5 +173,9 @@ class AdminCalls:
     def rotate_receipt_key(self) -> pb.RotateReceiptKeyResponse:
         return self._ask("RotateReceiptKey", pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse)
 
+    def repair_range(self, request: pb.RepairRangeRequest) -> pb.RepairRangeResponse:
+        """Of the node at the other end. Asked again, it goes on where it is."""
+        return self._ask("RepairRange", request, pb.RepairRangeResponse)
+
     def list_users(self, name: str = "") -> pb.ListUsersResponse:
         return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)

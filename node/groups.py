@@ -97,6 +97,7 @@ class DirectoryWorkshop:
             voters=self._last.replicator.members.voters,
             session=_session(),
             now_ns=time.monotonic_ns(),
+            now_ms=time.time_ns() // 1_000_000,
         )
 
     def _others(self, source: str | None = None) -> list[str]:

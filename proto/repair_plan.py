@@ -64,7 +64,8 @@ class DirectoryRepair:
     files: tuple[FileRepair, ...] = ()
     end: MarkRepair | None = None
     derived: tuple[str, ...] = ()
-    """Derived files that are wrong, by their paths under the group's directory: they go, and are made again from the log."""
+    """Derived files that are wrong, by their paths under the group's directory, or directories of them (with a slash at the end): they go,
+    and are made again from the log."""
     mark_slots: bool = False
     """A slot of the synced mark is damaged: the one that counts is written to both."""
     snapshot: str | None = None
@@ -91,11 +92,25 @@ class RangeRepair:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What a repair does not mend. `file` is a path under the node directory."""
+
+    replica: str
+    group: str
+    file: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.replica} {self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it. What is in neither list of work is said, a sentence each: `undecided` (nobody proves the bytes) and `remaining` (no peer
-    can give what is wrong here)."""
+    """All of it. What is in neither list of work is said: `undecided` (nobody proves the bytes) and `remaining` (no peer can give what is
+    wrong here)."""
 
     directories: tuple[DirectoryRepair, ...] = ()
     ranges: tuple[RangeRepair, ...] = ()
-    undecided: tuple[str, ...] = ()
-    remaining: tuple[str, ...] = ()
+    undecided: tuple[Left, ...] = ()
+    remaining: tuple[Left, ...] = ()

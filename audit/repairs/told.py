@@ -40,8 +40,9 @@ class Audited:
     replica: str
     group: str
     directory: str
-    log_id: str
-    incarnation: str
+    log_id: str | None
+    incarnation: str | None
+    """None of a replica that lost its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,7 @@ def report_of(value: Mapping[str, Any]) -> Report:
     """From the object that an audit writes for a repair. Raises KeyError, TypeError, ValueError for any other."""
     known = value["repair"]
     replicas = [
-        Audited(str(row["replica"]), str(row["group"]), str(row["path"]), str(row["log_id"]), str(row["incarnation"]))
-        for row in known["replicas"]
-        if row["log_id"] is not None and row["incarnation"] is not None
+        Audited(str(row["replica"]), str(row["group"]), str(row["path"]), row["log_id"], row["incarnation"]) for row in known["replicas"]
     ]
     findings = [
         Told(

@@ -27,6 +27,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.log_scan import Point, is_place, make_blank
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.repair_log import note
 from ledgermq.storage.stretch import Stretch
 
 BYTES_MAX = 64 << 20
@@ -49,7 +50,7 @@ class _Phase(Enum):
 
 class RangeRepair(AsksPeers):
     """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
-    `voters`: the nodes whose word counts, this one among them or not. `session`: a random number of this life."""
+    `voters`: the nodes whose word counts. `session`: a random number of this life. `now_ms`: for the repair log."""
 
     def __init__(
         self,
@@ -63,8 +64,11 @@ class RangeRepair(AsksPeers):
         voters: Collection[str],
         session: int,
         now_ns: int,
+        now_ms: int,
     ) -> None:
         super().__init__(found, others, session, now_ns)
+        self._disk, self._root, self._now_ms = disk, root, now_ms
+        self._name = f"{session:x}"
         self.repaired: list[str] = []
         """What was put back, for people."""
         self.source = ""
@@ -291,6 +295,9 @@ class RangeRepair(AsksPeers):
             self._stretch.put(entries.pos, entries.data)
             at = Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
         self._stretch.sync()
+        facts = {"first": self._first, "last": self._last, "bytes": self._end.pos - self._start.pos, "source": self.source}
+        chains = {"start_chain": self._start.chain, "end_chain": self._end.chain}
+        note(self._disk, self._root, self._name, self._now_ms, "range", **facts, **chains)
         what = f"entries {self._first} to {self._last} ({self._end.pos - self._start.pos} bytes) from {self.source}"
         self.repaired.append(what)
         self._pieces.clear()

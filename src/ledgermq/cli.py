@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Why a consumer group has not got a message."),
     "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Why leadership of a broker group moved."),
     "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
+    "repair": ("ledgermq.repair_commands:repair", "Put back what an audit found damaged, from replicas that can prove theirs."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
     "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
     "recover": ("ledgermq.storage.recover_commands:recover", "Begin a broker group anew from one survivor of a lost majority."),

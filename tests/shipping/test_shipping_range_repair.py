@@ -18,6 +18,7 @@ from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError
 from ledgermq.storage.mending import MARKER
+from ledgermq.storage.repair_log import read_notes
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,
@@ -41,7 +42,7 @@ LAST = 52
 
 def range_repair(replica: Replica, first: int, last: int, *, disk: Disk | None = None, voters: tuple[str, ...] = NODES) -> RangeRepair:
     identity = identity_of(replica.node)
-    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, voters=voters, session=7, now_ns=0)
+    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, voters=voters, session=7, now_ns=0, now_ms=5)
 
 
 def carried_out(group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None) -> RebuildOutput:
@@ -84,6 +85,8 @@ def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: fl
     after, end = victim.log_files(), places[-1][0] + places[-1][1]
     assert all(after[name][: max(0, end - int(name))] == raw[: max(0, end - int(name))] for name, raw in before.items())
     assert not victim.disk.exists(f"{log_of('n1')}/{MARKER}")
+    (line,) = read_notes(victim.disk, ROOT)
+    assert (line["step"], line["first"], line["last"], line["source"]) == ("range", across - 2, across + 2, repair.source)
 
 
 def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
@@ -217,7 +220,7 @@ def test_units_of_the_range_are_put_back_with_the_entries() -> None:
     repair = range_repair(group["n1"], 20, 20)
     # Without its unit the entry cannot be found here: both peers together know it.
     assert carried_out(group, repair).finished
-    assert everything(disk) == before
+    assert {path: raw for path, raw in everything(disk).items() if not path.endswith("/repairs")} == before
     assert any(index in text for text in repair.repaired) and any(queue in text for text in repair.repaired), repair.repaired
 
 

@@ -1,0 +1,368 @@
+"""The plan of a repair: for every finding what is done about it, or the sentence that says why nothing can be.
+
+Findings say where to look and whom to spare; whose bytes are right is found out anew, from the files as they are now. Log files are made
+whole by `splice.py`, entry by entry. Derived files are not mended but dropped: the log is the truth. What only one replica knows (its vote,
+its identity) no other one can give back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ledgermq.audit.checks.replica import Replica, find_replicas
+from ledgermq.audit.jobs import adopt
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, numbered_files, sealed_json
+from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of
+from ledgermq.audit.reading.node_paths import is_remote, split
+from ledgermq.audit.repairs.entries import NONE, Entries, read_entries
+from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, splice
+from ledgermq.audit.repairs.told import Audited, Report, Told
+from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
+
+FENCE_FILE = "repair"
+NEAR_ENTRIES = 64
+"""Damaged entries of a running node that are so near to each other are one range."""
+STOP_IT = "a node mends its log while it runs; for this one stop it, audit the directories, and repair again"
+HISTORIES = frozenset({"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"})
+"""Rules that say that whole entries are others, from the named one on."""
+SLOT_RULES = frozenset({"mark.slot", "mark.fill"})
+UNIT_BYTES = {"index.unit": 32, "index.missing": 32, "queue.unit": 20, "queue.missing": 20, "queue.hole": 20}
+"""Of what a running node puts right together with the entries."""
+LOG_RULES = frozenset({"mark.end", "mark.log", "commit.lost"})
+"""Told of small files or of the log as a whole, and mended, if at all, in the log."""
+OWN_WORD = {
+    "hardstate": "its term and vote are its own word, which no other replica knows: replace the replica (docs/recovery.md)",
+    "syncedmark": "what it synced is its own word, which no other replica knows: replace the replica (docs/recovery.md)",
+    "identity.json": "no other replica knows its identity: restore the file from a backup of this node",
+    "node.json": "no other node knows its identity: restore the file from a backup of this node",
+    "begin": "where its log begins is said nowhere else: replace the replica (docs/recovery.md)",
+    "peers.json": "whom it met is known to it alone: restore the file from a backup of this node, or replace the replica",
+}
+
+
+class Moved(Exception):
+    """The directories are not those that were audited."""
+
+
+def make_plan(report: Report) -> Plan:
+    """Raises Moved, OSError."""
+    found = [one for directory in report.directories for one in find_replicas(directory)]
+    adopt(found)
+    groups = sorted({one.group for one in report.replicas})
+    outcomes = [_Group(name, report, [one for one in found if one.group == name]) for name in groups]
+    for outcome in outcomes:
+        outcome.run()
+    return Plan(
+        tuple(one for outcome in outcomes for one in outcome.directories),
+        tuple(one for outcome in outcomes for one in outcome.ranges),
+        tuple(left for outcome in outcomes for left in outcome.undecided),
+        tuple(left for outcome in outcomes for left in outcome.remaining),
+    )
+
+
+@dataclass(slots=True)
+class _Case:
+    """One replica with findings."""
+
+    replica: Replica
+    audited: Audited
+    findings: list[Told]
+    bases: set[int] = field(default_factory=set)
+    """Log files that are looked at entry by entry."""
+    others_from: int | None = None
+    """Another history begins in this file."""
+    derived: dict[str, None] = field(default_factory=dict)
+    slots: bool = False
+    running: list[Told] = field(default_factory=list)
+    """Findings about units that a running node puts right with their entries."""
+
+    @property
+    def remote(self) -> bool:
+        return is_remote(self.replica.directory)
+
+    def why(self, base: int) -> str:
+        about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}")] or self.findings
+        said = [f"{told.rule} at bytes {told.byte_from}-{told.byte_to}" for told in about[:3]]
+        return "; ".join([*said, f"and {len(about) - 3} more"] if len(about) > 3 else said)
+
+
+class _Group:
+    """The plan of one broker group."""
+
+    def __init__(self, name: str, report: Report, replicas: Sequence[Replica]) -> None:
+        self.directories: list[DirectoryRepair] = []
+        self.ranges: list[RangeRepair] = []
+        self.undecided: list[Left] = []
+        self.remaining: list[Left] = []
+        self._name = name
+        self._report = report
+        self._replicas = list(replicas)
+        self._voters = report.voters.get(name, ())
+        self._compared = report.compared.get(name, -1)
+        self._seals = _seals(replicas, self._voters)
+
+    def run(self) -> None:
+        for case in self._cases():
+            for told in case.findings:
+                self._sort(case, told)
+            case.bases.update(_broken_bases(case.replica))
+            log_id, incarnation = case.audited.log_id, case.audited.incarnation
+            if log_id is None or incarnation is None:
+                # Whose directory it is, is not known: nothing is written to it.
+                continue
+            if case.remote:
+                self._plan_running(case, log_id, incarnation)
+            else:
+                self._plan_stopped(case, log_id, incarnation)
+
+    def _cases(self) -> Iterator[_Case]:
+        for audited in (one for one in self._report.replicas if one.group == self._name):
+            replica = next((one for one in self._replicas if (one.name, one.directory) == (audited.replica, audited.directory)), None)
+            identity = None if replica is None else replica.identity
+            known = None if identity is None else (identity["log_id"], identity["incarnation"])
+            if replica is None or known not in (None, (audited.log_id, audited.incarnation)):
+                raise Moved(f"{audited.directory} is not the replica {audited.replica} of broker group {self._name} that was audited")
+            findings = [told for told in self._report.findings if (told.group, told.replica) == (self._name, audited.replica)]
+            if findings:
+                yield _Case(replica, audited, findings)
+
+    # What a finding asks for
+
+    def _sort(self, case: _Case, told: Told) -> None:
+        one, path = case.replica, told.file.removeprefix(f"{self._name}/")
+        data = f"{one.log_folder}/data/"
+        if told.rule in LOG_RULES:
+            case.bases.update(self._bases_of_end(one))
+        elif path.startswith(data) and told.rule != "file.name":
+            base = int(path.removeprefix(data))
+            case.bases.add(base)
+            if told.rule in HISTORIES:
+                case.others_from = base if case.others_from is None else min(base, case.others_from)
+        elif case.remote and told.rule in UNIT_BYTES and told.index is not None:
+            case.running.append(told)
+        elif path.startswith(("consumequeue/", f"{one.log_folder}/index/")) or path in ("checkpoint", f"{one.log_folder}/checkpoint"):
+            case.derived[path] = None
+        elif path.startswith(("index/", "state/bloom/", "state/keyindex")):
+            case.derived.update(dict.fromkeys((path, "state/keyindex")))
+        elif path.startswith("state/snapshot"):
+            case.derived[path] = None
+        elif told.rule in SLOT_RULES and one.mark is not None:
+            case.slots = True
+        else:
+            name = path.rpartition("/")[2]
+            why = OWN_WORD.get(name, "no other replica can give it back: look at the file, and move it away if it does not belong there")
+            self.remaining.append(Left(one.name, self._name, told.file, f"{told.rule}: {why}"))
+
+    def _bases_of_end(self, one: Replica) -> set[int]:
+        """The log files of which something is lacking before the synced mark: those that are not there, and the last one that is."""
+        if one.mark is None or not one.sizes[0]:
+            return set()
+        size = one.sizes[0]
+        needed = range(one.begin.pos, one.mark.end_pos, size)
+        there = [base for base in needed if exists(one.task(f"{base:020d}").path)]
+        return {base for base in needed if base not in there} | set(there[-1:])
+
+    # Stopped nodes
+
+    def _plan_stopped(self, case: _Case, log_id: str, incarnation: str) -> None:
+        files, end, drops = self._files(case)
+        if case.others_from is not None and end is not None:
+            case.derived.update(dict.fromkeys(_all_derived(case.replica)))
+        snapshot = self._snapshot_for(case)
+        mark = None if end is None else MarkRepair(end.term, end.index, end.end_pos, end.chain)
+        one = case.replica
+        # An earlier attempt that was interrupted left its fence: whatever is lacking, it has to be taken away.
+        if files or case.derived or case.slots or drops or exists(f"{one.log}/{FENCE_FILE}"):
+            self.directories.append(
+                DirectoryRepair(
+                    one.directory,
+                    self._name,
+                    one.name,
+                    log_id,
+                    incarnation,
+                    tuple(files),
+                    mark,
+                    tuple(case.derived),
+                    case.slots,
+                    snapshot,
+                )
+            )
+
+    def _files(self, case: _Case) -> tuple[list[FileRepair], End | None, bool]:
+        """Log files to be made anew, and, where another history is replaced, the log's end."""
+        files: list[FileRepair] = []
+        bases, end, replaced = set(case.bases), None, case.others_from is not None
+        if case.others_from is not None:
+            bases |= {base for one in self._replicas for base in _bases(one) if base >= case.others_from}
+        failed = False
+        for base in sorted(bases):
+            entries = read_entries(self._members(case.replica), self._voters, base)
+            if replaced and entries.low > self._compared:
+                # It goes with everything behind the end.
+                continue
+            try:
+                if not entries.width:
+                    files.append(emptied(entries, self._wanted(case, entries, replaced)))
+                    continue
+                repair, last = splice(entries, self._wanted(case, entries, replaced))
+            except Undecided as reason:
+                failed = True
+                self.undecided.append(self._left(case, base, str(reason)))
+                continue
+            except OSError as error:
+                failed = True
+                self.remaining.append(self._left(case, base, str(error)))
+                continue
+            end = last
+            if repair is not None:
+                files.append(repair)
+            elif not replaced and entries.sides[entries.row_of(case.replica)].flawed:
+                self.remaining.append(self._left(case, base, f"every replica holds the same bytes ({case.why(base)})"))
+        if replaced and (failed or end is None or end.index != self._compared):
+            # Half of a history is none.
+            assert case.others_from is not None, "it begins somewhere"
+            why = f"another history can only be replaced up to entry {self._compared}, and that cannot be proven"
+            self.undecided.append(self._left(case, case.others_from, why))
+            return [], None, False
+        return files, end if replaced else None, replaced
+
+    def _wanted(self, case: _Case, entries: Entries, replaced: bool) -> Wanted:
+        one = case.replica
+        size, marked = one.sizes[0], -1 if one.mark is None else one.mark.index
+        side = entries.sides[entries.row_of(one)]
+        present = int(side.index.max()) if len(side.index) else -1
+        later = any(base > entries.base and _begins(one, base) for base in _bases(one))
+        if replaced:
+            last, followed = self._compared, entries.high < self._compared
+        else:
+            followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
+            last = entries.high if followed else max(marked, present)
+        return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base))
+
+    def _members(self, owner: Replica) -> list[Replica]:
+        """Everybody who may know it. A directory that was given twice, or is no member, has no say."""
+        named = Counter(one.name for one in self._replicas)
+        return [one for one in self._replicas if one is owner or (named[one.name] == 1 and one.sizes[0] == owner.sizes[0])]
+
+    def _snapshot_for(self, case: _Case) -> str | None:
+        """Of a trimmed log whose own snapshots all go: where an equal one is."""
+        one = case.replica
+        if not one.begin.index or not any(path.startswith("state/snapshot") for path in case.derived):
+            return None
+        left = [name for name in ("state/snapshot", "state/snapshot.previous") if name not in case.derived]
+        if any(_whole_json(f"{one.root}/{name}") for name in left):
+            return None
+        marked = -1 if one.mark is None else one.mark.index
+        hurt = {told.replica for told in self._report.findings if told.group == self._name and "/state/snapshot" in told.file}
+        for other in self._replicas:
+            applied = other.snapshot.get("applied_index") if other.snapshot is not None else None
+            usable = other is not one and other.name not in hurt and not is_remote(other.directory)
+            path = f"{other.root}/state/snapshot"
+            fits = usable and isinstance(applied, int) and one.begin.index - 1 <= applied <= marked
+            if fits and _whole_json(path):
+                return path
+        for path in [path for path in case.derived if path.startswith("state/snapshot")]:
+            del case.derived[path]
+        what = f"its log begins with entry {one.begin.index}, and no replica has a snapshot that fits it"
+        self.undecided.append(Left(one.name, self._name, f"{self._name}/state/snapshot", what))
+        return None
+
+    def _left(self, case: _Case, base: int, reason: str) -> Left:
+        return Left(case.replica.name, self._name, f"{self._name}/{case.replica.log_folder}/data/{base:020d}", reason)
+
+    # Running nodes
+
+    def _plan_running(self, case: _Case, log_id: str, incarnation: str) -> None:
+        ranges: list[tuple[int, int, str]] = []
+        for base in sorted(case.bases):
+            entries = read_entries(self._members(case.replica), self._voters, base)
+            ranges += [(low, high, case.why(base)) for low, high in self._differences(case.replica, entries)]
+        for told in case.running:
+            assert told.index is not None, "only findings with an entry are put right with it"
+            count = max(1, (told.byte_to - told.byte_from) // UNIT_BYTES[told.rule])
+            ranges.append((told.index, told.index + count - 1, f"{told.rule} at bytes {told.byte_from}-{told.byte_to} of {told.file}"))
+        address = split(case.replica.directory)[0]
+        for low, high, why in ranges:
+            self.ranges.append(RangeRepair(address, self._name, case.replica.name, log_id, incarnation, low, high, why))
+        files = [*case.derived, *([f"{case.replica.log_folder}/syncedmark"] if case.slots else [])]
+        for path in files:
+            self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
+
+    def _differences(self, one: Replica, entries: Entries) -> Iterator[tuple[int, int]]:
+        """Runs of entries that this replica does not hold as the majority does, up to the compared index."""
+        width = min(entries.width, self._compared - entries.low + 1)
+        if width <= 0:
+            return
+        own = entries.chain[entries.row_of(one), :width]
+        places = np.flatnonzero((own == NONE) | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width])))
+        if not len(places):
+            return
+        bounds = [0, *(np.flatnonzero(np.diff(places) > NEAR_ENTRIES) + 1).tolist(), len(places)]
+        for low, high in pairwise(bounds):
+            yield entries.low + int(places[low]), entries.low + int(places[high - 1])
+
+
+def _bases(one: Replica) -> list[int]:
+    size = one.sizes[0]
+    return [base for base, _ in numbered_files(f"{one.log}/data") if size and base % size == 0 and base >= one.begin.pos]
+
+
+def _broken_bases(one: Replica) -> Iterator[int]:
+    """Log files before the synced mark that are missing, of a wrong length, or do not begin with an entry: what else is wrong may only show
+    in the files behind them."""
+    if one.mark is None or not one.sizes[0]:
+        return
+    for base in range(one.begin.pos, one.mark.end_pos, one.sizes[0]):
+        found = stat_of(one.task(f"{base:020d}").path)
+        if found is None or found.size != one.sizes[0] or not _begins(one, base):
+            yield base
+
+
+def _whole_json(path: str) -> bool:
+    raw = read_if_there(path)
+    return raw is not None and sealed_json(raw) is not None
+
+
+def _begins(one: Replica, base: int) -> bool:
+    """Whether an entry stands at the beginning of a log file; the file ahead of the log is empty."""
+    with open_file(one.task(f"{base:020d}").path) as file:
+        head = file.pread(HEADER_BYTES, 0)
+    if len(head) < HEADER_BYTES:
+        return False
+    magic, _, _, _, pos, *_ = HEADER.unpack(head)
+    return bool(magic == ENTRY_MAGIC and pos == base)
+
+
+def _all_derived(one: Replica) -> Iterable[str]:
+    """What speaks of a history that is replaced."""
+    return (
+        "state/snapshot",
+        "state/snapshot.previous",
+        "state/keyindex",
+        "consumequeue/",
+        f"{one.log_folder}/index/",
+        "checkpoint",
+        f"{one.log_folder}/checkpoint",
+    )
+
+
+def _seals(replicas: Sequence[Replica], voters: Sequence[str]) -> dict[int, str]:
+    """Digests of sealed files as the snapshots of a majority tell them: the log said so, with a majority's report."""
+    told: Counter[tuple[int, str]] = Counter()
+    for one in replicas:
+        for seal in _retained(one) if one.name in voters else ():
+            told[seal] += 1
+    return {base: digest for (base, digest), votes in told.items() if votes > len(voters) // 2}
+
+
+def _retained(one: Replica) -> Iterator[tuple[int, str]]:
+    retained: Any = one.snapshot.get("retained") if one.snapshot is not None else None
+    for seal in retained.get("seals", []) if isinstance(retained, dict) else []:
+        if isinstance(seal, dict) and isinstance(seal.get("base"), int) and isinstance(seal.get("sha256"), str):
+            yield seal["base"], seal["sha256"]

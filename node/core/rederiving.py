@@ -1,0 +1,47 @@
+"""Derived files of a stopped replica made again from its log, as its node would: for a repair that dropped what was wrong of them.
+
+Plain work over the disk port: the directory is opened and recovered, the state brought to what is known to be committed, queues and both
+snapshots are written, and it is closed in good order. Nothing is decided here about which entries are right.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.ranges import cut
+from ledgermq.node.core.restoring import READ_BYTES, restore
+from ledgermq.proto.types import Identity
+from ledgermq.storage import checkpoints
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.store import GroupStore
+
+
+def make_again(disk: Disk, root: str, found: Identity) -> int:
+    """Returns the index up to which the state was derived (−1: of an empty log). Raises what opening a directory raises, NoSpace,
+    UnknownControlRecord, OSError."""
+    store = GroupStore.open(disk, root, found)
+    if store.log.fenced is not None:
+        fenced = store.log.fenced
+        store.abandon()
+        raise LogDamaged(str(fenced))
+    try:
+        log = store.log
+        machine = Machine(store.queues, lambda offset, size: bytes(log.whole_record_at(offset, size)), log.index_at)
+        restore(store, machine)
+        noted = store.read_checkpoint()
+        commit = min(-1 if noted is None else noted.committed_index, log.durable_index)
+        while machine.applied_index < commit:
+            machine.apply(cut(log.read(machine.applied_index + 1, READ_BYTES), commit))
+        if machine.applied_index >= 0:
+            sync = store.queues.begin_sync()
+            if sync is not None:
+                sync.run()
+            # Two generations: what a trimmed log began with must never stand in one file alone.
+            for _ in range(2):
+                store.write_snapshot(machine.export(found.log_id))
+            checkpoints.write_log_checkpoint(disk, store.log_directory, checkpoints.LogCheckpoint(log.end_index, machine.applied_index))
+    except BaseException:
+        store.abandon()
+        raise
+    store.close()
+    return machine.applied_index

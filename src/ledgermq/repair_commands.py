@@ -1,0 +1,242 @@
+"""The command `ledgermq repair`: composes what `audit` plans with what `storage` carries out on stopped nodes and what running nodes do
+themselves, audits again, and says what is left. Nothing is decided here about bytes.
+
+Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+import click
+
+from ledgermq.audit.checks.rules import UNDECIDABLE, Finding
+from ledgermq.audit.jobs import audit
+from ledgermq.audit.reading.node_paths import is_remote
+from ledgermq.audit.reading.remote import NodeLost, connection_to
+from ledgermq.audit.repairs.plan import Moved, make_plan
+from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_of
+from ledgermq.audit.report import as_json, for_repair
+from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.errors import ClusterError
+from ledgermq.node.core.rederiving import make_again
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.control import UnknownControlRecord
+from ledgermq.proto.repair_plan import DirectoryRepair, Left, Plan, RangeRepair
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.commands import allow_open_files
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.identity import read_identity
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.repair_log import note
+from ledgermq.storage.replacing import carry_out
+
+EXIT_REMAINS = 1
+EXIT_UNDECIDED = 2
+WHOLE_LOG_WITHIN_S = 600.0
+AGAIN_S = 0.5
+
+
+@click.command()
+@click.option("--from-findings", "findings", required=True, metavar="FILE", help="What `audit --findings DIR` or `audit --json` wrote.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+def repair(findings: str, dry_run: bool, as_object: bool) -> None:
+    """Put back what an audit found damaged, from replicas that can prove theirs, and audit again.
+
+    Of stopped nodes the directories that were audited are mended: damaged log files are made anew beside the old ones, verified and
+    exchanged, derived files are made again from the log. Running nodes put their own entries back. What no majority proves is never
+    touched. Every step is noted in state/repairs of the broker group's directory.
+    Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
+
+    \b
+    Examples:
+      ledgermq audit ledgermq-data/n* --findings findings/
+      ledgermq repair --from-findings findings/ --dry-run
+      ledgermq repair --from-findings findings/
+    """
+    allow_open_files()
+    report = _report(findings)
+    with _locked(report.directories):
+        try:
+            plan = make_plan(report)
+        except Moved as moved:
+            raise Refused(str(moved), "audit again, and repair from those findings") from moved
+        except NodeLost as lost:
+            raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
+        for line in _explained(plan):
+            print(line, file=sys.stderr, flush=True)
+        if dry_run:
+            _end(plan, (), dry_run=True, as_object=as_object)
+        name = uuid.uuid4().hex[:12]
+        failed = [*_mend_directories(plan.directories, name)]
+        failed += [left for ranged in plan.ranges if (left := _mend_running(ranged)) is not None]
+        still, undecided = _audited_again(report, plan, name)
+    plan = replace(plan, undecided=(*plan.undecided, *undecided))
+    _end(plan, [*failed, *still], dry_run=False, as_object=as_object)
+
+
+def _report(path: str) -> Report:
+    try:
+        found = read_report(path)
+    except NoFindings as error:
+        raise click.UsageError(f"{error}; give the directory of `audit --findings`, or the object of `audit --json`") from error
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read ({error.strerror}); give what `ledgermq audit --findings DIR` wrote") from error
+    if isinstance(found, Report):
+        return found
+    print(f"repair: auditing {', '.join(found)} again: {path} does not say enough", file=sys.stderr, flush=True)
+    result = audit(found)
+    return report_of({**as_json(result), "repair": for_repair(result)})
+
+
+@contextlib.contextmanager
+def _locked(directories: Sequence[str]) -> Iterator[None]:
+    """No node works on a directory that is read from or written to."""
+    with contextlib.ExitStack() as stack:
+        for directory in directories:
+            if is_remote(directory):
+                continue
+            try:
+                lock = DirectoryLock(directory)
+            except BlockingIOError as error:
+                raise Refused(f"another process uses {directory}", "stop the node first, or audit the running cluster") from error
+            except OSError as error:
+                raise Refused(f"{directory} cannot be opened ({error.strerror})", "audit again where the directories are") from error
+            stack.callback(lock.close)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------------------- doing
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _say(text: str) -> None:
+    print(f"repair: {text}", file=sys.stderr, flush=True)
+
+
+def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator[Left]:
+    """Carry out what is planned for stopped nodes; what failed is left, and the others go on. `name` is that of the repair."""
+    disk = RealDisk()
+    for one in repairs:
+        try:
+            carry_out(disk, one, name, _now_ms, _say)
+            found = read_identity(disk, one.root)
+            assert found is not None, "its identity was compared a moment ago"
+            index = make_again(disk, one.root, found)
+            note(disk, one.root, name, _now_ms(), "derived", applied_index=index)
+        except (StorageError, UnknownControlRecord) as error:
+            yield Left(one.replica, one.group, one.group, str(error))
+        except OSError as error:
+            yield Left(one.replica, one.group, one.group, f"{error.filename or one.root}: {error.strerror or error}; run the repair again")
+
+
+def _mend_running(ranged: RangeRepair) -> Left | None:
+    """Ask the node to put a range back, until it has. None: it did."""
+    request = admin_pb2.RepairRangeRequest(
+        broker_group=ranged.group,
+        log_id=ranged.log_id,
+        incarnation=ranged.incarnation,
+        first_index=ranged.first_index,
+        last_index=ranged.last_index,
+        whole_log=True,
+    )
+    what = f"entries {ranged.first_index} to {ranged.last_index}"
+    deadline, said = time.monotonic() + WHOLE_LOG_WITHIN_S, ""
+    while True:
+        try:
+            answer = AdminCalls(connection_to(ranged.address)).repair_range(request)
+        except (ClusterError, NodeLost) as error:
+            return Left(ranged.replica, ranged.group, ranged.group, f"{what}: {error}")
+        if answer.done:
+            _say(f"{ranged.replica} {ranged.group}: {'; '.join(answer.repaired) or f'{what} are whole'}")
+            return None
+        if time.monotonic() > deadline:
+            return Left(ranged.replica, ranged.group, ranged.group, f"{what}: not done yet: {answer.waits_for}; run the repair again")
+        if answer.waits_for != said:
+            said = answer.waits_for
+            _say(f"{ranged.replica} {ranged.group}: {said}")
+        time.sleep(AGAIN_S)
+
+
+def _audited_again(report: Report, plan: Plan, name: str) -> tuple[list[Left], list[Left]]:
+    """What an audit of the same directories still finds, and what of it is undecidable, but for what the plan says. Running nodes have read
+    again what they put back, and are audited while they run."""
+    local = [directory for directory in report.directories if not is_remote(directory)]
+    if not local:
+        return [], []
+    _say("auditing again")
+    result = audit(local)
+    known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
+    disk = RealDisk()
+    for one in plan.directories:
+        found = [finding for finding in result.findings if finding.fails and (finding.group, finding.replica) == (one.group, one.replica)]
+        note(disk, one.root, name, _now_ms(), "audited", verdict=result.verdict, findings=[finding.text for finding in found])
+    left = [finding for finding in result.findings if finding.fails and (finding.replica, finding.flaw.file) not in known]
+    return [_left(one) for one in left if one.klass != UNDECIDABLE], [_left(one) for one in left if one.klass == UNDECIDABLE]
+
+
+def _left(finding: Finding) -> Left:
+    flaw = finding.flaw
+    return Left(finding.replica, finding.group, flaw.file, f"still {finding.klass} (rule {flaw.rule}): {flaw.proof}")
+
+
+# --------------------------------------------------------------------------------------------------------------------- saying
+
+
+def _explained(plan: Plan) -> Iterator[str]:
+    for one in plan.directories:
+        for file in one.files:
+            others = sorted({piece.source for piece in file.pieces if piece.source is not None and not piece.source.startswith(one.root)})
+            yield f"{one.replica} {one.group}: log file {file.base:020d} is made anew from {', '.join(others) or 'its own entries'}"
+            yield f"  wrong: {file.why}"
+            yield f"  proof: {file.proof}"
+        if one.end is not None:
+            yield f"{one.replica} {one.group}: its log ends with entry {one.end.index}; what it held instead is kept in state/replaced"
+        if one.mark_slots:
+            yield f"{one.replica} {one.group}: both slots of the synced mark are written"
+        if one.snapshot is not None:
+            yield f"{one.replica} {one.group}: the snapshot is copied from {one.snapshot}"
+        if one.derived:
+            yield f"{one.replica} {one.group}: made again from the log: {', '.join(one.derived)}"
+    for ranged in plan.ranges:
+        yield f"{ranged.replica} {ranged.group}: the node puts entries {ranged.first_index} to {ranged.last_index} back ({ranged.why})"
+    for left in plan.undecided:
+        yield f"undecidable: {left.text}"
+    for left in plan.remaining:
+        yield f"remains: {left.text}"
+
+
+def _end(plan: Plan, failed: Sequence[Left], *, dry_run: bool, as_object: bool) -> None:
+    left = [*plan.remaining, *failed]
+    status = EXIT_REMAINS if left else EXIT_UNDECIDED if plan.undecided else 0
+    words = {0: "would be repaired" if dry_run else "repaired", EXIT_REMAINS: "damage remains", EXIT_UNDECIDED: "undecidable ranges remain"}
+    if as_object:
+        value = {
+            "v": 1,
+            "dry_run": dry_run,
+            "outcome": words[status],
+            "directories": [asdict(one) for one in plan.directories],
+            "ranges": [asdict(one) for one in plan.ranges],
+            "undecided": [asdict(one) for one in plan.undecided],
+            "remaining": [asdict(one) for one in left],
+        }
+        print(json.dumps(value, ensure_ascii=False, default=lambda raw: raw.hex()), flush=True)
+    else:
+        if dry_run:
+            print("\n".join(_explained(plan)) or "nothing is damaged", flush=True)
+        for one in failed:
+            print(f"remains: {one.text}", flush=True)
+        print(f"repair: {words[status]}", flush=True)
+    raise SystemExit(status)
+
+

@@ -1,0 +1,38 @@
+"""The repair log of a group directory (format §18): what was put back, when, from whom and with which proof. It only ever grows.
+
+For people, and for the next audit of this directory; nothing reads it to decide. A line that is damaged stays as it is, like all others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, needing_room
+
+REPAIR_LOG_FILE = "repairs"
+VERSION = 1
+
+
+def note(disk: Disk, root: str, repair: str, when_ms: int, step: str, **facts: Any) -> None:
+    """Add one step of the repair `repair`, durable when this returns. Raises NoSpace, OSError."""
+    path = f"{root}/state/{REPAIR_LOG_FILE}"
+    former = disk.read_file(path) if disk.exists(path) else b""
+    line = sealed_json.encode({"v": VERSION, "repair": repair, "when_ms": when_ms, "step": step, **facts})
+    with needing_room(path):
+        disk.replace_file(path, former + line + b"\n")
+
+
+def read_notes(disk: Disk, root: str) -> list[dict[str, Any]]:
+    """Every line that is whole, oldest first. Raises OSError."""
+    path = f"{root}/state/{REPAIR_LOG_FILE}"
+    if not disk.exists(path):
+        return []
+    found = []
+    for number, line in enumerate(disk.read_file(path).splitlines(), 1):
+        try:
+            found.append(sealed_json.decode(line, f"{path}, line {number}"))
+        except Damaged:
+            continue
+    return found

@@ -1,0 +1,198 @@
+"""Carrying out a planned repair on the directory of a stopped node (format §16, §18): files made anew beside the old ones, verified, and
+then given their names.
+
+What is right and what proves it was decided by who made the plan (`audit/repairs`); here every file is read back and compared with the
+digest that was planned before it counts. The invariant: at every moment the directory is either as it was, or damaged less, and says by its
+fence that nothing may open it but a repair. Whatever a crash leaves, the same plan carried out again finishes, and a node that is started
+instead finds the fence and mends its log from its peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair
+from ledgermq.proto.types import SyncedMark
+from ledgermq.storage import identity as identities
+from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.errors import Damaged, NoSpace, Unusable, needing_room
+from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.hard_state import raise_term
+from ledgermq.storage.mapped_files import HEADROOM_FRACTION, file_name, parse_name
+from ledgermq.storage.mending import MARKER, UNDER_REPAIR
+from ledgermq.storage.repair_log import note
+from ledgermq.storage.synced_mark import SyncedMarkFile
+
+FENCE = b"replacing\n"
+"""What the marker says while files are exchanged: unlike after a repair in place, all that has its name is durable."""
+KEPT_DIRECTORY = "replaced"
+"""In `state/`: files of another history, as they were. Nothing reads them."""
+COPY_BYTES = 1 << 20
+OUTDATED = ("state/digests", "state/scrub")
+"""What was found out about the files that were there."""
+
+Say = Callable[[str], None]
+
+
+class SourceChanged(Damaged):
+    """What was copied is not what was planned: a source changed, or the disk does not give back what it took. Nothing was exchanged."""
+
+
+def carry_out(disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say = lambda text: None) -> None:
+    """Replace, drop and note; the directory may be opened by its node when this returns, and derived files are still to be made again.
+    `repair` names the repair in the log; `say` hears every step. Raises Unusable, Damaged, NoSpace, OSError; then it may be repeated."""
+    root, log = plan.root, f"{plan.root}/dledger-{plan.replica}"
+    found = identities.read_identity(disk, root)
+    if found is None or (found.log_id, found.incarnation) != (plan.log_id, plan.incarnation):
+        raise Unusable(f"{root} is not the replica that was audited: audit again")
+    fenced = disk.exists(f"{log}/{MARKER}")
+    if fenced and disk.read_file(f"{log}/{MARKER}") != FENCE:
+        raise Damaged(f"a repair of {log} by its own node was interrupted: start the node, which goes on with it")
+    needed = found.data_file_bytes + found.data_file_bytes // HEADROOM_FRACTION
+    if plan.files and disk.free_bytes(root) < needed:
+        raise NoSpace(f"{root} has no room for a log file of {found.data_file_bytes} bytes: free disk space, then repair again")
+    steps = _Steps(disk, plan, repair, now_ms, say)
+    if not fenced:
+        steps.note("begun", derived=list(plan.derived))
+        disk.replace_file(f"{log}/{MARKER}", FENCE)
+    for file in plan.files:
+        steps.replace(file, found.data_file_bytes)
+    if plan.end is not None:
+        steps.end_with(plan.end, found.data_file_bytes)
+    if plan.mark_slots:
+        steps.write_mark(None)
+    steps.drop_derived()
+    if plan.snapshot is not None:
+        disk.replace_file(f"{root}/state/snapshot", disk.read_file(plan.snapshot))
+        steps.note("snapshot", source=plan.snapshot)
+    disk.unlink(f"{log}/{MARKER}")
+    disk.sync_dir(log)
+    steps.note("exchanged")
+
+
+class _Steps:
+    """The single steps; each may be repeated."""
+
+    def __init__(self, disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say) -> None:
+        self._disk, self._plan, self._repair, self._now_ms, self._say = disk, plan, repair, now_ms, say
+        self._root = plan.root
+        self._log = f"{plan.root}/dledger-{plan.replica}"
+
+    def note(self, step: str, **facts: object) -> None:
+        note(self._disk, self._root, self._repair, self._now_ms(), step, **facts)
+        self._say(f"{self._plan.replica} {self._plan.group}: {step}" + "".join(f" {key}={value}" for key, value in facts.items()))
+
+    def replace(self, file: FileRepair, size: int) -> None:
+        """One log file. Whatever has its name is whole."""
+        disk, directory = self._disk, f"{self._log}/data"
+        path, unfinished = f"{directory}/{file_name(file.base)}", f"{directory}/{UNDER_REPAIR}"
+        there = disk.exists(path)
+        if there and disk.file_size(path) == size and _digest(disk, path) == file.sha256:
+            # An earlier attempt came so far.
+            return
+        if file.keep and there:
+            self._keep(path)
+        if disk.exists(unfinished):
+            disk.unlink(unfinished)
+        with needing_room(unfinished):
+            made = disk.create(unfinished, size, allocate=True)
+        try:
+            for piece in file.pieces:
+                with needing_room(unfinished):
+                    _copy(disk, made, piece.start, piece.end, piece.source, piece.data)
+            made.sync()
+        finally:
+            made.close()
+        found = _digest(disk, unfinished)
+        if found != file.sha256:
+            disk.unlink(unfinished)
+            raise SourceChanged(f"{path} was copied and reads as {found[:16]}…, not as {file.sha256[:16]}…: audit again, then repair again")
+        sources = sorted({piece.source for piece in file.pieces if piece.source is not None and piece.source != path})
+        disk.rename(unfinished, path)
+        disk.sync_dir(directory)
+        self.note("file", file=path, sha256=file.sha256, sources=sources, why=file.why, proof=file.proof)
+
+    def _keep(self, path: str) -> None:
+        """A copy of another history stays beside: it may be all that ever explains it."""
+        disk, directory = self._disk, f"{self._root}/state/{KEPT_DIRECTORY}"
+        kept = f"{directory}/{path.rpartition('/')[2]}.{self._repair}"
+        if disk.exists(kept):
+            return
+        if not disk.exists(directory):
+            disk.mkdirs(directory)
+            disk.sync_dir(f"{self._root}/state")
+        unfinished, size = f"{kept}.alloc", disk.file_size(path)
+        if disk.exists(unfinished):
+            disk.unlink(unfinished)
+        with needing_room(unfinished):
+            made = disk.create(unfinished, size, allocate=False)
+        try:
+            with needing_room(unfinished):
+                _copy(disk, made, 0, size, path, b"")
+            made.sync()
+        finally:
+            made.close()
+        disk.rename(unfinished, kept)
+        disk.sync_dir(directory)
+        self.note("kept", file=kept)
+
+    def end_with(self, end: MarkRepair, size: int) -> None:
+        """The log ends with this entry: no file behind it, the term not below it, the mark at it."""
+        disk, directory = self._disk, f"{self._log}/data"
+        gone = [name for name in disk.listdir(directory) if (base := parse_name(name)) is not None and base >= end.end_pos]
+        for name in gone:
+            self._keep(f"{directory}/{name}")
+            disk.unlink(f"{directory}/{name}")
+        if gone:
+            disk.sync_dir(directory)
+        raise_term(disk, f"{self._log}/hardstate", end.term)
+        self.write_mark(SyncedMark(end.term, end.index, end.end_pos, end.chain))
+
+    def write_mark(self, value: SyncedMark | None) -> None:
+        """Both slots hold `value`, or the one that counts."""
+        file = SyncedMarkFile.open(self._disk, f"{self._log}/syncedmark", self._plan.log_id)
+        try:
+            file.lower(file.value if value is None else value)
+            written = file.value
+        finally:
+            file.close()
+        self.note("mark", term=written.term, index=written.index, end_pos=written.end_pos, chain=written.chain_crc)
+
+    def drop_derived(self) -> None:
+        """What is wrong and can be made again, and what was computed from it."""
+        wanted = [*self._plan.derived, *(OUTDATED if self._plan.files else ())]
+        dropped = [path for named in wanted for path in _files_in(self._disk, self._root, named)]
+        for path in dropped:
+            self._disk.unlink(path)
+        for directory in sorted({path.rpartition("/")[0] for path in dropped}):
+            self._disk.sync_dir(directory)
+        if dropped:
+            self.note("dropped", files=dropped)
+
+
+def _copy(disk: Disk, made: DiskFile, start: int, end: int, source: str | None, data: bytes) -> None:
+    if source is None:
+        # The rest is zero already.
+        made.pwrite(start, data)
+        return
+    file = disk.open(source)
+    try:
+        for offset in range(start, end, COPY_BYTES):
+            made.pwrite(offset, file.pread(offset, min(COPY_BYTES, end - offset)))
+    finally:
+        file.close()
+
+
+def _digest(disk: Disk, path: str) -> str:
+    return file_digest(disk, path, lambda length: None)
+
+
+def _files_in(disk: Disk, root: str, named: str) -> list[str]:
+    """The file of this name, if there is one; of a name that ends in a slash, all files named by offsets in that directory and below."""
+    path = f"{root}/{named}".rstrip("/")
+    if not named.endswith("/"):
+        return [path] if disk.exists(path) else []
+    found: list[str] = []
+    for name in disk.listdir(path):
+        found += [f"{path}/{name}"] if parse_name(name) is not None else _files_in(disk, path, f"{name}/")
+    return found

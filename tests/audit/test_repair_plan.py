@@ -1,0 +1,316 @@
+"""Repair from findings over directories that the product wrote: what is put back is what was there, what nobody proves is left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.report import write_findings
+from ledgermq.cli import run as command
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.repair_log import read_notes
+from tests.audit.damage_cases import NODES, flip
+from tests.audit.test_audit_stored import FILE_BYTES, write
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three equal replicas of several log files."""
+    base = tmp_path_factory.mktemp("whole")
+    write(base)
+    return base
+
+
+@pytest.fixture
+def base(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    for name in NODES:
+        shutil.copytree(whole / name, tmp_path / name)
+    return tmp_path
+
+
+def logs(base: Path, node: str = "n1") -> list[Path]:
+    return sorted((base / node / "g1" / f"dledger-{node}" / "data").glob("0*"))
+
+
+def findings(base: Path, *nodes: str) -> Audit:
+    """Audit, and write what it found beside the directories."""
+    result = audit([str(base / name) for name in nodes or NODES])
+    write_findings(result, str(base / "findings"))
+    return result
+
+
+def repair(base: Path, *more: str) -> int:
+    return command(["repair", "--from-findings", str(base / "findings"), *more])
+
+
+def contents(base: Path, node: str = "n1") -> dict[str, bytes]:
+    """Every file of a node directory."""
+    return {str(path.relative_to(base / node)): path.read_bytes() for path in sorted((base / node).rglob("*")) if path.is_file()}
+
+
+def log_contents(base: Path, node: str) -> dict[str, bytes]:
+    """Log files that hold entries: one that is allocated ahead may be there or not."""
+    return {path.name: raw for path in logs(base, node) if any(raw := path.read_bytes())}
+
+
+def overwrite(path: Path, offset: int, raw: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(raw)
+
+
+def remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
+def ahead(base: Path) -> Path:
+    """The file that lies behind the last entry."""
+    return logs(base)[0].with_name(f"{FILE_BYTES * len(log_contents(base, 'n1')):020d}")
+
+
+def last(base: Path) -> Path:
+    return logs(base)[len(log_contents(base, "n1")) - 1]
+
+
+Damage = Callable[[Path], None]
+DAMAGES: dict[str, Damage] = {
+    "a body": lambda base: flip(logs(base)[1], 700),
+    "a header": lambda base: overwrite(logs(base)[1], 0, b"\xff" * 30),
+    "the first entry of all": lambda base: overwrite(logs(base)[0], 8, b"\xff" * 9),
+    "the last entry": lambda base: overwrite(last(base), len(last(base).read_bytes().rstrip(b"\0")) - 30, b"\xaa" * 20),
+    "a whole file of zeros": lambda base: overwrite(logs(base)[1], 0, bytes(FILE_BYTES)),
+    "a blank": lambda base: overwrite(logs(base)[0], FILE_BYTES - 5, b"\xff"),
+    "zero space": lambda base: overwrite(logs(base)[-1], FILE_BYTES - 100, b"\xee"),
+    "a missing file": lambda base: logs(base)[1].unlink(),
+    "the last files missing": lambda base: remove(*logs(base)[2:]),
+    "the space behind the log's end": lambda base: ahead(base).write_bytes(bytes(99) + b"x" + bytes(FILE_BYTES - 100)),
+    "a short file": lambda base: overwrite_short(logs(base)[0]),
+    "a grown file": lambda base: logs(base)[1].write_bytes(logs(base)[1].read_bytes() + b"more"),
+    "all log files": lambda base: remove(*logs(base)),
+    "another file's content": lambda base: logs(base)[1].write_bytes(logs(base)[2].read_bytes()),
+    "entries swapped by files": lambda base: logs(base)[0].write_bytes(logs(base)[1].read_bytes()),
+}
+
+
+def overwrite_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_log_comes_back_byte_for_byte(base: Path, whole: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """From what its peers prove; the audit afterwards passes, and the repair log tells every step."""
+    DAMAGES[kind](base)
+    assert findings(base).verdict == "FAIL"
+    untouched = contents(base, "n2"), contents(base, "n3")
+    assert repair(base) == 0, capsys.readouterr()
+    assert capsys.readouterr().out.endswith("repair: repaired\n")
+    assert log_contents(base, "n1") == log_contents(whole, "n1")
+    assert (contents(base, "n2"), contents(base, "n3")) == untouched
+    result = audit([str(base / name) for name in NODES], deep=True)
+    assert (result.verdict, [f.text for f in result.findings]) == ("PASS", [])
+    steps = [line["step"] for line in read_notes(RealDisk(), str(base / "n1" / "g1"))]
+    assert steps[0] == "begun" and "file" in steps and steps[-2:] == ["derived", "audited"]
+    assert not (base / "n1" / "g1" / "dledger-n1" / "repair").exists()
+
+
+def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(base: Path, whole: Path) -> None:
+    """No replica has a whole file, and together they have all of it: entry by entry."""
+    for at, node in enumerate(NODES):
+        for path in logs(base, node)[:3]:
+            overwrite(path, 1500 + 3000 * at, b"\xff" * 40)
+    findings(base)
+    assert repair(base) == 0
+    for node in NODES:
+        assert log_contents(base, node) == log_contents(whole, node)
+    assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
+
+
+def test_what_all_replicas_lost_is_undecidable_and_left_alone(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same place everywhere: exit status 2, nothing changed, the entry is named; other damage is mended all the same."""
+    for node in NODES:
+        overwrite(logs(base, node)[1], 700, b"\xff" * 5)
+    findings(base)
+    before = {node: contents(base, node) for node in NODES}
+    assert repair(base) == 2
+    told = capsys.readouterr()
+    assert told.out.endswith("repair: undecidable ranges remain\n") and "no replica holds entry" in told.err
+    assert {node: contents(base, node) for node in NODES} == before
+    flip(logs(base)[0], 900)
+    findings(base)
+    assert repair(base) == 2
+    assert log_contents(base, "n1")[logs(base)[0].name] == log_contents(base, "n2")[logs(base)[0].name]
+
+
+def test_a_majority_decides_and_a_minority_of_one_does_not(base: Path, whole: Path) -> None:
+    """Two replicas lost an entry, the third alone has it: it leads to what all three hold behind it, so it is the one that was there."""
+    for node in ("n1", "n2"):
+        overwrite(logs(base, node)[1], 700, b"\xff" * 5)
+    findings(base)
+    assert repair(base) == 0
+    assert log_contents(base, "n1") == log_contents(base, "n2") == log_contents(whole, "n3")
+
+
+def test_another_history_is_replaced_and_kept(base: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One replica holds other entries than the two others: theirs take the place, state is derived again, what it held stays beside."""
+    other = tmp_path_factory.mktemp("other")
+    write(other, 18)
+    for name in ("identity.json", "state/peers.json"):
+        if (base / "n1" / "g1" / name).exists():
+            shutil.copy(base / "n1" / "g1" / name, other / "n1" / "g1" / name)
+    shutil.rmtree(base / "n1" / "g1")
+    shutil.copytree(other / "n1" / "g1", base / "n1" / "g1")
+    held = log_contents(base, "n1")
+    result = findings(base)
+    assert {f.flaw.rule for f in result.findings} & {"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"}
+    assert repair(base) == 0
+    assert log_contents(base, "n1") == log_contents(base, "n2")
+    assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
+    kept = {path.name.partition(".")[0]: path.read_bytes() for path in (base / "n1" / "g1" / "state" / "replaced").iterdir()}
+    assert kept and all(held[name] == raw for name, raw in kept.items() if name in held)
+
+
+def damaged_derived(base: Path, pattern: str) -> Path:
+    path = next(path for path in sorted((base / "n1" / "g1").glob(pattern)) if path.is_file() and any(path.read_bytes()))
+    at = next(at for at, byte in enumerate(path.read_bytes()) if byte)
+    flip(path, at)
+    return path
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["dledger-n1/index/0*", "consumequeue/*/*/0*", "state/snapshot", "checkpoint", "dledger-n1/checkpoint", "dledger-n1/syncedmark"],
+)
+def test_derived_files_are_made_again_from_the_log(base: Path, pattern: str) -> None:
+    """Dropped, derived as the node would, and equal to what the audit derives; a slot of the mark is written from the other one."""
+    damaged_derived(base, pattern)
+    assert findings(base).verdict == "FAIL"
+    assert repair(base) == 0
+    result = audit([str(base / name) for name in NODES], deep=True)
+    assert (result.verdict, [f.text for f in result.findings]) == ("PASS", [])
+
+
+@pytest.mark.parametrize("name", ["identity.json", "dledger-n1/hardstate"])
+def test_what_no_other_replica_knows_remains(base: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said with what to do instead: exit status 1, nothing is changed."""
+    path = base / "n1" / "g1" / name
+    overwrite(path, 0, bytes(100))
+    overwrite(path, min(4096, path.stat().st_size - 8), bytes(8))
+    findings(base)
+    before = contents(base)
+    assert repair(base) == 1
+    told = capsys.readouterr()
+    assert told.out.endswith("repair: damage remains\n") and f"g1/{name}" in told.err
+    assert contents(base) == before
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(logs(base)[1], 700)
+    findings(base)
+    before = contents(base)
+    assert repair(base, "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert told.endswith("repair: would be repaired\n") and "made anew from" in told and "proof: chain CRC" in told
+    assert repair(base, "--dry-run", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert list(value) == ["v", "dry_run", "outcome", "directories", "ranges", "undecided", "remaining"]
+    assert [file["base"] for file in value["directories"][0]["files"]] == [FILE_BYTES]
+    assert contents(base) == before
+
+
+def test_the_object_of_the_audit_is_enough(base: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`audit --json > FILE` says which directories; the rest is looked for again. The file of findings names its verdict."""
+    flip(logs(base)[1], 700)
+    result = findings(base)
+    assert command(["audit", "--engine", "local", "--json", *(str(base / name) for name in NODES)]) == 1
+    (base / "audit.json").write_text(capsys.readouterr().out)
+    assert command(["repair", "--from-findings", str(base / "audit.json")]) == 0
+    assert log_contents(base, "n1") == log_contents(whole, "n1")
+    assert result.verdict == "FAIL"
+    flip(logs(base)[1], 700)
+    assert command(["repair", "--from-findings", str(base / "findings" / "findings.jsonl")]) == 0
+
+
+def test_findings_that_were_dealt_with_are_nothing_to_do(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same findings again: nothing is damaged, nothing is written."""
+    flip(logs(base)[1], 700)
+    findings(base)
+    assert repair(base) == 0
+    before = contents(base)
+    assert repair(base) == 0
+    assert contents(base) == before
+    assert repair(base, "--dry-run") == 0
+    assert "nothing is damaged" in capsys.readouterr().out
+
+
+def told(base: Path, text: str) -> None:
+    (base / "findings" / "verdict.json").write_text(text)
+
+
+BAD: dict[str, tuple[Callable[[Path], None], int, str]] = {
+    "no file": (lambda base: shutil.rmtree(base / "findings"), 64, "cannot be read"),
+    "no JSON": (lambda base: told(base, "hello"), 64, "is not what an audit"),
+    "other JSON": (lambda base: told(base, "[1]"), 64, "is not what an audit"),
+    "another version": (lambda base: told(base, '{"v":2}'), 64, "is not what an audit"),
+    "a directory that is gone": (lambda base: shutil.rmtree(base / "n3"), 4, "cannot be opened"),
+    "another replica in its place": (lambda base: exchanged(base), 4, "was audited"),
+}
+
+
+def exchanged(base: Path) -> None:
+    path = base / "n1" / "g1" / "identity.json"
+    path.unlink()
+    shutil.copy(base / "n2" / "g1" / "identity.json", path)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_one_sentence(base: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(logs(base)[1], 700)
+    findings(base)
+    change, status, text = BAD[kind]
+    change(base)
+    assert repair(base) == status
+    told = capsys.readouterr()
+    (line,) = [line for line in told.err.splitlines() if line.startswith("error: ")]
+    assert text in line and "; " in line and "Traceback" not in told.err
+
+
+def test_a_node_that_runs_is_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its peers' directories are locked as well: what is copied must not change."""
+    flip(logs(base)[1], 700)
+    findings(base)
+    before = contents(base)
+    lock = DirectoryLock(str(base / "n2"))
+    try:
+        assert repair(base) == 4
+    finally:
+        lock.close()
+    assert "stop the node first" in capsys.readouterr().err
+    assert contents(base) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int) -> None:
+    """A few flips anywhere on one or two replicas: either everything is as it was, or what remains is said and found again."""
+    rng = random.Random(seed)
+    for node in rng.sample(NODES, rng.choice((1, 1, 2))):
+        for _ in range(rng.choice((1, 3, 9))):
+            path = rng.choice(logs(base, node))
+            flip(path, rng.randrange(FILE_BYTES), rng.choice((1, 0x10, 0xFF)))
+    if findings(base).verdict != "FAIL":
+        return
+    status = repair(base)
+    result = audit([str(base / name) for name in NODES], deep=True)
+    if status == 0:
+        assert (result.verdict, [f.text for f in result.findings]) == ("PASS", [])
+        assert all(log_contents(base, node) == log_contents(whole, node) for node in NODES)
+    else:
+        assert status == 2 and result.verdict == "FAIL"
