@@ -16,7 +16,7 @@ from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import exists, is_readable
-from ledgermq.audit.works import LOG, LOOKS, Outcome, Work, look
+from ledgermq.audit.works import LOG, LOOKS, PARTS, Outcome, Work, look
 
 if TYPE_CHECKING:
     # It needs pyarrow, which an audit of files alone does without.
@@ -121,8 +121,10 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
             works.append(Work(one.directory, task))
             owners.append(one)
         for kind in sorted(LOOKS.keys() - {LOG}):
-            works.append(Work(one.directory, one.task(f"{0:020d}"), kind))
-            owners.append(one)
+            whole = one.task(f"{0:020d}")
+            for name in PARTS[kind](whole) if kind in PARTS else [whole.name]:
+                works.append(Work(one.directory, one.task(name), kind))
+                owners.append(one)
     for one, outcome in zip(owners, engine(works, progress), strict=True):
         one.tails += outcome.tails
         one.flaws += outcome.flaws
@@ -141,7 +143,7 @@ def drop_what_moved(group: GroupResult) -> None:
         group.moved.add(one.name)
         marked = -1 if one.mark is None else one.mark.index
         keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
-        derived = ("index.", "queue.", "snapshot.", "state.")
+        derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
         group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(derived)]
         group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
+from ledgermq.audit.checks.key_index import check_keys, key_looks
 from ledgermq.audit.checks.order import ProducerRun
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
@@ -17,7 +18,7 @@ from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS, STATE = "log", "tails", "state"
+LOG, TAILS, STATE, KEYS = "log", "tails", "state", "keyindex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,20 @@ def _look_at_state(task: LogFile, progress: Progress | None) -> Outcome:
     return Outcome(state=check_state(task))
 
 
+def _look_at_keys(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(flaws=tuple(check_keys(task)))
+
+
 LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
     LOG: _look_at_log,
     TAILS: _look_at_tails,
     STATE: _look_at_state,
+    KEYS: _look_at_keys,
 }
+
+
+PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks}
+"""Kinds of which a replica has several partitions: their names, which the tasks have in place of a log file's."""
 
 
 def look(work: Work, progress: Progress | None = None) -> Outcome:

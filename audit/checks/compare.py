@@ -22,7 +22,7 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import decided
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64
 
-DERIVED_PREFIXES = ("index.", "queue.")
+DERIVED_PREFIXES = ("index.", "queue.", "keyindex.")
 
 
 @dataclass(slots=True)

@@ -110,6 +110,14 @@ RULES = _table(
     queue.hole           | wrong-derived | consume queue units are written in order
     queue.tail           | wrong-derived | consume queues are zero behind the unit of the last message
     queue.uncommitted    | wrong-derived | only committed messages are in a consume queue
+    keyindex.position    | wrong-derived | the position of the key index has its checksum, and agrees with the log and with its files
+    keyindex.missing     | wrong-derived | every file that the position of the key index names is there
+    keyindex.extra       | wrong-derived | a stopped node keeps no file of a key index that the position does not name
+    keyindex.header      | wrong-derived | the header of a key index file tells its first and last message, slots and units
+    keyindex.unit        | wrong-derived | the units are the keys of the log in their order, each with its message's place and time
+    keyindex.slot        | wrong-derived | every slot leads to the newest unit of its keys
+    keyindex.tail        | wrong-derived | bytes of a key index file that no unit takes are zero
+    keyindex.filter      | wrong-derived | a filter is the one that the units of its file make
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written
     mark.fill            | bit-rot       | the synced mark is zero outside its slots
     mark.missing         | missing       | a slot of the synced mark is intact

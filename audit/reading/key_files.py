@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit.reading.decode import I64, read_sealed_json
-from ledgermq.audit.reading.files import File, exists, names_in, open_file
+from ledgermq.audit.reading.files import AnyFile, exists, names_in, open_file
 
 KEY_HEADER = struct.Struct(">qqqqii")
 KEY_UNIT = np.dtype([("hash", ">i4"), ("pos", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -98,7 +98,7 @@ def key_file_names(root: str) -> list[str]:
     return [name for name in names_in(f"{root}/index") if len(name) == NAME_BYTES and name.isascii() and name.isdigit()]
 
 
-def read_key_units(file: File, note: KeyNote, first: int = 1, end: int | None = None) -> Iterator[tuple[I64, NDArray[np.void]]]:
+def read_key_units(file: AnyFile, note: KeyNote, first: int = 1, end: int | None = None) -> Iterator[tuple[I64, NDArray[np.void]]]:
     """Units `first` … `end` − 1 (the end that the position names): (numbers, units). Ends early with the file. Raises OSError."""
     stop = note.count if end is None else end
     for number in range(first, stop, UNITS_AT_ONCE):
@@ -111,6 +111,6 @@ def read_key_units(file: File, note: KeyNote, first: int = 1, end: int | None = 
             return
 
 
-def open_key_file(root: str, name: str) -> File:
+def open_key_file(root: str, name: str) -> AnyFile:
     """Raises OSError."""
     return open_file(f"{root}/index/{name}")

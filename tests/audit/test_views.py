@@ -12,8 +12,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledgermq.audit.reading import files
+from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.spark.source import VIEWS, LedgermqSource, PushingReader, ViewReader
-from ledgermq.audit.spark.views.wanted import Span
 from tests.audit.damage_cases import flip
 from tests.audit.view_material import CREATED_MS, DATA_BYTES, ViewLog, write
 
@@ -113,7 +113,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append("/".join(path.split("/")[-2:]))
         return real(path)
 
-    for name in ("audit.reading.entries", "audit.spark.views.files", "audit.spark.views.units"):
+    for name in ("audit.reading.entries", "audit.reading.ranges", "audit.spark.views.units"):
         monkeypatch.setattr(f"ledgermq.{name}.open_file", open_file)
     yield seen
 

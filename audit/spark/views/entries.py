@@ -10,7 +10,8 @@ import pyarrow as pa
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import I64, Flags
 from ledgermq.audit.reading.entries import Entries, read_entries
-from ledgermq.audit.spark.views.files import needed
+from ledgermq.audit.reading.ranges import needed
+from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, TOPIC, Wanted
 
@@ -79,7 +80,12 @@ class EntriesView:
 
 def log_shares(replica: Replica, wanted: Wanted) -> list[Share]:
     """A task for each log file that may hold wanted entries."""
-    return [Share(replica.directory, task, start) for task, start in needed(replica.tasks(), wanted)]
+    return [Share(replica.directory, task, start) for task, start in needed_files(replica, wanted)]
+
+
+def needed_files(replica: Replica, wanted: Wanted) -> list[tuple[LogFile, int]]:
+    """The log files that may hold wanted entries, each with the byte from which on."""
+    return needed(replica.tasks(), wanted.span(INDEX), wanted.span(MS), wanted.span(POS))
 
 
 def wanted_entries(share: Share, wanted: Wanted) -> Iterator[tuple[Entries, I64]]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import I64
 from ledgermq.audit.reading.key_files import KeyNote, open_key_file, read_key_units, read_position
+from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.spark.views.view import Batch, Share
-from ledgermq.audit.spark.views.wanted import GROUP, MS, POS, REPLICA, Span, Wanted
+from ledgermq.audit.spark.views.wanted import GROUP, MS, POS, REPLICA, Wanted
 
 SECOND_MS = 1000
 

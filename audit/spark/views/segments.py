@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.spark.views.files import needed
+from ledgermq.audit.spark.views.entries import needed_files
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, Wanted
 from ledgermq.audit.works import Outcome, Work, look
@@ -49,7 +49,7 @@ class SegmentsView:
     kinds = frozenset({INDEX, MS})
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
-        return [Share(replica.directory, task) for task, _ in needed(replica.tasks(), wanted)]
+        return [Share(replica.directory, task) for task, _ in needed_files(replica, wanted)]
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
         yield work_batch(Work(share.directory, share.task))

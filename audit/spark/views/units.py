@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import I64, INDEX_UNIT, INDEX_UNIT_BYTES, QUEUE_UNIT, QUEUE_UNIT_BYTES, numbered_files
 from ledgermq.audit.reading.files import is_directory, names_in, open_file
+from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.spark.views.view import Batch, Share
-from ledgermq.audit.spark.views.wanted import GROUP, INDEX, OFFSET, REPLICA, TOPIC, Span, Wanted
+from ledgermq.audit.spark.views.wanted import GROUP, INDEX, OFFSET, REPLICA, TOPIC, Wanted
 
 UNITS_AT_ONCE = 1 << 16
 FILES_A_SHARE = 64

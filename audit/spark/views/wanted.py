@@ -11,48 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from ledgermq.audit.reading.decode import I64, Flags
+from ledgermq.audit.reading.ranges import ALL, Span
 from ledgermq.audit.spark.cluster_options import option, time_ms
 
 REPLICA, GROUP, TOPIC = "replica", "group", "topic"
 INDEX, MS, TIME, POS, OFFSET = "index", "ms", "time", "pos", "offset"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Numbers from `low` to `high`, both included; None: no bound."""
-
-    low: int | None = None
-    high: int | None = None
-
-    def within(self, other: Span) -> Span:
-        """What lies in both."""
-        lows = [low for low in (self.low, other.low) if low is not None]
-        highs = [high for high in (self.high, other.high) if high is not None]
-        return Span(max(lows, default=None), min(highs, default=None))
-
-    def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
-        return self.low is not None or self.high is not None
-
-    def meets(self, low: int, high: int) -> bool:
-        """Whether it has a number of low … high."""
-        return (self.low is None or self.low <= high) and (self.high is None or self.high >= low)
-
-    def holds(self, values: I64) -> Flags:
-        """Which of the values it has."""
-        flags: Flags = np.ones(len(values), np.bool_)
-        if self.low is not None:
-            flags &= values >= self.low
-        if self.high is not None:
-            flags &= values <= self.high
-        return flags
-
-
-ALL = Span()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, PREFIX
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, I64, PREFIX, Flags
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.spark.views.wanted import INDEX, MS, POS, Wanted
 
 INDEX_MAX = MS_MAX = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Numbers from `low` to `high`, both included; None: no bound."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def within(self, other: Span) -> Span:
+        """What lies in both."""
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Span(max(lows, default=None), min(highs, default=None))
+
+    def __bool__(self) -> bool:
+        """Whether it leaves anything out."""
+        return self.low is not None or self.high is not None
+
+    def meets(self, low: int, high: int) -> bool:
+        """Whether it has a number of low … high."""
+        return (self.low is None or self.low <= high) and (self.high is None or self.high >= low)
+
+    def holds(self, values: I64) -> Flags:
+        """Which of the values it has."""
+        flags: Flags = np.ones(len(values), np.bool_)
+        if self.low is not None:
+            flags &= values >= self.low
+        if self.high is not None:
+            flags &= values <= self.high
+        return flags
+
+
+ALL = Span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +76,8 @@ def first_of(task: LogFile) -> First | None:
     return First(int(row["index"]), int(row["store_ms"]))
 
 
-def needed(tasks: Sequence[LogFile], wanted: Wanted) -> list[tuple[LogFile, int]]:
-    """The files that may hold wanted entries, in order, each with the byte from which on."""
-    place, index, ms = wanted.span(POS), wanted.span(INDEX), wanted.span(MS)
+def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: Span = ALL) -> list[tuple[LogFile, int]]:
+    """The files that may hold entries of these indexes, store times and positions, in order, each with the byte from which on."""
     files = [task for task in tasks if place.meets(task.base, task.base + task.data_file_bytes - 1)]
     known: dict[int, First | None] = {}
 

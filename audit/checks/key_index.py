@@ -1,0 +1,365 @@
+"""The key index held against the log (docs/format.md §14): every key of every message stands where it is found, and nothing else does.
+
+One look for what the position says as a whole, and one for each file, which reads the part of the log that the file is about. The units of
+a file are the keys of the log in their order, so both are gone through side by side. Where the log is damaged, or begins only later, units
+are passed over by the position they name; only their chains can be looked at then. What lies behind the position (§14.3) does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgermq.audit.checks.rules import Flaw, coalesce
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, crc, find_stain, numbered_files
+from ledgermq.audit.reading.entries import Entries, read_entries
+from ledgermq.audit.reading.files import AnyFile, exists, names_in, read_whole, size_of
+from ledgermq.audit.reading.key_files import (
+    KEY_HEADER,
+    KEY_UNIT,
+    SLOT_BYTES,
+    KeyNote,
+    KeyPosition,
+    key_file_names,
+    open_key_file,
+    read_key_units,
+    read_position,
+)
+from ledgermq.audit.reading.keys import keys_of
+from ledgermq.audit.reading.ranges import Span, needed
+from ledgermq.audit.reading.walk import LogFile
+
+WHOLE = f"{0:020d}"
+"""The name of the look at the position as a whole."""
+SECONDS_MAX = (1 << 31) - 1
+SLOTS_AT_ONCE = 1 << 18
+FLAWS_MAX = 500
+
+
+def key_looks(task: LogFile) -> list[str]:
+    """What to look at, by name: the whole, and each file that counts."""
+    position = _believed(task)
+    return [WHOLE, *(note.name for note in (position.notes if position is not None else ()))]
+
+
+def check_keys(task: LogFile) -> list[Flaw]:
+    """One of `key_looks`, named by the task."""
+    if task.name == WHOLE:
+        return list(_check_position(task))
+    position = _believed(task)
+    notes = [] if position is None else [note for note in position.notes if note.name == task.name]
+    if position is None or not notes:
+        return []
+    try:
+        with open_key_file(task.root, task.name) as file:
+            if file.size != notes[0].file_bytes:
+                return []
+            return KeyFileCheck(task, file, notes[0], position).run()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [Flaw("file.read", _shown(task, task.name), None, 0, notes[0].file_bytes, f"{error.strerror}")]
+
+
+def _shown(task: LogFile, name: str) -> str:
+    return f"{task.group}/index/{name}"
+
+
+def _is_clean(task: LogFile) -> bool:
+    """Whether the node was stopped: what is on the disk is then what it meant to be there."""
+    return not exists(f"{task.root}/abort")
+
+
+def _believed(task: LogFile) -> KeyPosition | None:
+    """The position, if there is one that counts: of another log, an index is begun anew."""
+    try:
+        position = read_position(task.root)
+    except (ValueError, OSError):
+        return None
+    return position if position is not None and position.log_id == task.log_id else None
+
+
+def _check_position(task: LogFile) -> Iterator[Flaw]:
+    """The position itself, and which files there are."""
+    path = f"{task.root}/state/keyindex"
+    shown = f"{task.group}/state/keyindex"
+    clean = _is_clean(task)
+    there = key_file_names(task.root)
+    try:
+        position = read_position(task.root)
+    except ValueError as error:
+        yield Flaw("keyindex.position", shown, None, 0, size_of(path), str(error))
+        return
+    except OSError as error:
+        yield Flaw("file.read", shown, None, 0, 0, f"{error.strerror}")
+        return
+    if position is None:
+        if there and clean:
+            yield Flaw("keyindex.position", shown, None, 0, 0, "the file is missing, and there are files of a key index")
+        return
+    if position.log_id != task.log_id:
+        return
+    names = [note.name for note in position.notes]
+    firsts = [(note.first_index, note.first_rows) for note in position.notes]
+    full = all(note.full for note in position.notes[:-1])
+    if sorted(set(names)) != names or sorted(firsts) != firsts or not full:
+        yield Flaw("keyindex.position", shown, None, 0, size_of(path), "its files do not follow each other")
+    for note in position.notes:
+        if note.name not in there:
+            yield Flaw("keyindex.missing", _shown(task, note.name), note.first_index, 0, note.file_bytes, "the file is missing")
+            continue
+        size = size_of(f"{task.root}/index/{note.name}")
+        if size != note.file_bytes:
+            bounds = min(size, note.file_bytes), max(size, note.file_bytes)
+            yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, f"{size} bytes instead of {note.file_bytes}")
+    if clean:
+        for folder in ("index", "state/bloom"):
+            for name in names_in(f"{task.root}/{folder}"):
+                if name not in names:
+                    proof = "the position of the key index does not name it"
+                    yield Flaw("keyindex.extra", f"{task.group}/{folder}/{name}", None, 0, size_of(f"{task.root}/{folder}/{name}"), proof)
+
+
+@dataclass(slots=True)
+class KeyFileCheck:
+    """One file beside its part of the log. `number` is the next unit to be looked at."""
+
+    task: LogFile
+    file: AnyFile
+    note: KeyNote
+    position: KeyPosition
+    number: int = 1
+    flaws: list[Flaw] = field(default_factory=list)
+    table: NDArray[np.int32] = field(init=False)
+    """Of each slot its newest unit so far."""
+    bits: NDArray[np.uint32] = field(init=False)
+    """The filter so far (§14.2)."""
+
+    def __post_init__(self) -> None:
+        self.table = np.zeros(self.note.slots, np.int32)
+        self.bits = np.zeros((max(1, -(-12 * self.note.units // 256)), 8), np.uint32) if self.note.full else np.zeros((0, 8), np.uint32)
+
+    def run(self) -> list[Flaw]:
+        clean = _is_clean(self.task)
+        if not self._go_through() and not clean:
+            # The log lost with the power what the index was made from: the index is begun anew.
+            return []
+        if self.note.full or clean:
+            self._check_head()
+            self._check_slots()
+            self._check_rest()
+        if self.note.full:
+            self._check_filter()
+        return coalesce(self.flaws)[:FLAWS_MAX]
+
+    def _flaw(self, rule: str, start: int, end: int, proof: str, index: int | None = None) -> None:
+        if len(self.flaws) < 100 * FLAWS_MAX:
+            self.flaws.append(Flaw(rule, _shown(self.task, self.note.name), index, start, end, proof))
+
+    # --------------------------------------------------------------------------------------------------- units and log
+
+    def _go_through(self) -> bool:
+        """Every unit, with the log beside it. False when the log ends before the units do."""
+        note = self.note
+        passed, fresh, last = note.first_rows, True, -1
+        for task, start in needed(_log_files(self.task), Span(note.first_index, None)):
+            if self.number >= note.count:
+                break
+            try:
+                for entries in read_entries(task, start):
+                    fresh = fresh or int(entries.index[0]) != last + 1
+                    last = int(entries.index[-1])
+                    passed, fresh = self._beside(entries, passed, fresh)
+                    self._check_chain_word(entries)
+                    if self.number >= note.count:
+                        break
+            except OSError:
+                fresh = True
+        if self.number >= note.count:
+            return True
+        left = note.count - self.number
+        bounds = note.unit_at(self.number), note.unit_at(note.count)
+        self._pass_over(None)
+        self._flaw("keyindex.unit", *bounds, f"the log has no keys for the last {left} units")
+        return False
+
+    def _beside(self, entries: Entries, passed: int, fresh: bool) -> tuple[int, bool]:
+        """The units of some entries. `passed`: keys of the first entry of the file that the file before it holds; `fresh`: nothing is known
+        of what lies before these entries. Returns both for the entries behind."""
+        keys = keys_of(entries)
+        sound = entries.sound & (entries.index >= self.note.first_index)
+        edges = np.flatnonzero(np.diff(sound.astype(np.int8), prepend=0, append=0))
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if fresh or begin > 0:
+                if int(entries.index[begin]) > self.note.first_index:
+                    self._pass_over(int(entries.pos[begin]) + HEADER_BYTES)
+                    passed = 0
+                fresh = False
+            low, high = np.searchsorted(keys.row, [begin, end])
+            low = min(int(low) + passed, int(high))
+            passed = 0
+            rows = keys.row[low:high]
+            self._expect(
+                keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows]
+            )
+        seen = bool(sound.any())
+        return (0 if seen else passed), fresh if not seen else not bool(sound[-1])
+
+    def _expect(self, hashes: I64, pos: I64, ms: I64, index: I64) -> None:
+        """The next units are these keys."""
+        note = self.note
+        count = min(len(hashes), note.count - self.number)
+        seconds = np.clip((ms - note.begin_ms) // 1000, 0, SECONDS_MAX) if note.begin_ms > 0 else np.zeros(len(ms), np.int64)
+        if count and self.number == 1 and (note.begin_ms, note.begin_pos) != (int(ms[0]), int(pos[0])):
+            self._misnamed(f"its first message has store time {int(ms[0])} and position {int(pos[0])}", int(index[0]))
+        done = 0
+        for numbers, units in read_key_units(self.file, note, self.number, self.number + count):
+            part = slice(done, done + len(units))
+            wanted = np.empty(len(units), KEY_UNIT)
+            wanted["hash"], wanted["pos"], wanted["seconds"] = hashes[part], pos[part], seconds[part]
+            wanted["previous"] = self._chain(numbers, hashes[part])
+            self._compare(numbers, units, wanted, index[part])
+            done += len(units)
+        self.number += count
+        if count and self.number == note.count and (note.end_ms, note.end_pos) != (int(ms[count - 1]), int(pos[count - 1])):
+            at = count - 1
+            self._misnamed(f"its last message has store time {int(ms[at])} and position {int(pos[at])}", int(index[at]))
+
+    def _misnamed(self, what: str, index: int) -> None:
+        shown = f"{self.task.group}/state/keyindex"
+        size = size_of(f"{self.task.root}/state/keyindex")
+        self.flaws.append(Flaw("keyindex.position", shown, index, 0, size, f"of {self.note.name} it says something else: {what}"))
+
+    def _compare(self, numbers: I64, units: NDArray[np.void], wanted: NDArray[np.void], index: I64) -> None:
+        different = units.view(f"V{KEY_UNIT.itemsize}") != wanted.view(f"V{KEY_UNIT.itemsize}")
+        for at in np.flatnonzero(different).tolist():
+            has, wants = units[at].tobytes(), wanted[at].tobytes()
+            places = [place for place in range(KEY_UNIT.itemsize) if has[place] != wants[place]]
+            start, stop = places[0], places[-1] + 1
+            place = self.note.unit_at(int(numbers[at]))
+            proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
+            self._flaw("keyindex.unit", place + start, place + stop, proof, int(index[at]))
+
+    def _chain(self, numbers: I64, hashes: I64) -> I64:
+        """For units in a row the one before each in its slot; notes them in slots and filter."""
+        slots = hashes % self.note.slots
+        order = np.argsort(slots, kind="stable")
+        sorted_slots, sorted_numbers = slots[order], numbers[order]
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = sorted_slots[1:] != sorted_slots[:-1]
+        before = np.empty(len(order), np.int64)
+        before[1:] = sorted_numbers[:-1]
+        before[begins] = self.table[sorted_slots[begins]]
+        previous = np.empty(len(order), np.int64)
+        previous[order] = before
+        self.table[sorted_slots] = sorted_numbers
+        if len(self.bits):
+            _add_to_filter(self.bits, hashes)
+        return previous
+
+    def _pass_over(self, until: int | None) -> None:
+        """Units of messages below a position, or all that are left: what they are about cannot be read, their chains can."""
+        note = self.note
+        while self.number < note.count:
+            found = next(read_key_units(self.file, note, self.number), None)
+            if found is None:
+                return
+            numbers, units = found
+            pos = units["pos"].astype(np.int64)
+            count = len(units) if until is None else int(np.argmax(pos >= until)) if bool((pos >= until).any()) else len(units)
+            if not count:
+                return
+            wanted = units[:count].copy()
+            wanted["previous"] = self._chain(numbers[:count], units["hash"][:count].astype(np.int64) & SECONDS_MAX)
+            self._compare(numbers[:count], units[:count], wanted, np.full(count, note.first_index))
+            self.number += count
+            if count < len(units):
+                return
+
+    def _check_chain_word(self, entries: Entries) -> None:
+        """The chain CRC that the position remembers of the last entry indexed."""
+        last = self.position.next_index - 1
+        at = last - int(entries.index[0])
+        if self.position.chain is None or not 0 <= at < len(entries) or int(entries.index[at]) != last or not entries.sound[at]:
+            return
+        has = int(entries.field("chain_crc")[at])
+        if has != self.position.chain:
+            size = size_of(f"{self.task.root}/state/keyindex")
+            proof = f"it remembers chain CRC {self.position.chain:08x} of entry {last}, the log has {has:08x}"
+            self.flaws.append(Flaw("keyindex.position", f"{self.task.group}/state/keyindex", last, 0, size, proof))
+
+    # ------------------------------------------------------------------------------------------- the rest of the file
+
+    def _check_head(self) -> None:
+        note = replace(self.note, used=int(np.count_nonzero(self.table)))
+        has, wants = self.file.pread(KEY_HEADER.size, 0), note.header()
+        if has != wants:
+            places = [place for place in range(KEY_HEADER.size) if has[place] != wants[place]]
+            start, stop = places[0], places[-1] + 1
+            self._flaw("keyindex.header", start, stop, f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}")
+
+    def _check_slots(self) -> None:
+        for first in range(0, self.note.slots, SLOTS_AT_ONCE):
+            wanted = self.table[first : first + SLOTS_AT_ONCE]
+            start = KEY_HEADER.size + first * SLOT_BYTES
+            stored = np.frombuffer(self.file.pread(len(wanted) * SLOT_BYTES, start), ">i4")
+            for at in np.flatnonzero(stored != wanted).tolist():
+                place = start + at * SLOT_BYTES
+                self._flaw("keyindex.slot", place, place + SLOT_BYTES, f"unit {int(stored[at])} instead of {int(wanted[at])}")
+
+    def _check_rest(self) -> None:
+        """Unit 0, which is never used, and everything behind the last unit."""
+        note = self.note
+        for start, end in ((note.unit_at(0), note.unit_at(1)), (note.unit_at(note.count), note.file_bytes)):
+            stain = find_stain(self.file, start, end)
+            if stain is not None:
+                self._flaw("keyindex.tail", stain.first, stain.last + 1, "bytes that no unit takes are not zero")
+
+    def _check_filter(self) -> None:
+        """The filter of a full file; one that is missing is made again by the node."""
+        path = f"{self.task.root}/state/bloom/{self.note.name}"
+        if not exists(path):
+            return
+        shown = f"{self.task.group}/state/bloom/{self.note.name}"
+        try:
+            has = read_whole(path)
+        except OSError as error:
+            self.flaws.append(Flaw("file.read", shown, None, 0, 0, f"{error.strerror}"))
+            return
+        wants = filter_bytes(self.bits, self.note.count)
+        if has != wants:
+            length = min(len(has), len(wants))
+            places = np.flatnonzero(np.frombuffer(has[:length], np.uint8) != np.frombuffer(wants[:length], np.uint8))
+            start, stop = (int(places[0]), int(places[-1]) + 1) if len(places) else (length, max(len(has), len(wants)))
+            self.flaws.append(Flaw("keyindex.filter", shown, None, start, stop, "it is not the filter of the units of its file"))
+
+
+def _log_files(task: LogFile) -> list[LogFile]:
+    """The log files of the task's replica."""
+    size = task.data_file_bytes
+    names = [name for base, name in numbered_files(f"{task.root}/{task.log_folder}/data") if base % size == 0 and base >= task.begin_pos]
+    return [replace(task, name=name) for name in names]
+
+
+# --------------------------------------------------------------------------------------------------------------- filters
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SALTS = np.array([0x2545F491, 0x6C8E9CF5, 0x8F1BBCDD, 0xA0761D65, 0xC2B2AE3D, 0xD6E8FEB9, 0xE7037ED1, 0xFF51AFD7], np.uint32)
+
+
+def _add_to_filter(bits: NDArray[np.uint32], hashes: I64) -> None:
+    mixed = hashes.astype(np.uint64) * _MIX
+    block = ((mixed >> np.uint64(32)) * np.uint64(len(bits)) >> np.uint64(32)).astype(np.int64)
+    low = (mixed >> np.uint64(8)).astype(np.uint32)
+    for word, salt in enumerate(_SALTS):
+        np.bitwise_or.at(bits[:, word], block, np.uint32(1) << ((low * salt) >> np.uint32(27)))
+
+
+def filter_bytes(bits: NDArray[np.uint32], count: int) -> bytes:
+    """The file of a filter over the units below `count`."""
+    blocks = bits.astype(">u4").tobytes()
+    head = b"LMKB" + b"".join(value.to_bytes(4, "big") for value in (1, len(bits), count, crc(blocks), 0))
+    return head + bytes(4) + crc(head).to_bytes(4, "big") + blocks

@@ -1,0 +1,181 @@
+"""The key index against the log: what the product writes passes, whatever byte changes is found, and what does not count is no finding."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
+from ledgermq.audit.checks.replica import find_replicas
+from ledgermq.audit.checks.rules import RULES, Flaw
+from ledgermq.audit.reading import keys
+from ledgermq.proto.key_columns import key_hash
+from tests.audit.damage_cases import flip
+from tests.audit.log_writer import sealed
+from tests.audit.view_material import DATA_BYTES, ViewLog, write
+from tests.compat.group_material import Writer as GroupWriter
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> ViewLog:
+    return write(tmp_path_factory.mktemp("keys"), 14)
+
+
+@pytest.fixture
+def node(material: ViewLog, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(material.node_dir, tmp_path / "n1"))
+
+
+def check(node: Path) -> list[Flaw]:
+    (replica,) = find_replicas(str(node))
+    whole = replica.task(WHOLE)
+    flaws = [flaw for name in key_looks(whole) for flaw in check_keys(replica.task(name))]
+    assert all(flaw.rule in RULES for flaw in flaws)
+    return flaws
+
+
+def texts(flaws: list[Flaw]) -> list[str]:
+    return [f"{flaw.rule} {flaw.file} {flaw.byte_from}-{flaw.byte_to}" for flaw in flaws]
+
+
+def test_what_the_product_writes_passes(material: ViewLog) -> None:
+    """Several full files with filters, native stretches, odd keys: no finding."""
+    assert len(list((material.root / "index").iterdir())) >= 4
+    assert len(list((material.root / "state" / "bloom").iterdir())) >= 3
+    assert texts(check(material.node_dir)) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_changed_byte_is_found(node: Path, seed: int) -> None:
+    """Header, slots, units, unit 0, what is behind the last unit, filters and the position: the file, and the place."""
+    rng = random.Random(seed)
+    files = sorted(path for folder in ("index", "state/bloom") for path in (node / "g1" / folder).iterdir())
+    for path in [*files, node / "g1" / "state" / "keyindex"]:
+        for _ in range(6):
+            at = rng.randrange(path.stat().st_size)
+            flip(path, at)
+            found = [flaw for flaw in check(node) if flaw.file == str(path.relative_to(node))]
+            assert any(flaw.byte_from <= at < flaw.byte_to for flaw in found), (path, at, texts(found))
+            flip(path, at)
+    assert check(node) == []
+
+
+def test_files_that_come_and_go(node: Path) -> None:
+    """Missing, short, unknown files, and a missing position; a missing filter is none, the node makes it again."""
+    index = node / "g1" / "index"
+    first = min(index.iterdir())
+    kept = first.read_bytes()
+    first.unlink()
+    assert texts(check(node)) == [f"keyindex.missing g1/index/{first.name} 0-{len(kept)}"]
+    first.write_bytes(kept[:-7])
+    assert texts(check(node)) == [f"file.length g1/index/{first.name} {len(kept) - 7}-{len(kept)}"]
+    first.write_bytes(kept)
+    (index / "20991231235959999").write_bytes(b"x")
+    assert texts(check(node)) == ["keyindex.extra g1/index/20991231235959999 0-1"]
+    (index / "20991231235959999").unlink()
+    (node / "g1" / "state" / "bloom" / first.name).unlink()
+    assert check(node) == []
+    (node / "g1" / "state" / "keyindex").unlink()
+    assert [flaw.rule for flaw in check(node)] == ["keyindex.position"]
+    (node / "g1" / "abort").touch()
+    assert check(node) == []
+
+
+def test_what_does_not_count_is_no_finding(node: Path) -> None:
+    """After a kill slots and header of the file being written, and all behind its position, mean nothing; its units below still do."""
+    (node / "g1" / "abort").touch()
+    position = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
+    name, slots, _, _, _, count = position["files"][-1][:6]
+    path = node / "g1" / "index" / name
+    for at in (3, 41, 40 + 4 * slots + 20 * count + 2):
+        flip(path, at)
+    assert check(node) == []
+    flip(path, 40 + 4 * slots + 20 + 5)
+    assert [flaw.rule for flaw in check(node)] == ["keyindex.unit"]
+
+
+def test_a_position_that_lies_is_found(node: Path) -> None:
+    """Sealed with a right checksum, but not what the log and the files say; one of another log counts for nothing."""
+    path = node / "g1" / "state" / "keyindex"
+    value = json.loads(path.read_bytes())
+    del value["crc32c"]
+    for change in ({"chain": value["chain"] ^ 1}, {"files": value["files"][::-1]}):
+        path.write_bytes(sealed({**value, **change}))
+        assert "keyindex.position" in [flaw.rule for flaw in check(node)]
+    for field in (7, 8, 9, 10):
+        files = [list(row) for row in value["files"]]
+        files[1][field] += 1
+        path.write_bytes(sealed({**value, "files": files}))
+        assert "keyindex.position" in [flaw.rule for flaw in check(node)], field
+    path.write_bytes(sealed({**value, "log_id": "0" * 36}))
+    assert check(node) == []
+
+
+def test_damage_of_the_log_is_not_blamed_on_the_index(node: Path, material: ViewLog) -> None:
+    """Destroyed entries, first of a file or within, a lost log file: their units are passed over, the others still held against the log."""
+    data = node / "g1" / "dledger-n1" / "data"
+    for said in (material.messages[3], material.messages[60], material.messages[61]):
+        flip(data / f"{said['pos'] - said['pos'] % DATA_BYTES:020d}", said["pos"] % DATA_BYTES + 139)
+    assert check(node) == []
+    flip(data / f"{2 * DATA_BYTES:020d}", 5)
+    assert check(node) == []
+    (data / f"{4 * DATA_BYTES:020d}").unlink()
+    assert check(node) == []
+    value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
+    note = value["files"][-2]
+    path = node / "g1" / "index" / note[0]
+    at = 40 + 4 * note[1] + 20 * 30 + 6
+    flip(path, at)
+    assert texts(check(node)) == [f"keyindex.unit g1/index/{note[0]} {at}-{at + 1}"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_trimmed_log_has_an_index_of_more_than_itself(tmp_path: Path, clean: bool) -> None:
+    """The first file that a trim leaves has units of messages that are gone: those are passed over, the others are held against the log."""
+    writer = GroupWriter(tmp_path / "n1" / "g1")
+    writer.fill()
+    writer.trim()
+    writer.close(clean=clean)
+    node = tmp_path / "n1"
+    assert check(node) == []
+    value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
+    name, slots = value["files"][0][:2]
+    flip(node / "g1" / "index" / name, 40 + 4 * slots + 20 * 999 + 7)
+    assert [flaw.rule for flaw in check(node)] == ["keyindex.unit"]
+
+
+def test_a_key_of_another_message_is_found(node: Path) -> None:
+    """Chains and slots of a file that a wrong writer made agree with each other, and still it is not the index of this log."""
+    value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
+    name, slots = value["files"][0][:2]
+    path = node / "g1" / "index" / name
+    raw = bytearray(path.read_bytes())
+    first = 40 + 4 * slots
+    at = first + 20 * 7
+    (hash_,) = np.frombuffer(raw[at : at + 4], ">i4").tolist()
+    raw[at : at + 4] = (hash_ + slots).to_bytes(4, "big")
+    path.write_bytes(raw)
+    found = check(node)
+    assert [flaw.rule for flaw in found] == ["keyindex.unit"]
+    assert at <= found[0].byte_from < found[0].byte_to <= at + 4
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["t", "ns@orders", "é" * 3]), st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))))
+def test_hashes_are_javas(pairs: list[tuple[str, str]]) -> None:
+    """The running sums give what hashing letter by letter gives, whatever texts stand side by side."""
+    raw = [key.encode() for _, key in pairs]
+    data = np.frombuffer(b"".join(raw) + b"\0", np.uint8)
+    lengths = np.array([len(key) for key in raw], np.int64)
+    at = np.cumsum(lengths) - lengths
+    topics = sorted({topic for topic, _ in pairs})
+    found = keys._hashes(data, at, lengths, np.array([topics.index(topic) for topic, _ in pairs], np.int64), [t.encode() for t in topics])
+    assert found.tolist() == [key_hash(topic, key) for topic, key in pairs]
