@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none: what `Consumer` is `AsyncConsumer` on.
+"""An event loop in a thread of its own, for callers that have none: what `Consumer` and `Producer` run their asynchronous halves on.
 
 The caller's thread waits; whatever belongs to the loop runs in the loop's thread alone.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LAST_WORDS_S = 1.0
 
 
 class Background:
@@ -26,14 +27,23 @@ class Background:
         """A forked process has the object and not the thread."""
         return self._thread.is_alive()
 
+    def begin(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
+        """Hand a coroutine over, behind everything that was handed over before. What comes back waits for its result; whatever interrupts
+        that, such as Ctrl-C, cancels the coroutine."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+
+        def result() -> T:
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()
+                raise
+
+        return result
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self.begin(work)()
 
     def run(self, work: Callable[[], T]) -> T:
         """The result of a function that runs between two steps of the loop."""
@@ -43,7 +53,22 @@ class Background:
 
         return self.wait(step())
 
+    def soon(self, work: Callable[[], object]) -> None:
+        """Run a function between two steps of the loop; nobody waits for it."""
+        self._loop.call_soon_threadsafe(work)
+
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """What other threads wait for has a little time left to end; then the loop does."""
+        if self.alive:
+            self.wait(self._last_words())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    @staticmethod
+    async def _last_words() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=LAST_WORDS_S)
+        # The outcomes of those tasks are on their way to the threads that wait for them.
+        await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The producer for threads: an AsyncProducer on an event loop with a thread of its own. Nothing about messages is decided here."""
+"""The producer for threads: an AsyncProducer on an event loop in the background. Nothing about messages is decided here."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
+from ledgermq.client.native.background import Background
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producer import AsyncProducer, Keys, extra_bytes
 
 R = TypeVar("R")
-LAST_WORDS_S = 1.0
 
 
 class Producer:
@@ -27,8 +27,7 @@ class Producer:
     def __init__(self, *args: Any, **options: Any) -> None:
         self._producer = AsyncProducer(*args, **options)
         self._producer.on_room = self._released
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ledgermq-producer", daemon=True)
+        self._background: Background | None = None
         self._room = threading.Condition()
         self._handed: deque[tuple[Any, ...]] = deque()
         """Messages on their way to the loop."""
@@ -37,7 +36,7 @@ class Producer:
         self._closed = False
 
     def __enter__(self) -> Producer:
-        self._thread.start()
+        self._background = Background("ledgermq-producer")
         try:
             self._do(self._producer.start())
         except BaseException:
@@ -74,12 +73,12 @@ class Producer:
         size = self._producer.size_of(body) + extra_bytes(tag, keys, properties)
         with self._room:
             self._room.wait_for(lambda: self._closed or self._producer.has_room(size + self._handed_bytes))
-            self._check_open()
+            loop = self._check_open()
             self._handed.append((future, size, body, tag, keys, properties, order_key, queue))
             self._handed_bytes += size
             if not self._woken:
                 self._woken = True
-                self._loop.call_soon_threadsafe(self._take)
+                loop.soon(self._take)
         return future
 
     def send_batch(self, bodies: Sequence[Any], **columns: Any) -> Future[BatchAcknowledged]:
@@ -105,14 +104,12 @@ class Producer:
                 return
             self._closed = True
             self._room.notify_all()
-        try:
-            if self._thread.is_alive():
-                asyncio.run_coroutine_threadsafe(self._close(timeout_s), self._loop).result()
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-        finally:
-            if not self._thread.is_alive():
-                self._loop.close()
+        if self._background is not None and self._background.alive:
+            try:
+                self._background.wait(self._close(timeout_s))
+            finally:
+                # What other threads began before has an outcome now, and its callers hear of it before the loop ends.
+                self._background.close()
 
     async def _flush(self) -> None:
         self._take()
@@ -120,32 +117,25 @@ class Producer:
 
     async def _close(self, timeout_s: float | None) -> None:
         self._take()
-        try:
-            await self._producer.close(timeout_s)
-        finally:
-            # What other threads began before has an outcome now, and its callers are to hear of it before the loop stops.
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            if others:
-                await asyncio.wait(others, timeout=LAST_WORDS_S)
-            await asyncio.sleep(0)
+        await self._producer.close(timeout_s)
 
-    def _check_open(self) -> None:
+    def _check_open(self) -> Background:
         """The thread is not there before the `with` block, and not in a process that was forked off within it."""
         if self._closed:
             raise BadArgument("the producer is closed", "open another one")
-        if not self._thread.is_alive():
+        if self._background is None or not self._background.alive:
             raise BadArgument("the producer is not open in this process", "use it within its `with` block")
+        return self._background
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:
         with self._room:
             # Under the lock of `close`: what is handed over here is there before the end.
             try:
-                self._check_open()
+                outcome = self._check_open().begin(work)
             except BadArgument:
                 work.close()
                 raise
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()
+        return outcome()
 
     def _chained(self, sending: Coroutine[Any, Any, asyncio.Future[R]]) -> Future[R]:
         """Blocks while the batch is accepted; the future is of its outcome."""

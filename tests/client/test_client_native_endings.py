@@ -203,7 +203,8 @@ def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
     def told(sending: Producer, nodes: list[FakeLogNode]) -> None:
         with sending:
             blocked = threading.Event()
-            sending._loop.call_soon_threadsafe(blocked.wait, 5)
+            assert sending._background is not None
+            sending._background.soon(lambda: blocked.wait(5))
             wrong: Any = "1"
             bad, good = sending.send(b"a", queue=wrong), sending.send(b"b")
             blocked.set()
