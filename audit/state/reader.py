@@ -42,6 +42,8 @@ WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
 
 TURNING = frozenset({"topic", "producer", "trim", "lite"})
 """Kinds of control records that take effect exactly where they stand: before their own message is in its queue, and between all others."""
+NO_FIELDS: dict[str, Any] = {}
+"""Of an entry that is no control record. Nobody writes to it."""
 VERSIONS = {"membership": (1, 2)}
 """Of control records; all others have version 1."""
 LITE = "$"
@@ -278,38 +280,42 @@ def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
     offset, size, index = int(piece.offsets[row]), int(piece.sizes[row]), int(messages.index[row])
     if crc(memoryview(piece.window)[offset + HEADER_BYTES : offset + size]) != int(piece.rows["body_crc"][row]):
         raise Unreadable(f"entry {index} is damaged")
-    topic = messages.topics[int(messages.topic_of[row])]
-    entry = Entry(
+    topic, pos = messages.topics[int(messages.topic_of[row])], int(messages.pos[row])
+    properties = messages.properties(row)
+    kind, body, fields = "", b"", NO_FIELDS
+    if topic in CONTROL_TOPICS:
+        start = offset + HEADER_BYTES + RECORD_FIXED_BYTES
+        kind, body = properties.get("TAGS", ""), piece.window[start : start + int(piece.rows["body_bytes"][row])]
+        fields = read_fields(kind, body, (index, pos, size))
+    return Entry(
         index=index,
         term=int(messages.term[row]),
-        pos=int(messages.pos[row]),
+        pos=pos,
         size=size,
         topic=topic,
         queue=int(messages.queue[row]),
         queue_offset=int(messages.queue_offset[row]),
         store_ms=int(messages.store_ms[row]),
         origin=int(messages.origin[row]),
-        properties=messages.properties(row),
+        properties=properties,
+        kind=kind,
+        fields=fields,
+        body=body,
     )
-    if topic not in CONTROL_TOPICS:
-        return entry
-    start = offset + HEADER_BYTES + RECORD_FIXED_BYTES
-    body = piece.window[start : start + int(piece.rows["body_bytes"][row])]
-    entry = replace(entry, kind=entry.properties.get("TAGS", ""), body=body)
-    return replace(entry, fields=read_fields(entry))
 
 
-def read_fields(entry: Entry) -> dict[str, Any]:
-    """The JSON object that a control record is. Raises BadRecord, and Unknown for a later version of it."""
-    place, versions = (entry.index, entry.pos, entry.size), VERSIONS.get(entry.kind, (1,))
+def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
+    """The JSON object that a control record is. `place`: index, position and size of its entry. Raises BadRecord, and Unknown for a later
+    version of it."""
+    versions = VERSIONS.get(kind, (1,))
     try:
-        fields = json.loads(entry.body)
-    except ValueError as error:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
         raise BadRecord(*place, f"is no JSON: {error}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
         raise BadRecord(*place, "is no JSON object with a version")
     if fields["v"] not in versions:
-        what = f"entry {entry.index} is a control record {entry.kind!r} of version {fields['v']}"
+        what = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
         raise Unknown(f"{what}, and this program knows {max(versions)}; audit with the version that wrote it")
     return fields
 
