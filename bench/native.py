@@ -59,6 +59,7 @@ def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
     found: dict[str, Any] = {"plan": vars(plan), "limits": limits.run(directory, plan.limits_scale), "throughput": [], "failed": {}}
     with noted(found, "ceiling"):
         found["ceiling"] = ceiling(plan)
+    run_curves(found, directory, plan)
     for replicas in plan.replicas:
         for policy in CLASSES:
             place = directory / f"{policy}-{replicas}"
@@ -72,6 +73,12 @@ def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
     with noted(found, "leader kill"):
         found["leader_kill"] = native_faults.killed(directory / "kill", plan.kills)
     return found
+
+
+def run_curves(found: dict[str, Any], directory: Path, plan: Plan = FULL) -> None:
+    """By batch, producers and queues, on three durable replicas; into `found`."""
+    with noted(found, "curves"), cl.running(directory / "curves", flush("durable")) as cluster:
+        curves(found, Target(cluster, "durable", 3), plan)
 
 
 @contextmanager
@@ -152,7 +159,7 @@ def ceiling(plan: Plan) -> dict[str, Any]:
 
 
 def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
-    """Throughput by size; the curves by batch, producers, queues and rate where three replicas hold the messages."""
+    """Throughput by size, and latency by rate where three replicas hold the messages."""
     most: dict[int, float] = {}
     for size in SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere:
         row = target.load(plan, size)
@@ -164,8 +171,9 @@ def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
     for size in plan.latency_sizes:
         for part in plan.latency_parts:
             latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most[size] * part), batch=latency_batch(size))})
-    if target.policy != "durable":
-        return
+
+
+def curves(found: dict[str, Any], target: Target, plan: Plan) -> None:
     found["one_at_a_time"] = target.load(plan, batch=1, window=1)
     found["batches"] = [target.load(plan, batch=batch) for batch in plan.batches]
     found["producers"] = [target.load(plan, producers=producers) for producers in plan.producers]

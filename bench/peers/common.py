@@ -304,4 +304,6 @@ def main(system: str, rows: Callable[[Path, Load], Iterator[Row]]) -> None:
             document["rows"].append(row.document())
     except Skip as reason:
         document["skipped"] = str(reason)
+    except (RuntimeError, subprocess.SubprocessError, OSError) as failure:  # the rows before it stand
+        document["skipped"] = f"after {len(document['rows'])} rows: {type(failure).__name__}: {failure}"[:300]
     print(json.dumps(document))
