@@ -29,6 +29,8 @@ class Timing:
     """What may be, over a link that nobody knows yet."""
     window_ranges: int = 256
     range_bytes_max: int = MIB
+    news_ns: int = 5 * MS
+    """So long commit news waits for the next range, which carries it for nothing, before a message of its own brings it."""
     stall_ns: int = 10_000 * MS
     """A peer that answers for so long without receiving what it lacks is compared with from the beginning."""
 
@@ -37,6 +39,8 @@ class Timing:
             raise ValueError("raft timing: need 0 < 2 x heartbeat <= election minimum <= election maximum")
         if not 0 < self.range_bytes_max <= self.window_bytes or self.window_ranges < 1:
             raise ValueError("raft timing: need 0 < range bytes <= window bytes and a window of at least one range")
+        if not 0 <= self.news_ns <= self.heartbeat_ns:
+            raise ValueError("raft timing: commit news waits for a heartbeat at the longest")
         if self.window_first_bytes < 1:
             raise ValueError("raft timing: a window of nothing lets nothing through")
         if self.stall_ns < self.election_max_ns:

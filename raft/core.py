@@ -158,5 +158,6 @@ class Core(Changing):
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
             limit = NEVER_NS if self.handover is None else self.handover.until_ns
-            return min(self._heartbeat_due_ns, self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns, limit)
+            alone_ns = self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns
+            return min(self._heartbeat_due_ns, self._news_due_ns, alone_ns, limit)
         return self._election_due_ns if self._may_campaign() else NEVER_NS

@@ -12,6 +12,7 @@ from ledgermq.raft.messages import NO_INDEX, VoteReply, VoteRequest
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import Ballot, ballot
 from ledgermq.raft.rules import Rules
+from ledgermq.raft.state import NEVER_NS
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
 from ledgermq.raft.window import Window
 
@@ -89,6 +90,7 @@ class Elections(Rules):
         self.handover_failure = ""
         self._round = 0
         self._heartbeat_due_ns = now_ns
+        self._news_due_ns = NEVER_NS
         # Of which class entries of earlier terms are, nobody knows any more.
         self.urge()
         self.early_index = self._held_by_majority = NO_INDEX

@@ -12,7 +12,7 @@ from ledgermq.raft.elections import Elections
 from ledgermq.raft.messages import NO_TERM, Append, AppendReply, Extent, LeftBehind
 from ledgermq.raft.progress import Peer, Stage
 from ledgermq.raft.reads import lease_ns
-from ledgermq.raft.state import MS
+from ledgermq.raft.state import MS, NEVER_NS
 
 
 class Leading(Elections):
@@ -42,17 +42,20 @@ class Leading(Elections):
         return None
 
     def _replicate(self, now_ns: int) -> tuple[Push, ...]:
-        """Push what the windows allow; say something short to peers that get no push but are owed a heartbeat, a probe or commit news."""
+        """Push what the windows allow; say something short to peers that get no push but are owed a heartbeat, a probe or commit news.
+
+        What is committed matters to a peer that applies it, and to nobody who waits: so the news may come with the next push.
+        """
         timing = self.config.timing
         asks = self._may_commit(self.commit_index) and self._reads.begin(self.commit_index, self._round + 1)
         beat = asks or now_ns >= self._heartbeat_due_ns
         if beat:
             self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
-        pushes = []
+        pushes, told, waits = [], not timing.news_ns or now_ns >= self._news_due_ns, False
         for peer in self.peers.values():
             full = peer.next_index > self.log.end_index or peer.needs_snapshot
             size, ranges = (0, 0) if full else peer.room(timing.window_ranges)
-            news = peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
+            news = told and self._lacks_news(peer)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
                 self._messages.append(self._append_to(peer, peer.anchor(), None))
@@ -60,7 +63,15 @@ class Leading(Elections):
                 self._messages.append(LeftBehind(self.config.node, peer.node, self.term, self.log.begin_index))
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
+            waits = waits or (not ranges and self._lacks_news(peer))
+        if not waits:
+            self._news_due_ns = NEVER_NS
+        elif self._news_due_ns == NEVER_NS:
+            self._news_due_ns = now_ns + timing.news_ns
         return tuple(pushes)
+
+    def _lacks_news(self, peer: Peer) -> bool:
+        return peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self.commit_index, peer.received)
 
     def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None) -> Append:
         self._round += 1

@@ -87,6 +87,8 @@ class State:
         self._reply_owed = False
         self._cut_since_sync: int | None = None
         self._heartbeat_due_ns = now_ns
+        self._news_due_ns = NEVER_NS
+        """When peers are told what they do not know to be committed; NEVER_NS while they all know."""
         self._leader_heard_ns = now_ns
         self._election_due_ns = 0
         self._restart_election_timer(now_ns)

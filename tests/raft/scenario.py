@@ -48,7 +48,7 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBe
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Disk, Member, Packet, chain
 
-TIMING = Timing(window_bytes=600, window_first_bytes=600, window_ranges=4, range_bytes_max=300)
+TIMING = Timing(window_bytes=600, window_first_bytes=600, window_ranges=4, range_bytes_max=300, news_ns=0)
 
 
 class CarefulMember(Member):

@@ -24,7 +24,7 @@ CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 GROUP = "g1"
 CREATED_MS = 1_700_000_000_000
 NAMES = ("n1", "n2", "n3")
-TIMING = Timing(window_bytes=16_000, range_bytes_max=4000, window_ranges=8)
+TIMING = Timing(window_bytes=16_000, range_bytes_max=4000, window_ranges=8, news_ns=0)
 
 
 def messages(count: int, size: int = 60, mark: str = "m") -> UnsealedBatch:
