@@ -87,6 +87,7 @@ def node_directories(root: str) -> list[str]:
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the files are read.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and take every property string apart.")
+@click.option("--agreement", is_flag=True, help="Only compare the replicas, by file edges and digests: seconds, and blind to rot.")
 @click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to hold against the log.")
 @click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to hold against the log.")
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="The width of one count of clients' messages.")
@@ -99,6 +100,7 @@ def audit(
     engine: str,
     master: str,
     deep: bool,
+    agreement: bool,
     receipts: tuple[str, ...],
     acks: tuple[str, ...],
     window: float,
@@ -116,16 +118,19 @@ def audit(
       ledgermq audit ledgermq-data/n1 ledgermq-data/n2 ledgermq-data/n3
       ledgermq audit ledgermq-data/n* --engine local --html audit.html
       ledgermq audit --volumes
+      ledgermq audit ledgermq-data/n* --agreement
       ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
     """
     if volumes == bool(directories):
         raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes")
+    if agreement and (deep or receipts or acks):
+        raise click.UsageError("--agreement reads no messages; leave out --deep, --receipts and --acks, or --agreement")
     chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
     kept = client_files(receipts, acks, window) if receipts or acks else None
     progress = ProgressLine()
     with engine_of(engine, master) as runner:
         clients = None if kept is None else client_check(runner, kept)
-        result = audit_with(chosen, runner, progress, deep, clients)
+        result = audit_with(chosen, runner, progress, deep, clients, agreement)
     progress.close()
     if html is not None:
         Path(html).write_text(as_html(result), encoding="utf-8")
@@ -156,10 +161,12 @@ def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
     return lambda groups: check_clients(groups, kept, join)
 
 
-def audit_with(directories: list[str], engine: Engine, progress: Progress, deep: bool, clients: ClientCheck | None = None) -> Audit:
+def audit_with(
+    directories: list[str], engine: Engine, progress: Progress, deep: bool, clients: ClientCheck | None = None, agreement: bool = False
+) -> Audit:
     """Run the audit; a directory that cannot be read, or a file of clients that is none, is a usage error, not a verdict."""
     try:
-        return run_audit(directories, engine, progress, deep, clients)
+        return run_audit(directories, engine, progress, deep, clients, agreement)
     except PermissionError as error:
         raise click.UsageError(f"{error.filename} cannot be read; run the audit as a user who may read it") from error
     except BadFile as error:

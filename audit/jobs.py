@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ledgermq.audit.checks.agreement import agree
 from ledgermq.audit.checks.compare import GroupResult, compare
 from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.seals import check_seals
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import exists, is_readable
-from ledgermq.audit.works import LOG, LOOKS, PARTS, Outcome, Work, look
+from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, Outcome, Work, look
 
 if TYPE_CHECKING:
     # It needs pyarrow, which an audit of files alone does without.
@@ -56,6 +58,8 @@ class Audit:
     bytes_read: int = 0
     clients: ClientResult | None = None
     """What the clients' files say, if any were given."""
+    outlined: bool = False
+    """Only agreement was checked: the log's bytes were not read."""
     replica_verdicts: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """(directory, group, replica) → verdict."""
 
@@ -81,8 +85,10 @@ def audit(
     progress: Progress | None = None,
     deep: bool = False,
     clients: ClientCheck | None = None,
+    agreement: bool = False,
 ) -> Audit:
-    """Audit node directories against each other, and if so wanted against what their clients kept."""
+    """Audit node directories against each other, and if so wanted against what their clients kept. `agreement`: by outlines alone, no byte
+    between the edges of log files is read."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
@@ -93,13 +99,18 @@ def audit(
         if not found:
             reasons.append(f"{directory} holds no broker group; name node directories, such as ledgermq-data/n1")
     adopt(replicas)
-    bytes_read = run_engine(replicas, engine, report, deep)
-    groups = [compare(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
+    bytes_read = run_engine(replicas, engine, report, deep, {OUTLINE} if agreement else LOOKS.keys() - {OUTLINE})
+    hold = agree if agreement else compare
+    groups = [hold(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
     for group in groups:
+        if not agreement:
+            check_seals(group)
         drop_what_moved(group)
         if deep:
             compare_bytes(group)
-    return judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
+    result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
+    result.outlined = agreement
+    return result
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
@@ -110,17 +121,17 @@ def adopt(replicas: Sequence[Replica]) -> None:
             one.log_id, one.sizes = peers[0].log_id, peers[0].sizes
 
 
-def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, deep: bool) -> int:
-    """Have every file looked at, and give every replica its reports in order of position."""
+def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, deep: bool, kinds: Collection[str]) -> int:
+    """Have every file looked at in these ways, and give every replica its reports in order of position."""
     works: list[Work] = []
     owners: list[Replica] = []
     for one in replicas:
-        for task in one.tasks(deep) if one.sizes[0] else []:
+        for task in one.tasks(deep) if one.sizes[0] and LOG in kinds else []:
             if exists(task.path) and not is_readable(task.path):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
             works.append(Work(one.directory, task))
             owners.append(one)
-        for kind in sorted(LOOKS.keys() - {LOG}):
+        for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
             whole = one.task(f"{0:020d}")
             for name in PARTS[kind](whole) if kind in PARTS else [whole.name]:
                 works.append(Work(one.directory, one.task(name), kind))
@@ -129,7 +140,7 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
         one.tails += outcome.tails
         one.flaws += outcome.flaws
         one.state = outcome.state or one.state
-        one.reports += [outcome.log] if outcome.log is not None else []
+        one.reports += [outcome.log] if outcome.log is not None else outcome.outline
     for one in replicas:
         one.reports.sort(key=lambda report: report.base)
     return sum(work.size for work in works)
@@ -159,7 +170,10 @@ def compare_bytes(group: GroupResult) -> None:
         limits = {report.end for _, report in inner}
         if len(inner) < 2 or not limits:
             continue
-        digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
+        if all(report.sha256 for _, report in inner):
+            digests = [(one, report, report.sha256) for one, report in inner]
+        else:
+            digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
         values = [value for _, _, value in digests]
         usual = max(values, key=values.count)
         for one, report, value in digests:

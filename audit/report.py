@@ -12,9 +12,9 @@ from ledgermq.audit.jobs import Audit
 
 
 def coverage(audit: Audit, replica: Replica) -> float | None:
-    """The share of the compared entries that this replica holds intact; None when nothing was compared."""
+    """The share of the compared entries that this replica holds intact; None when nothing was compared, or nothing was read."""
     compared = next(group.compared for group in audit.groups if replica in group.replicas)
-    if compared is None:
+    if compared is None or audit.outlined:
         return None
     present = max(min(replica.held, compared) + 1, 0)
     return max(present - sum(index <= min(replica.held, compared) for index in replica.broken), 0) / (compared + 1)
@@ -44,6 +44,8 @@ def as_json(audit: Audit) -> dict[str, object]:
         "replicas": replicas,
         "findings": [finding.as_json() for finding in audit.findings],
     }
+    if audit.outlined:
+        told["bytes_verified"] = False
     if audit.clients is not None:
         told["clients"] = audit.clients.as_json()
     return told

@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.key_index import check_keys, key_looks
 from ledgermq.audit.checks.order import ProducerRun
+from ledgermq.audit.checks.outline import outline
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
+from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS, STATE, KEYS = "log", "tails", "state", "keyindex"
+LOG, TAILS, STATE, KEYS, OUTLINE = "log", "tails", "state", "keyindex", "outline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Outcome:
     flaws: tuple[Flaw, ...] = ()
     """Of the replica as a whole."""
     state: StateReport | None = None
+    outline: tuple[LogReport, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -60,24 +64,29 @@ class Outcome:
     @classmethod
     def from_json(cls, text: str) -> Outcome:
         value = json.loads(text)
-        log = value["log"]
-        if log is not None:
-            log["queues"] = [QueueRun(**run) for run in log["queues"]]
-            log["producers"] = [ProducerRun(**run) for run in log["producers"]]
-            log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
-            log["memberships"] = [(index, body) for index, body in log["memberships"]]
-            log["trims"] = [(index, body) for index, body in log["trims"]]
-            log["resets"] = [(index, body) for index, body in log["resets"]]
-            log = LogReport(**log)
+        log = None if value["log"] is None else _log_report(value["log"])
         found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
         state = value["state"]
         if state is not None:
             state = StateReport(**{**state, "flaws": [Flaw(**flaw) for flaw in state["flaws"]]})
-        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state)
+        outlined = tuple(_log_report(report) for report in value["outline"])
+        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state, outlined)
+
+
+def _log_report(log: dict[str, Any]) -> LogReport:
+    log["queues"] = [QueueRun(**run) for run in log["queues"]]
+    log["producers"] = [ProducerRun(**run) for run in log["producers"]]
+    log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
+    for records in ("memberships", "trims", "seals", "resets"):
+        log[records] = [(index, body) for index, body in log[records]]
+    return LogReport(**log)
 
 
 def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
-    return Outcome(scan(task, progress))
+    report = scan(task, progress)
+    if task.deep and report.ending == "blank":
+        report.sha256 = bytewise.digest(task.path, report.length)
+    return Outcome(report)
 
 
 def _look_at_tails(task: LogFile, progress: Progress | None) -> Outcome:
@@ -92,11 +101,16 @@ def _look_at_keys(task: LogFile, progress: Progress | None) -> Outcome:
     return Outcome(flaws=tuple(check_keys(task)))
 
 
+def _look_at_outline(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(outline=tuple(outline(task)))
+
+
 LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
     LOG: _look_at_log,
     TAILS: _look_at_tails,
     STATE: _look_at_state,
     KEYS: _look_at_keys,
+    OUTLINE: _look_at_outline,
 }
 
 

@@ -57,8 +57,8 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     for one in replicas:
         check_log(one, trims)
         check_queues(one)
-    _identities(result)
-    _voters(result)
+    check_identities(result)
+    find_voters(result)
     _agree(result)
     _commits(result)
     for one in replicas:
@@ -72,7 +72,7 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
         dispatched_too_far(replicas, result.compared)
     for one in replicas:
         result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
-    _lag(result)
+    note_lag(result)
     _note_begins(result)
     result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
     return result
@@ -81,7 +81,7 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
 # ------------------------------------------------------------------------------------------------------------- who is there
 
 
-def _identities(result: GroupResult) -> None:
+def check_identities(result: GroupResult) -> None:
     """Directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's incarnation."""
     known = [one for one in result.replicas if one.identity is not None]
     for key in ("cluster_id", "log_id", "data_file_bytes"):
@@ -123,7 +123,7 @@ def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
     return found
 
 
-def _voters(result: GroupResult) -> None:
+def find_voters(result: GroupResult) -> None:
     """The members are those of the last membership record that most replicas hold; the first entry of every log is one."""
     found: Counter[_Members] = Counter()
     for one in result.replicas:
@@ -388,7 +388,7 @@ def _narrow(result: GroupResult, one: Replica, flaw: Flaw) -> Flaw | None:
     return flaw
 
 
-def _lag(result: GroupResult) -> None:
+def note_lag(result: GroupResult) -> None:
     """A replica that ends before the compared index without having lost anything only lags: ordinary, but it does not prove equality."""
     if result.compared is None:
         return

@@ -322,7 +322,7 @@ def _store_checkpoint(replica: Replica) -> None:
 def check_log(replica: Replica, decided: int) -> None:
     """Put the log files of a replica in a row: names, continuity, blanks, the zero space behind the end. `decided`: how far trims were
     decided in its group."""
-    _check_names(replica)
+    check_names(replica)
     begin = replica.begin
     if begin.index > decided:
         proof = f"the log is said to begin with entry {begin.index}, trim records and snapshots of all replicas go up to {decided}"
@@ -347,7 +347,7 @@ def check_log(replica: Replica, decided: int) -> None:
     _check_small_files(replica, last)
 
 
-def _check_names(replica: Replica) -> None:
+def check_names(replica: Replica) -> None:
     size = replica.sizes[0]
     expected = replica.begin.pos
     for base, name in numbered_files(f"{replica.log}/data"):

@@ -158,6 +158,9 @@ RULES = _table(
     state.lite_floors    | wrong-derived | the snapshot's beginnings of lite topics are above all that vanished
     state.store_ms       | wrong-derived | the snapshot's store time is that of its entry
     state.keys           | wrong-derived | a snapshot has no keys but those of docs/format.md
+    seal.record          | wrong-derived | a seal names the first and last entry of its log file, and where the last one ends
+    seal.digest          | bit-rot       | a sealed log file has the bytes whose digest a majority recorded
+    seal.noted           | divergence    | a node computed of a sealed log file the digest that a majority recorded
     replica.divergence   | divergence    | replicas hold the same entry at every index up to the compared one
     replica.missing      | missing       | a replica skips no entry that the majority holds
     replica.extra        | extra         | a replica holds no entry that the majority skips

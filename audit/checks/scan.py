@@ -37,6 +37,7 @@ U32 = NDArray[np.uint32]
 FLAWS_MAX = 2000
 STORAGE_TOPIC = b"rmq_sys_ledgermq_storage"
 TRIM_TAG = b"TAGS\x01trim\x02"
+SEAL_TAG = b"TAGS\x01seal\x02"
 DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
 RESET_CODE = tags_code(b"reset")
 
@@ -82,6 +83,10 @@ class LogReport:
     memberships: list[tuple[int, str]] = field(default_factory=list)
     trims: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every trim record."""
+    seals: list[tuple[int, str]] = field(default_factory=list)
+    """Index and body of every seal record."""
+    sha256: str = ""
+    """Of a file that ends in a blank, where bytes are compared (`--deep`): the digest as it is sealed."""
     resets: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every record by which an operator moved a consumer group."""
     queues: list[derived.QueueRun] = field(default_factory=list)
@@ -181,7 +186,7 @@ class Scan:
         self._index.check(columns)
         self._queues.check(columns)
         self._note_memberships(piece, columns)
-        self._note_trims(piece, columns)
+        self._note_storage(piece, columns)
         self._note_resets(piece, columns)
         self._note_elections(columns)
         return columns
@@ -396,12 +401,13 @@ class Scan:
         for at in np.flatnonzero(columns.sound & (columns.channel == 1)).tolist():
             self.report.memberships.append((int(columns.index[at]), _body(piece, at)))
 
-    def _note_trims(self, piece: Piece, columns: Columns) -> None:
+    def _note_storage(self, piece: Piece, columns: Columns) -> None:
         storage = [number for number, topic in enumerate(columns.topics) if topic == STORAGE_TOPIC]
         for at in np.flatnonzero(columns.sound & np.isin(columns.topic_of, storage)).tolist() if storage else []:
             start, end = int(piece.offsets[at]), int(piece.offsets[at] + piece.sizes[at])
-            if TRIM_TAG in piece.window[start:end]:
-                self.report.trims.append((int(columns.index[at]), _body(piece, at)))
+            for tag, noted in ((TRIM_TAG, self.report.trims), (SEAL_TAG, self.report.seals)):
+                if tag in piece.window[start:end]:
+                    noted.append((int(columns.index[at]), _body(piece, at)))
 
     def _note_resets(self, piece: Piece, columns: Columns) -> None:
         delivery = [number for number, topic in enumerate(columns.topics) if topic == DELIVERY_TOPIC]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit.checks.compare import _identities
+from ledgermq.audit.checks.compare import check_identities
 
 SAME = {"cluster_id": "c", "log_id": "l", "data_file_bytes": 4096}
 
@@ -31,7 +31,7 @@ def test_a_directory_that_the_log_took_in_is_the_peers_own(where: str) -> None:
     records, members = ([named] if where == "record" else []), (named if where == "snapshot" else None)
     one = replica("n1", "a", {"n2": "old"}, records, members)
     two = replica("n2", "new", {"n1": "a"})
-    _identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
+    check_identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
     assert one.flaws == (["peers.incarnation"] if where == "nowhere" else []) and two.flaws == []
 
 
@@ -39,5 +39,5 @@ def test_records_that_cannot_be_read_name_nobody() -> None:
     """Shapes of no kind are passed over; the finding stays."""
     one = replica("n1", "a", {"n2": "old"}, [[], {"voters": [], "learners": {"n2": "x"}}, 7], members=[])
     two = replica("n2", "new", {})
-    _identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
+    check_identities(SimpleNamespace(replicas=[one, two]))  # type: ignore[arg-type]
     assert one.flaws == ["peers.incarnation"]

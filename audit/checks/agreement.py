@@ -1,0 +1,197 @@
+"""Do the replicas agree? Answered from outlines alone (`outline`), without reading the log: by stored words and recorded digests.
+
+Equal chain words at one index mean equal history up to it, so two replicas are compared at their last common entry, and only if they differ
+there the first difference is found by bisection, two headers a step. Entries are read only where words contradict each other, to tell a
+rotten word from another history. A replica that agrees here may have rotted all the same: whoever wants to know reads the bytes (`scan`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from ledgermq.audit.checks.compare import GroupResult, check_identities, find_voters, note_lag
+from ledgermq.audit.checks.replica import Replica, check_names
+from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
+from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.decode import HEADER_BYTES, crc
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.lookup import header_at, stored_chain
+
+NEIGHBOURS = 16
+"""So many entries beside one whose word cannot be found are tried in its place."""
+
+
+def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:
+    """Judge one broker group whose replicas were outlined."""
+    result = GroupResult(group, list(replicas))
+    for one in replicas:
+        _check_row(one)
+        _note_members(one)
+    check_identities(result)
+    find_voters(result)
+    members = [one for one in replicas if one.name in {*result.voters, *result.learners} and one.filled]
+    words = _Words(members)
+    reference = _compare(result, members, words)
+    if reference is not None:
+        for one in members:
+            if one is not reference:
+                _check_against(result, one, reference, words)
+    seals = seals_of(result)
+    for one in replicas:
+        one.flaws += check_records(one, seals) + check_notes(one, seals)
+        result.findings += [Finding(RULES[flaw.rule].klass, one.name, group, flaw) for flaw in one.flaws]
+    _note_commits(result)
+    note_lag(result)
+    unread = "the bytes of the log were not read, so rot was not looked for"
+    result.notes.append(f"group {group}: only agreement was checked, by the edges of log files and recorded digests; {unread}")
+    result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
+    return result
+
+
+def _check_row(one: Replica) -> None:
+    """Files without a gap, entries counted on from file to file."""
+    check_names(one)
+    for report in one.reports:
+        one.flaws += report.flaws
+    for before, after in pairwise(one.filled):
+        if before.last_index is not None and after.first_index is not None and after.first_term < before.last_term:
+            proof = f"term {after.first_term} follows term {before.last_term}"
+            one.flaws.append(Flaw("entry.term-order", after.file, after.first_index, 16, 24, proof))
+
+
+def _note_members(one: Replica) -> None:
+    """The log was not read for membership records: the snapshot tells the newest one applied."""
+    members = one.snapshot.get("members") if one.snapshot is not None else None
+    if isinstance(members, dict) and isinstance(members.get("index"), int) and one.filled:
+        one.filled[-1].memberships.append((members["index"], json.dumps(members)))
+
+
+class _Words:
+    """Stored chain words of replicas, found through their index files and remembered."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        tasks = {one.name: one.task(f"{0:020d}") for one in replicas}
+        self.at = cache(lambda name, index: stored_chain(tasks[name], index))
+
+    def common(self, one: Replica, other: Replica) -> int:
+        """The last index up to which both hold the same history, by their words; behind the begin of both it is taken for granted."""
+        low = max(one.begin.index, other.begin.index) - 1
+        high = min(one.last_index, other.last_index)
+        if high <= low or self._same(one, other, high, low):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._same(one, other, middle, low) else (low, middle)
+        return low
+
+    def _same(self, one: Replica, other: Replica, index: int, low: int) -> bool:
+        """Whether the words at `index` are the same; where one cannot be found, those just before it decide."""
+        for place in range(index, max(low, index - NEIGHBOURS), -1):
+            words = self.at(one.name, place), self.at(other.name, place)
+            if None not in words:
+                return words[0] == words[1]
+        return False
+
+
+def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
+    """The highest index that a majority of the voters holds alike, and one of those that do."""
+    voters = [one for one in members if one.name in result.voters]
+    reference = None
+    for one in voters:
+        reach = sorted((one.last_index if other is one else words.common(one, other) for other in voters), reverse=True)
+        if len(reach) >= result.majority and (result.compared is None or reach[result.majority - 1] > result.compared):
+            result.compared, reference = reach[result.majority - 1], one
+    return reference
+
+
+def _check_against(result: GroupResult, one: Replica, reference: Replica, words: _Words) -> None:
+    assert result.compared is not None
+    shared = words.common(one, reference)
+    for report in one.filled:
+        last = report.last_index
+        if last is not None and last <= min(shared, result.compared) and words.at(one.name, last) != words.at(reference.name, last):
+            # A later word is the same, so is the history up to it: this very entry is not what it was.
+            _name_damage(one, reference, last)
+            _name_damage(reference, one, last)
+    first = shared + 1
+    if first > min(one.last_index, result.compared):
+        return
+    damaged = [_name_damage(one, reference, first), _name_damage(reference, one, first)]
+    if any(damaged):
+        result.reasons.append(f"group {result.group}: {one.name} was compared up to index {shared} only, where an entry is damaged")
+        return
+    own, theirs = header_at(one.task(f"{0:020d}"), first), header_at(reference.task(f"{0:020d}"), first)
+    if own is not None and theirs is not None and own[1][3] != theirs[1][3] and first > one.known_commit:
+        one.stale_from = first
+        return
+    result.divergent[one.name] = first
+    _name_divergence(one, reference, first, own, words)
+
+
+def _name_damage(one: Replica, other: Replica, index: int) -> bool:
+    """Read one entry and recompute both CRCs: a finding if it is not what its words say."""
+    task = one.task(f"{0:020d}")
+    found = header_at(task, index)
+    if found is None:
+        return False
+    pos, fields = found
+    base = pos - pos % one.sizes[0]
+    path = f"{one.log}/data/{base:020d}"
+    with open_file(path) as file:
+        entry = file.pread(fields[1], pos - base)
+    # Before the first entry of all the task's seed is what a begin file says, or else what follows from the log id.
+    before = stored_chain(task, index - 1) if index > one.begin.index else task.seed
+    body = crc(entry[HEADER_BYTES:])
+    chain = None if before is None else crc(entry[:36] + body.to_bytes(4, "big"), before)
+    if body == fields[7] and chain in (None, fields[6]):
+        return False
+    start, end, proof = pos - base, pos - base + len(entry), f"the chain CRC is {fields[6]:08x}, recomputed {chain or 0:08x}"
+    theirs = bytewise.read(f"{other.log}/data/{base:020d}", start, end)
+    difference = bytewise.difference(entry, theirs) if theirs is not None and len(theirs) == len(entry) else None
+    if difference is not None:
+        start, end = start + difference[0], start + difference[1]
+    rule = "entry.body-crc" if body != fields[7] and chain == fields[6] else "entry.body" if body != fields[7] else "entry.chain"
+    one.flaws.append(Flaw(rule, one.shown(f"{one.log_folder}/data/{base:020d}"), index, start, end, proof))
+    return True
+
+
+def _name_divergence(one: Replica, reference: Replica, index: int, own: tuple[int, tuple[int, ...]] | None, words: _Words) -> None:
+    pos, size = (own[0], own[1][1]) if own is not None else (one.filled[-1].base, 0)
+    base = pos - pos % one.sizes[0]
+    rule = bytewise.relation(_contents(one, index), _contents(reference, index))
+    proof = f"the chain CRC is {words.at(one.name, index) or 0:08x}, that of the majority {words.at(reference.name, index) or 0:08x}"
+    file = one.shown(f"{one.log_folder}/data/{base:020d}")
+    one.flaws.append(Flaw(rule, file, index, pos - base, pos - base + size, proof))
+
+
+def _contents(one: Replica, index: int) -> list[int]:
+    """What the next entries of the same log file say, wherever they stand."""
+    task = one.task(f"{0:020d}")
+    found = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
+    places = [(pos, fields[1]) for pos, fields in (each for each in found if each is not None)]
+    if not places:
+        return []
+    base = places[0][0] - places[0][0] % one.sizes[0]
+    inside = [(pos - base, size) for pos, size in places if pos < base + one.sizes[0]]
+    columns = np.array(inside, np.int64).reshape(-1, 2)
+    return bytewise.contents(f"{one.log}/data/{base:020d}", columns[:, 0], columns[:, 1], 0)
+
+
+def _note_commits(result: GroupResult) -> None:
+    """What was recorded as committed must be compared. Index files may lack their last units after a kill: less is no proof of a loss."""
+    recorded = [one.commit for one in result.replicas if one.commit is not None]
+    recorded += [one.snapshot["applied_index"] for one in result.replicas if one.snapshot and _is_index(one.snapshot)]
+    result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
+    if result.recorded is not None and result.compared is not None and result.compared < result.recorded and not result.missing:
+        what = f"index {result.recorded} was recorded as committed, the index files of a majority lead up to {result.compared}"
+        result.reasons.append(f"group {result.group}: {what}; audit without --agreement")
+
+
+def _is_index(snapshot: Mapping[str, object]) -> bool:
+    return isinstance(snapshot.get("applied_index"), int)

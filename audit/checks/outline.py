@@ -1,0 +1,117 @@
+"""The outline of a log: what the headers at the edges of its files say, and how far its index files lead; nothing between is read.
+
+`outline` is the plain function (replica → one report per file) that both engines run: three headers a file. What is reported are stored
+words, believed as they stand; only `scan` recomputes. For the quick comparison (`agreement`), which says that it did not read the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading.columns import RAFT_TOPIC
+from ledgermq.audit.reading.decode import ENTRY_BYTES_MIN, ENTRY_MAGIC, HEADER, HEADER_BYTES, RECORD_FIXED_BYTES, numbered_files
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.lookup import header_at
+from ledgermq.audit.reading.walk import LogFile, Progress
+
+LENGTH_BYTES = 4
+TAIL_MAX = 64
+"""So many entries at the end are looked at to tell whether they are records of elections."""
+
+
+def outline(task: LogFile, progress: Progress | None = None) -> list[LogReport]:
+    """One report for each log file of the replica that the task belongs to, in order of position."""
+    folder = f"{task.log_folder}/data"
+    names = [(base, name) for base, name in numbered_files(f"{task.root}/{folder}") if base % task.data_file_bytes == 0]
+    reports = [_begin(task, base, f"{folder}/{name}") for base, name in names if base >= task.begin_pos]
+    filled = [report for report in reports if report.first_index is not None]
+    for at, report in enumerate(filled):
+        following = filled[at + 1] if at + 1 < len(filled) else None
+        assert report.first_index is not None
+        if following is not None and following.first_index is not None:
+            _end(task, report, following.first_index - 1)
+        else:
+            last = _last_by_units(task, report.first_index)
+            _end(task, report, last)
+            report.ending, report.election_tail = "zero", _elections_from(task, report.first_index, last)
+    return reports
+
+
+def _begin(task: LogFile, base: int, path: str) -> LogReport:
+    report = LogReport(f"{os.path.basename(task.root)}/{path}", base, 0)
+    try:
+        with open_file(f"{task.root}/{path}") as file:
+            report.length = file.size
+            if file.size != task.data_file_bytes:
+                proof = f"{file.size} bytes instead of {task.data_file_bytes}"
+                bounds = sorted((file.size, task.data_file_bytes))
+                report.flaws.append(Flaw("file.length", report.file, None, bounds[0], bounds[1], proof))
+            head = file.pread(HEADER_BYTES + RECORD_FIXED_BYTES, 0)
+            if len(head) < HEADER_BYTES + RECORD_FIXED_BYTES or not any(head):
+                # Allocated ahead, or cut off: told above.
+                return report
+            fields = HEADER.unpack_from(head)
+            if fields[0] != ENTRY_MAGIC or fields[4] != base or fields[1] != fields[8] + HEADER_BYTES or fields[1] < ENTRY_BYTES_MIN:
+                report.flaws.append(Flaw("entry.unreadable", report.file, None, 0, HEADER_BYTES, "the file does not begin with an entry"))
+                return report
+            report.first_index, report.first_term, report.first_size = fields[2], fields[3], fields[1]
+            if fields[2] == 0:
+                length = int.from_bytes(head[-LENGTH_BYTES:], "big")
+                body = file.pread(min(length, fields[8]), HEADER_BYTES + RECORD_FIXED_BYTES)
+                report.memberships.append((0, body.decode("utf-8", "replace")))
+    except OSError as error:
+        report.flaws.append(Flaw("file.read", report.file, None, 0, report.length, f"{error.strerror}"))
+    return report
+
+
+def _end(task: LogFile, report: LogReport, last: int) -> None:
+    """The last entry of a file: by its index unit, and what its header says."""
+    assert report.first_index is not None
+    found = header_at(task, last)
+    if found is None or not report.base <= found[0] < report.base + task.data_file_bytes:
+        size = task.index_file_bytes
+        file = f"{os.path.basename(task.root)}/{task.log_folder}/index/{last * 32 - last * 32 % size:020d}"
+        place = last * 32 % size
+        proof = "the unit does not lead to the last entry of its log file: one of them is damaged"
+        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof))
+        return
+    pos, fields = found
+    report.entries = last - report.first_index + 1
+    report.last_index = report.last_intact_index = last
+    report.last_term, report.last_chain = fields[3], fields[6]
+    report.end, report.ending = pos + fields[1] - report.base, "blank"
+
+
+def _last_by_units(task: LogFile, first: int) -> int:
+    """The last entry that the index files lead to, from entry `first` on: units are written in order."""
+    step = 1
+    while header_at(task, first + step) is not None:
+        step *= 2
+    low, high = first + step // 2, first + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if header_at(task, middle) is not None else (low, middle)
+    return low
+
+
+def _elections_from(task: LogFile, first: int, last: int) -> int | None:
+    """From this entry on, up to the last, there are only records of elections; None: the last one is none."""
+    tail = None
+    for index in range(last, max(first, last - TAIL_MAX) - 1, -1):
+        found = header_at(task, index)
+        if found is None or found[1][5] != 0 or _topic(task, found[0], found[1][1]) != RAFT_TOPIC:
+            break
+        tail = index
+    return tail
+
+
+def _topic(task: LogFile, pos: int, size: int) -> bytes:
+    """The stored topic of an entry of a short topic name."""
+    base = pos - pos % task.data_file_bytes
+    with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
+        entry = file.pread(size, pos - base)
+    body_at = HEADER_BYTES + RECORD_FIXED_BYTES
+    at = body_at + int.from_bytes(entry[body_at - LENGTH_BYTES : body_at], "big")
+    return entry[at + 1 : at + 1 + entry[at]] if at < len(entry) else b""

@@ -1,0 +1,130 @@
+"""Recorded digests of sealed log files, held against what is there: the file's edges, its bytes (`--deep`), and what a node noted itself.
+
+A seal record says, with the word of a majority, what a complete file held when the next one began. It is the only witness that speaks of
+bytes and is no neighbour of them: a history that was written anew with all its CRCs, on every replica alike, is seen by it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.decode import read_sealed_json
+
+DIGESTS = "state/digests"
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a record says of one file."""
+
+    first: int
+    last: int
+    end: int
+    sha256: str
+
+
+def seals_of(result: GroupResult) -> dict[int, Seal]:
+    """By the position of the file: what the log says up to the compared index, or else a snapshot up to there. The first record stands."""
+    found: dict[int, Seal] = {}
+    limit = -1 if result.compared is None else result.compared
+    for value in _records(result, limit):
+        fields = [value.get(key) for key in ("base", "first", "last", "end", "sha256")]
+        if all(isinstance(field, int) for field in fields[:4]) and isinstance(fields[4], str):
+            base, first, last, end = (int(str(field)) for field in fields[:4])
+            found.setdefault(base, Seal(first, last, end, fields[4]))
+    return found
+
+
+def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
+    """From the log in its order, of any replica that holds it as far as compared; then from snapshots, which know of what was trimmed."""
+    reports = [(report, min(limit, one.held)) for one in result.replicas for report in one.reports]
+    in_log = {index: body for report, held in reports for index, body in report.seals if index <= held}
+    for _, body in sorted(in_log.items()):
+        with contextlib.suppress(ValueError):
+            value = json.loads(body)
+            if isinstance(value, dict):
+                yield value
+    for one in result.replicas:
+        snapshot = one.snapshot or {}
+        applied, retained = snapshot.get("applied_index"), snapshot.get("retained")
+        if isinstance(applied, int) and applied <= limit and isinstance(retained, dict):
+            yield from (value for value in retained.get("seals") or () if isinstance(value, dict))
+
+
+def check_seals(result: GroupResult) -> None:
+    """Hold the records of a compared group against its files; after everything else was judged."""
+    seals = seals_of(result)
+    for one in result.replicas:
+        result.findings += [Finding(RULES[flaw.rule].klass, one.name, result.group, flaw) for flaw in check_records(one, seals)]
+    _check_digests(result, seals)
+
+
+def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
+    """A record names the first and last entry of its file, and where the last one ends."""
+    flaws = []
+    for report in one.filled:
+        seal = seals.get(report.base)
+        if seal is None or report.last_index is None or report.last_index in report.damaged:
+            continue
+        found = report.first_index, report.last_index, report.base + report.end
+        if found != (seal.first, seal.last, seal.end) and not report.flaws:
+            sealed = f"sealed with entries {seal.first} to {seal.last} up to position {seal.end}"
+            proof = f"{sealed}; here {found[0]} to {found[1]} up to {found[2]}"
+            flaws.append(Flaw("seal.record", report.file, report.first_index, 0, report.end, proof))
+    return flaws
+
+
+def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
+    """What the node itself computed of its files: 32 bytes instead of all of them. For whoever does not read the bytes."""
+    noted = read_sealed_json(f"{one.root}/{DIGESTS}")
+    flaws = []
+    digests = noted.get("digests") if noted is not None and noted.get("log_id") == one.log_id else None
+    for report in one.filled:
+        seal, own = seals.get(report.base), digests.get(str(report.base)) if isinstance(digests, dict) else None
+        if seal is not None and own is not None and own != seal.sha256:
+            proof = f"the node computed {str(own)[:16]}…, sealed was {seal.sha256[:16]}…; audit without --agreement to see the bytes"
+            flaws.append(Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof))
+    return flaws
+
+
+def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
+    """The bytes of complete files (reports with a digest) against the records; what is a finding of that file already is not told twice."""
+    for base, seal in sorted(seals.items()):
+        reports = [(one, report) for one in result.replicas for report in one.reports if report.base == base and report.sha256]
+        wrong = [(one, report) for one, report in reports if report.sha256 != seal.sha256]
+        usual = Counter(report.sha256 for _, report in wrong).most_common(1)
+        rewritten = bool(usual) and usual[0][1] >= max(2, result.majority)
+        peers = [one for one, report in reports if report.sha256 == seal.sha256]
+        for one, report in wrong:
+            if any(finding.replica == one.name and finding.flaw.file == report.file and finding.fails for finding in result.findings):
+                continue
+            proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
+            flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
+            if peers:
+                flaw = _narrowed(flaw, one, peers[0], report)
+            # The same bytes on a majority are no accident.
+            klass = DIVERGENCE if rewritten and report.sha256 == usual[0][0] else BIT_ROT
+            result.findings.append(Finding(klass, one.name, result.group, flaw))
+
+
+def _narrowed(flaw: Flaw, one: Replica, peer: Replica, report: LogReport) -> Flaw:
+    """The very bytes that differ from those of a replica whose file is what was sealed."""
+    name, first, last = f"{report.base:020d}", -1, -1
+    for start in range(0, report.length, bytewise.CHUNK):
+        end = min(start + bytewise.CHUNK, report.length)
+        own, theirs = (bytewise.read(f"{replica.log}/data/{name}", start, end) for replica in (one, peer))
+        if own is None or theirs is None or len(own) != len(theirs):
+            return flaw
+        found = bytewise.difference(own, theirs)
+        if found is not None:
+            first, last = (start + found[0] if first < 0 else first), start + found[1]
+    return replace(flaw, byte_from=first, byte_to=last, proof=f"{flaw.proof}, as {peer.name} has it") if first >= 0 else flaw
