@@ -160,17 +160,16 @@ def ceiling(plan: Plan) -> dict[str, Any]:
 
 def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
     """Throughput by size, and latency by rate where three replicas hold the messages."""
-    most: dict[int, float] = {}
     for size in SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere:
-        row = target.load(plan, size)
-        most[size] = row["messages_per_s"]
-        found["throughput"].append(row)
+        found["throughput"].append(target.load(plan, size))
     if target.replicas != 3:
         return
     latency = found.setdefault("latency", [])
     for size in plan.latency_sizes:
+        # Parts of what goes through in frames of this length: more than that is a queue that grows, whoever waits in it.
+        most = target.load(plan, size, batch=latency_batch(size))["messages_per_s"]
         for part in plan.latency_parts:
-            latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most[size] * part), batch=latency_batch(size))})
+            latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most * part), batch=latency_batch(size))})
 
 
 def curves(found: dict[str, Any], target: Target, plan: Plan) -> None:
@@ -228,7 +227,7 @@ def tailing(cluster: LocalCluster, target: str, plan: Plan) -> dict[str, Any]:
     cl.create_topic(cluster, "bench-tail-all")
     everything = cl.native_load("deliver", target, "bench-tail-all", **times)
     cl.create_topic(cluster, "bench-tail-half")
-    rate = everything["produced"]["messages_per_s"] / 2
+    rate = cl.native_load("produce", target, "bench-tail-half", **times, batch=latency_batch(100))["messages_per_s"] / 2
     half = cl.native_load("deliver", target, "bench-tail-half", **times, rate=max(1.0, rate), batch=latency_batch(100))
     return {"saturated": everything, "half": half}
 
@@ -238,8 +237,9 @@ def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]
     target = cl.address(cluster, leads)
     topic = "bench-beside"
     cl.create_topic(cluster, topic)
-    most = cl.native_load("produce", target, topic, seconds=plan.seconds, warm_up_s=plan.warm_up_s)["messages_per_s"]
-    options = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s, "rate": max(1.0, most / 2), "batch": latency_batch(100)}
+    times = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s, "batch": latency_batch(100)}
+    most = cl.native_load("produce", target, topic, **times)["messages_per_s"]
+    options = {**times, "rate": max(1.0, most / 2)}
     alone = cl.native_load("produce", target, topic, **options)
     reading = Again(lambda: cl.program("native_load", "consume", "--target", target, "--topic", f"{COLD_TOPIC}-10240"), cluster.data(leads))
     try:
