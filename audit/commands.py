@@ -7,17 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ledgermq.audit.clients.bad_file import BadFile
-from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, local_engine
+from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, audit_running, local_engine
 from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
+from ledgermq.audit.running_commands import Target, running_options
 from ledgermq.client.commands import Duration
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def node_directories(root: str) -> list[str]:
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, type=click.Path(exists=True, file_okay=False, readable=True))
 @click.option("--volumes", is_flag=True, help="Audit every node directory under $LEDGERMQ_VOLUMES (default /data).")
+@running_options
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the files are read.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and take every property string apart.")
@@ -95,6 +97,7 @@ def node_directories(root: str) -> list[str]:
 @click.option("--html", type=click.Path(dir_okay=False, writable=True), help="Write the report as one HTML file.")
 @click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
 def audit(
+    target: Target | None,
     directories: tuple[str, ...],
     volumes: bool,
     engine: str,
@@ -110,7 +113,8 @@ def audit(
 ) -> None:
     """Prove that the replicas are intact and agree, from their files alone.
 
-    DIR is a node directory. Stop the nodes first: a verdict on files that change is INCOMPLETE.
+    DIR is a node directory. Stop the nodes first: a verdict on files that change is INCOMPLETE. With --endpoints the nodes run: their files
+    are read through them, up to a marker in the log (needs the permission admin:cluster:*).
     Exit status: 0 PASS, 1 FAIL, 2 INCOMPLETE.
 
     \b
@@ -119,18 +123,24 @@ def audit(
       ledgermq audit ledgermq-data/n* --engine local --html audit.html
       ledgermq audit --volumes
       ledgermq audit ledgermq-data/n* --agreement
+      ledgermq audit --endpoints '127.0.0.1:8081;127.0.0.1:8082'
       ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
     """
-    if volumes == bool(directories):
-        raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes")
+    if sum((volumes, bool(directories), target is not None)) != 1:
+        raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes, or --endpoints of a running cluster")
     if agreement and (deep or receipts or acks):
         raise click.UsageError("--agreement reads no messages; leave out --deep, --receipts and --acks, or --agreement")
+    if agreement and target is not None:
+        raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
     chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
     kept = client_files(receipts, acks, window) if receipts or acks else None
     progress = ProgressLine()
-    with engine_of(engine, master) as runner:
+    with nullcontext() if target is None else target.open() as cluster, engine_of(engine, master) as runner:
         clients = None if kept is None else client_check(runner, kept)
-        result = audit_with(chosen, runner, progress, deep, clients, agreement)
+        if cluster is None:
+            result = audit_with(chosen, runner, progress, deep, clients, agreement)
+        else:
+            result = audit_running(cluster, runner, progress, deep, clients)
     progress.close()
     if html is not None:
         Path(html).write_text(as_html(result), encoding="utf-8")

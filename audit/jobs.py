@@ -5,6 +5,7 @@ Both engines run the same plain functions on the same tasks; they differ only in
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -18,11 +19,15 @@ from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.seals import check_seals
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import exists, is_readable
+from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, Outcome, Work, look
 
 if TYPE_CHECKING:
     # It needs pyarrow, which an audit of files alone does without.
     from ledgermq.audit.clients.outcome import ClientResult
+
+    # It reaches nodes, which an audit of files does without.
+    from ledgermq.audit.running import RunningCluster
 
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
@@ -105,12 +110,60 @@ def audit(
     for group in groups:
         if not agreement:
             check_seals(group)
-        drop_what_moved(group)
+        drop_what_moved(group, _written)
         if deep:
             compare_bytes(group)
     result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
     result.outlined = agreement
     return result
+
+
+def audit_running(
+    cluster: RunningCluster,
+    engine: Engine = local_engine,
+    progress: Progress | None = None,
+    deep: bool = False,
+    clients: ClientCheck | None = None,
+) -> Audit:
+    """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError when nobody answers."""
+    report = progress or (lambda _done, _total: None)
+
+    def keep(done: int, total: int) -> None:
+        cluster.keep()
+        report(done, total)
+
+    try:
+        replicas = cluster.open()
+        adopt(replicas)
+        bytes_read = run_engine(replicas, engine, keep, deep, LOOKS.keys() - {OUTLINE})
+        names = sorted({*cluster.lost, *(one.group for one in replicas)})
+        groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep) for name in names]
+        return judge(groups, [], bytes_read, None if clients is None else clients(groups))
+    finally:
+        cluster.close()
+
+
+def _compare_running(group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool) -> GroupResult:
+    """Compare what was read. A node that is lost on the way takes its replica with it: the others are compared without."""
+    lost = dict(cluster.lost.get(group, {}))
+    while True:
+        for one in replicas:
+            if one.lost:
+                lost[one.name] = f"was lost while it was audited: {one.lost}; audit again"
+        # Comparing adds flaws: it begins anew with what was read.
+        present = [copy.deepcopy(one) for one in replicas if one.name not in lost]
+        try:
+            result = compare(group, present, lost)
+            check_seals(result)
+            drop_what_moved(result, cluster.moved)
+            if deep:
+                compare_bytes(result)
+        except NodeLost as error:
+            away = {one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")}
+            assert away, f"{error.authority} is none of the nodes that are audited"
+            lost |= {name: f"was lost while it was audited: {error}; audit again" for name in away}
+        else:
+            return result
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
@@ -126,37 +179,54 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
     works: list[Work] = []
     owners: list[Replica] = []
     for one in replicas:
-        for task in one.tasks(deep) if one.sizes[0] and LOG in kinds else []:
-            if exists(task.path) and not is_readable(task.path):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
-            works.append(Work(one.directory, task))
-            owners.append(one)
-        for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
-            whole = one.task(f"{0:020d}")
-            for name in PARTS[kind](whole) if kind in PARTS else [whole.name]:
-                works.append(Work(one.directory, one.task(name), kind))
-                owners.append(one)
+        try:
+            own = _works_of(one, deep, kinds)
+        except NodeLost as lost:
+            one.lost, own = str(lost), []
+        works += own
+        owners += [one] * len(own)
     for one, outcome in zip(owners, engine(works, progress), strict=True):
         one.tails += outcome.tails
         one.flaws += outcome.flaws
         one.state = outcome.state or one.state
         one.reports += [outcome.log] if outcome.log is not None else outcome.outline
+        one.lost = outcome.lost or one.lost
     for one in replicas:
         one.reports.sort(key=lambda report: report.base)
     return sum(work.size for work in works)
 
 
-def drop_what_moved(group: GroupResult) -> None:
+def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
+    """What there is to look at of one replica. Raises PermissionError, NodeLost."""
+    works = []
+    for task in one.tasks(deep) if one.sizes[0] and LOG in kinds else []:
+        if not is_readable(task.path) and exists(task.path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
+        works.append(Work(one.directory, task))
+    for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
+        whole = one.task(f"{0:020d}")
+        works += [Work(one.directory, one.task(name), kind) for name in (PARTS[kind](whole) if kind in PARTS else [whole.name])]
+    return works
+
+
+def _written(one: Replica) -> str | None:
+    """Why what was seen of a directory does not all count."""
+    return None if fingerprint(one) == one.fingerprint else "wrote while it was audited; stop the node and audit again"
+
+
+def drop_what_moved(group: GroupResult, moved: Callable[[Replica], str | None]) -> None:
     """A node that wrote while it was audited: what was seen above its mark, or in derived files, may have been seen half-way."""
     for one in group.replicas:
-        if fingerprint(one) == one.fingerprint:
+        why = moved(one)
+        if why is None:
             continue
         group.moved.add(one.name)
-        marked = -1 if one.mark is None else one.mark.index
+        # Of a node that did more than write, every byte may be another one by now.
+        marked = -1 if one.mark is None or one.point is not None else one.mark.index
         keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
         derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
         group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(derived)]
-        group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
+        group.reasons.append(f"group {group.group}: {one.name} {why}")
 
 
 def compare_bytes(group: GroupResult) -> None:

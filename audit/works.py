@@ -18,6 +18,7 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
+from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
@@ -43,8 +44,12 @@ class Work:
     @property
     def size(self) -> int:
         """Bytes that progress counts."""
-        found = stat_of(self.task.path) if self.kind == LOG else None
-        return 0 if found is None else found.size
+        try:
+            found = stat_of(self.task.path) if self.kind == LOG else None
+        except NodeLost:
+            # Whoever looks at it finds that, too.
+            return 0
+        return 0 if found is None else self.task.limit(found.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Outcome:
     """Of the replica as a whole."""
     state: StateReport | None = None
     outline: tuple[LogReport, ...] = ()
+    lost: str = ""
+    """Why the node that has the files could not be asked: nothing was looked at."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -70,7 +77,7 @@ class Outcome:
         if state is not None:
             state = StateReport(**{**state, "flaws": [Flaw(**flaw) for flaw in state["flaws"]]})
         outlined = tuple(_log_report(report) for report in value["outline"])
-        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state, outlined)
+        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state, outlined, value["lost"])
 
 
 def _log_report(log: dict[str, Any]) -> LogReport:
@@ -120,4 +127,7 @@ PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks}
 
 def look(work: Work, progress: Progress | None = None) -> Outcome:
     """Look at one partition: the one function that both engines run."""
-    return LOOKS[work.kind](work.task, progress)
+    try:
+        return LOOKS[work.kind](work.task, progress)
+    except NodeLost as lost:
+        return Outcome(lost=str(lost))

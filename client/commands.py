@@ -65,15 +65,15 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
         certificate_key: Path | None,
         **options: Any,
     ) -> Any:
-        wire = _wire(tls, ca, certificate, certificate_key)
-        with Connection(endpoints, timeout_s=timeout_s, credentials=_credentials(), **wire) as connection:
+        wire = wire_of(tls, ca, certificate, certificate_key)
+        with Connection(endpoints, timeout_s=timeout_s, credentials=credentials_of_environment(), **wire) as connection:
             click.get_current_context().ensure_object(dict)["quiet"] = quiet
             return command(connection, **options)
 
     return with_connection
 
 
-def _credentials() -> Credentials | None:
+def credentials_of_environment() -> Credentials | None:
     """Those of the environment: an option would be seen by everybody who lists processes."""
     access_key, secret_key = (os.environ.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
     if bool(access_key) != bool(secret_key):
@@ -81,7 +81,7 @@ def _credentials() -> Credentials | None:
     return Credentials(access_key, secret_key) if access_key else None
 
 
-def _wire(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
+def wire_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
     """How to connect, as `Connection` takes it."""
     for name, path in (("--ca", ca), ("--certificate", certificate), ("--certificate-key", key)):
         if path is not None and not tls:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ledgermq.audit.checks.evidence import check_mark, check_snapshot, check_state, dispatched_too_far, entry, is_int, same_snapshots
+from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapshot, check_state, dispatched_too_far, entry, same_snapshots
 from ledgermq.audit.checks.replica import Replica, check_log, check_queues
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
@@ -44,15 +44,17 @@ class GroupResult:
     """Replica → first index at which it holds another entry than the majority."""
     moved: set[str] = field(default_factory=set)
     """Replicas that were written to while they were looked at."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Replicas of a running cluster that could not be looked at → why."""
 
     @property
     def majority(self) -> int:
         return max(len(self.voters), 1) // 2 + 1
 
 
-def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
-    """Judge one broker group whose log files and derived files were all scanned."""
-    result = GroupResult(group, list(replicas))
+def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:
+    """Judge one broker group whose log files and derived files were all scanned. `lost`: replicas that could not be looked at, and why."""
+    result = GroupResult(group, list(replicas), lost=dict(lost or {}))
     trims = decided([one.snapshot for one in replicas if one.snapshot is not None], list(_trims(replicas)))
     for one in replicas:
         check_log(one, trims)
@@ -63,6 +65,7 @@ def compare(group: str, replicas: Sequence[Replica]) -> GroupResult:
     _commits(result)
     for one in replicas:
         check_mark(one)
+        check_point(one)
         check_state(one)
         check_snapshot(one)
         if one.state is not None and one.state.unknown:
@@ -145,7 +148,10 @@ def find_voters(result: GroupResult) -> None:
         result.reasons.append(f"group {result.group}: no membership record tells which replicas exist")
     result.missing = tuple(sorted(set(result.voters) - {one.name for one in result.replicas}))
     for name in result.missing:
-        result.reasons.append(f"group {result.group}: replica {name} was not given; audit its directory together with the others")
+        why = result.lost.get(name, "was not given; audit its directory together with the others")
+        result.reasons.append(f"group {result.group}: replica {name} {why}")
+    for name in sorted(result.lost.keys() - set(result.missing)):
+        result.reasons.append(f"group {result.group}: replica {name} {result.lost[name]}")
     for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
         if name in result.learners:
             result.notes.append(f"group {result.group}: {name} is a learner: it was compared as far as it is, and counts for no majority")
@@ -293,7 +299,8 @@ def _diverge(
 def _commits(result: GroupResult) -> None:
     """Raise the compared index to the highest recorded commit; if no majority reaches it, committed entries are lost."""
     recorded = [one.commit for one in result.replicas if one.commit is not None]
-    recorded += [int(one.snapshot["applied_index"]) for one in result.replicas if one.snapshot and is_int(one.snapshot, "applied_index")]
+    recorded += [one.applied for one in result.replicas if one.applied is not None]
+    recorded += [one.point.index for one in result.replicas if one.point is not None]
     result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
     if result.recorded is None or result.missing or len(result.voters) < 1:
         return

@@ -27,7 +27,7 @@ from ledgermq.audit.reading.decode import (
     numbered_files,
     read_space,
 )
-from ledgermq.audit.reading.files import is_directory, names_in, open_file
+from ledgermq.audit.reading.files import is_directory, names_in, open_file, size_of
 from ledgermq.audit.reading.walk import LogFile
 
 REACH_MAX = 1 << 20
@@ -237,13 +237,22 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
             report.flaws.append(Flaw("file.missing", f"{shown}/{expected:020d}", None, 0, base - expected, proof))
         expected = base + file_bytes
         try:
-            with open_file(f"{task.root}/{folder}/{name}") as file:
-                if file.size != file_bytes:
-                    bounds = min(file.size, file_bytes), max(file.size, file_bytes)
-                    report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{file.size} bytes instead of {file_bytes}"))
-                last = last_nonzero(file, file.size)
-                if last >= 0:
-                    report.used, report.last_file = base + last + 1, name
+            size, last = _length_and_end(f"{task.root}/{folder}/{name}", running=task.end_pos is not None, file_bytes=file_bytes)
+            if size != file_bytes:
+                bounds = min(size, file_bytes), max(size, file_bytes)
+                report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{size} bytes instead of {file_bytes}"))
+            if last >= 0:
+                report.used, report.last_file = base + last + 1, name
         except OSError as error:
             report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
     return report
+
+
+def _length_and_end(path: str, *, running: bool, file_bytes: int) -> tuple[int, int]:
+    """The length of a file, and its last byte that is not zero, or −1. Of a running replica the latter is −1: its files go on behind what
+    is looked at. One that is just being made there has its length a moment later. Raises OSError."""
+    with open_file(path) as file:
+        if not running:
+            return file.size, last_nonzero(file, file.size)
+        size = file.size
+    return (size if size == file_bytes else size_of(path)), -1

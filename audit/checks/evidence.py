@@ -63,6 +63,25 @@ def check_mark(one: Replica) -> None:
             one.flaw("mark.log", path, proof, index=mark.index)
 
 
+def check_point(one: Replica) -> None:
+    """What a running node says of the entry up to which it is looked at is what its log says."""
+    point = one.point
+    if point is None or point.index < 0:
+        return
+    told = point.term, point.end_pos, point.chain
+    if point.index > one.last_index:
+        filled = one.filled
+        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
+        start = filled[-1].end if filled else 0
+        end = max(point.end_pos - (filled[-1].base if filled else 0), start)
+        proof = f"its node has applied entry {point.index}, the log ends with {one.last_index}"
+        one.flaws.append(Flaw("marker.held", file, one.last_index + 1, start, min(end, one.sizes[0] or end), proof))
+    elif (found := entry(one, point.index)) is not None and found != told:
+        report = next(r for r in one.filled if (r.first_index or 0) <= point.index <= (r.last_index or -1))
+        proof = f"the log says {_point(found)}, its node {_point(told)}"
+        one.flaws.append(Flaw("marker.same", report.file, point.index, 0, found[1] - report.base, proof))
+
+
 def _point(value: tuple[int, int, int]) -> str:
     return f"term {value[0]}, end {value[1]}, chain {value[2]:08x}"
 
@@ -76,6 +95,9 @@ def check_snapshot(one: Replica) -> None:
         one.flaw("snapshot.log", path, f"one of {', '.join(keys)} is not there")
         return
     index, term, end_pos, chain = (int(value[key]) for key in keys)
+    if one.point is not None and index > one.point.index:
+        # Of a later entry than those that are looked at; whether it follows from the log is asked elsewhere.
+        return
     if one.log_id is not None and value.get("log_id") != one.log_id:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:

@@ -40,6 +40,7 @@ IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "
 NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
 INDEX_FILE_BYTES = 167_772_160
 QUEUE_FILE_BYTES = 6_000_000
+SLOT_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,16 @@ class Mark:
     end_pos: int
     chain: int
     log_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The entry up to which a running replica is looked at: its node has applied it, and everything derived from it stands in its files."""
+
+    index: int
+    end_pos: int
+    term: int
+    chain: int
 
 
 @dataclass(slots=True)
@@ -86,6 +97,10 @@ class Replica:
     fingerprint: tuple[object, ...] = ()
     stale_from: int | None = None
     """From this index on it holds entries that the majority replaced before they were committed."""
+    point: Point | None = None
+    """Of a running replica. What lies behind it is nobody's business yet."""
+    lost: str = ""
+    """Why its node could not be asked any more."""
 
     def shown(self, path: str) -> str:
         return f"{os.path.basename(self.root)}/{path}"
@@ -100,12 +115,18 @@ class Replica:
     def task(self, name: str, deep: bool = False) -> LogFile:
         seed = None if self.log_id is None else crc(self.log_id.encode("ascii", "replace"))
         seed, begin = (seed if self.begin.chain is None else self.begin.chain), self.begin.pos
-        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin)
+        end = None if self.point is None else self.point.end_pos
+        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin, end)
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
         """Its log files; those that an interrupted trim has still to remove are none of them any more."""
-        files = numbered_files(f"{self.log}/data")
-        return [self.task(name, deep) for base, name in files if base % self.sizes[0] == 0 and base >= self.begin.pos]
+        return [self.task(name, deep) for base, name in self.log_files if base % self.sizes[0] == 0 and base >= self.begin.pos]
+
+    @property
+    def log_files(self) -> list[tuple[int, str]]:
+        """Base and name of the files of its log; of a running replica of those that hold what is looked at."""
+        end = None if self.point is None else self.point.end_pos
+        return [(base, name) for base, name in numbered_files(f"{self.log}/data") if end is None or base < end]
 
     @property
     def lows(self) -> dict[tuple[str, int], Low]:
@@ -159,9 +180,16 @@ class Replica:
     @property
     def known_commit(self) -> int:
         """The highest index that anything in its directory says was committed."""
-        applied = self.snapshot.get("applied_index") if self.snapshot is not None else None
         filed = [run.filed_index for report in self.reports for run in report.queues if run.filed_index is not None]
-        return max([-1 if self.commit is None else self.commit, applied if isinstance(applied, int) else -1, *filed])
+        return max([-1 if self.commit is None else self.commit, -1 if self.applied is None else self.applied, *filed])
+
+    @property
+    def applied(self) -> int | None:
+        """What its snapshot covers of the part of the log that is looked at."""
+        applied = self.snapshot.get("applied_index") if self.snapshot is not None else None
+        if not isinstance(applied, int):
+            return None
+        return applied if self.point is None else min(applied, self.point.index)
 
 
 def find_replicas(directory: str) -> list[Replica]:
@@ -177,8 +205,16 @@ def find_replicas(directory: str) -> list[Replica]:
     return replicas
 
 
-def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
-    replica = Replica(directory, root, group, "", "")
+def open_running(directory: str, group: str, point: Point) -> Replica:
+    """A replica of a running node, as far as the point that its node has described. Raises OSError."""
+    root = f"{directory}/{group}"
+    replica = _open(directory, root, group, [entry for entry in names_in(root) if entry.startswith("dledger-")], point)
+    _check_node(directory, [replica])
+    return replica
+
+
+def _open(directory: str, root: str, group: str, logs: list[str], point: Point | None = None) -> Replica:
+    replica = Replica(directory, root, group, "", "", point=point)
     replica.identity = _json(replica, f"{root}/identity.json", "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
     if replica.identity is not None:
         replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
@@ -191,7 +227,8 @@ def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
     replica.name = replica.name or replica.log_folder.removeprefix("dledger-")
     if folder != replica.log_folder and replica.identity is not None:
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
-    replica.clean = not exists(f"{root}/abort")
+    # Whatever lies before the point is committed, and has to be there.
+    replica.clean = point is not None or not exists(f"{root}/abort")
     if replica.identity is None:
         lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
         replica.sizes = (lengths.most_common(1)[0][0] if lengths else 0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
@@ -201,7 +238,9 @@ def _open(directory: str, root: str, group: str, logs: list[str]) -> Replica:
 
 
 def fingerprint(replica: Replica) -> tuple[object, ...]:
-    """What changes whenever a node works on the directory: to notice that it did so during the audit."""
+    """What changes whenever a node works on the directory: to notice that it did so during the audit. Of a running replica, nothing."""
+    if replica.point is not None:
+        return ()
     names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
     names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
     return tuple(stat_of(name) for name in names)
@@ -241,7 +280,8 @@ def _read_small_files(replica: Replica) -> None:
     mark = _slots(replica, f"{folder}/syncedmark", MARK, "mark")
     if mark is not None:
         log_id, _, term, index, end_pos, chain = mark
-        replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
+        if replica.point is None or index <= replica.point.index:
+            replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
     hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
     replica.hard_term = None if hard is None else hard[0]
     raw = read_if_there(f"{replica.log}/checkpoint")
@@ -251,6 +291,8 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, len(raw))
         else:
             replica.end_hint, replica.commit = hints
+            if replica.point is not None:
+                replica.commit = min(replica.commit, replica.point.index)
     begin = _json(
         replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}]
     )
@@ -262,7 +304,8 @@ def _read_small_files(replica: Replica) -> None:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
     names = ("state/snapshot", "state/snapshot.previous")
     snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
-    replica.snapshot = next((value for value in snapshots if value is not None), None)
+    whole = [value for value in snapshots if value is not None]
+    replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
     if replica.begin.index and replica.snapshot is None:
         replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
     shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
@@ -270,6 +313,12 @@ def _read_small_files(replica: Replica) -> None:
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
     _store_checkpoint(replica)
+
+
+def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
+    """Whether a snapshot is of an entry that is looked at."""
+    applied = snapshot.get("applied_index")
+    return replica.point is None or (isinstance(applied, int) and applied <= replica.point.index)
 
 
 def _check_seed(replica: Replica, path: str, chain: int) -> None:
@@ -281,7 +330,7 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
 
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
-    data = read_if_there(f"{replica.root}/{name}")
+    data = _read_slots(replica, f"{replica.root}/{name}", kind)
     if data is None:
         replica.flaw(f"{rule}.missing", name, "the file is missing")
         return None
@@ -304,6 +353,16 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
         replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
         return None
     return newest.fields
+
+
+def _read_slots(replica: Replica, path: str, kind: tuple[bytes, Any]) -> bytes | None:
+    """A file of two slots. A running node may be writing one while it is read: a slot that stays damaged is damaged."""
+    data = read_if_there(path)
+    for _ in range(SLOT_LOOKS if replica.point is not None else 0):
+        if data is None or all(slot.state != "damaged" for slot in read_slots(data, kind)):
+            break
+        data = read_if_there(path)
+    return data
 
 
 def _store_checkpoint(replica: Replica) -> None:
@@ -350,7 +409,7 @@ def check_log(replica: Replica, decided: int) -> None:
 def check_names(replica: Replica) -> None:
     size = replica.sizes[0]
     expected = replica.begin.pos
-    for base, name in numbered_files(f"{replica.log}/data"):
+    for base, name in replica.log_files:
         path = f"{replica.log_folder}/data/{name}"
         if size and base % size:
             replica.flaw("file.name", path, f"the offset is no multiple of {size}")
@@ -361,6 +420,9 @@ def check_names(replica: Replica) -> None:
             proof = f"the next file is {name}"
             replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, min(base - expected, size))
         expected = base + size
+    if replica.point is not None and expected < replica.point.end_pos and size:
+        proof = f"its node has applied entries up to position {replica.point.end_pos}"
+        replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, size)
 
 
 def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
@@ -396,12 +458,15 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
         replica.flaw("hardstate.term", f"{folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
-    if late and replica.clean:
+    if late and replica.clean and replica.point is None:
         replica.flaw("checkpoint.store", "checkpoint", f"stamp {late[0]} is later than the log's last {latest}", 0, 24)
 
 
 def required_dispatch(replica: Replica) -> int:
-    """Up to this index every message must be in its consume queue: what the snapshot covers; without one, a clean stop's commit."""
+    """Up to this index every message must be in its consume queue: what the snapshot covers; without one, a clean stop's commit. A running
+    node has written the units of everything that is looked at."""
+    if replica.point is not None:
+        return replica.point.index
     if replica.snapshot is not None and isinstance(replica.snapshot.get("applied_index"), int):
         return int(replica.snapshot["applied_index"])
     return replica.commit if replica.clean and replica.commit is not None else -1

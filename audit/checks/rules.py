@@ -118,6 +118,8 @@ RULES = _table(
     keyindex.slot        | wrong-derived | every slot leads to the newest unit of its keys
     keyindex.tail        | wrong-derived | bytes of a key index file that no unit takes are zero
     keyindex.filter      | wrong-derived | a filter is the one that the units of its file make
+    marker.held          | missing       | the log of a running replica reaches the entry that its node says it has applied
+    marker.same          | divergence    | that entry is the one that its node says it is
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written
     mark.fill            | bit-rot       | the synced mark is zero outside its slots
     mark.missing         | missing       | a slot of the synced mark is intact

@@ -128,7 +128,7 @@ class Scan:
         try:
             report.length = file.size
             self._check_length()
-            walk = Walk(self.task, file, report.length)
+            walk = Walk(self.task, file, self.task.limit(report.length))
             done = 0
             for piece in walk.pieces(window_bytes):
                 yield self._check(piece)

@@ -1,9 +1,21 @@
-"""How a file of a running node is named: `node://HOST:PORT/GROUP/…`, the path being that under the node directory. Text only."""
+"""How a file of a running node is named: `node://HOST:PORT/GROUP/…`, the path being that under the node directory; and the one failure
+that is none of a file. Nothing here reaches a node."""
 
 from __future__ import annotations
 
 NODE = "node://"
 NODE_FILE = "node.json"
+
+
+class NodeLost(Exception):
+    """A node could not be reached, or refused: one sentence with what it was and why. `authority`: its HOST:PORT."""
+
+    def __init__(self, authority: str, why: str) -> None:
+        super().__init__(why)
+        self.authority = authority
+
+    def __reduce__(self) -> tuple[type[NodeLost], tuple[str, str]]:
+        return NodeLost, (self.authority, str(self))
 
 
 def is_remote(path: str) -> bool:

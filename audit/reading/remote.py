@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from ledgermq.audit.reading.node_paths import split
+from ledgermq.audit.reading.node_paths import NodeLost, split
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import audit_pb2
@@ -46,10 +46,6 @@ BLOCK_BYTES = 64 << 10
 """The least that is asked for: derived files are read unit by unit."""
 ENVIRONMENT = {"ca": "LEDGERMQ_TLS_CA", "certificate": "LEDGERMQ_TLS_CERTIFICATE", "certificate_key": "LEDGERMQ_TLS_CERTIFICATE_KEY"}
 M = TypeVar("M", bound=Message)
-
-
-class NodeLost(Exception):
-    """A node could not be reached, or refused: one sentence with what it was and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +121,19 @@ def connection_to(authority: str) -> Connection:
         try:
             _process.connections[authority] = access().connect(authority)
         except (BadArgument, OSError) as error:
-            raise NodeLost(f"{authority}: {error}") from error
+            raise NodeLost(authority, f"{authority}: {error}") from error
     return _process.connections[authority]
 
 
 # --------------------------------------------------------------------------------------------------------------- calls
 
 
-def call(authority: str, method: str, request: Message, response: type[M], timeout_s: float = CALL_S) -> M:
+def call(authority: str, path: str, request: Message, response: type[M], timeout_s: float = CALL_S) -> M:
     """One answer of one node, whatever its status says. Raises NodeLost."""
     for left in reversed(range(TRIES)):
         connection = connection_to(authority)
         try:
-            ask: Any = connection.channel().unary_unary(f"{SERVICE}{method}", type(request).SerializeToString, response.FromString)
+            ask: Any = connection.channel().unary_unary(path, type(request).SerializeToString, response.FromString)
             answer: M = ask(request, metadata=connection.metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             if not left or not _worth_another(error):
@@ -155,8 +151,9 @@ def _worth_another(error: grpc.RpcError) -> bool:
 def _lost(authority: str, error: grpc.RpcError) -> NodeLost:
     code = error.code() if isinstance(error, grpc.Call) else None
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return NodeLost(f"the node at {authority} runs a build that cannot be audited while it runs; upgrade it, or audit its directory")
-    return NodeLost(f"the node at {authority} does not answer ({'unknown' if code is None else code.name})")
+        what = f"the node at {authority} runs a build that cannot be audited while it runs"
+        return NodeLost(authority, f"{what}; upgrade it, or audit its directory")
+    return NodeLost(authority, f"the node at {authority} does not answer ({'UNKNOWN' if code is None else code.name})")
 
 
 def require(authority: str, path: str, status: Any) -> None:
@@ -166,7 +163,7 @@ def require(authority: str, path: str, status: Any) -> None:
     if status.code == NOT_FOUND:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if status.code in REFUSALS:
-        raise NodeLost(f"the node at {authority} refuses: {status.message}; an audit needs the permission admin:cluster:*")
+        raise NodeLost(authority, f"the node at {authority} refuses: {status.message}; an audit needs the permission admin:cluster:*")
     raise OSError(errno.EIO, status.message, path)
 
 
@@ -174,7 +171,7 @@ def entries(path: str, *, itself: bool = False) -> list[Any]:
     """The `FileEntry`s of a directory, or the one of a name. Raises NodeLost, OSError."""
     authority, group, inner = split(path)
     request = audit_pb2.ListFilesRequest(broker_group=group, directory=inner, itself=itself)
-    answer = call(authority, "List", request, audit_pb2.ListFilesResponse)
+    answer = call(authority, f"{SERVICE}List", request, audit_pb2.ListFilesResponse)
     if answer.status.code == NOT_FOUND:
         return []
     require(authority, path, answer.status)
@@ -199,7 +196,7 @@ class _Stream:
         self._call = ask(request, metadata=connection.metadata, timeout=STREAM_S)
         first = self._next()
         if first is None:
-            raise NodeLost(f"the node at {self._authority} ended its answer about {inner} before it began")
+            raise NodeLost(self._authority, f"the node at {self._authority} ended its answer about {inner} before it began")
         self.size = int(first.size)
         """Of the file when it was opened."""
 

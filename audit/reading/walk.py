@@ -56,6 +56,12 @@ class LogFile:
     """The chain value before the log's first entry; None when neither an identity nor a begin file tells it."""
     begin_pos: int = 0
     """Where the log's first file begins: above 0 when it was trimmed."""
+    end_pos: int | None = None
+    """Of a running replica, where the part of the log ends that is looked at. None: the log is looked at to its end."""
+
+    def limit(self, length: int) -> int:
+        """How much of this file, which is so long, is looked at."""
+        return length if self.end_pos is None else min(length, max(self.end_pos - self.base, 0))
 
     @property
     def base(self) -> int:

@@ -29,6 +29,8 @@ from pyspark.sql.types import StructType
 from ledgermq.audit.checks.replica import Replica, find_replicas
 from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading.files import is_directory
+from ledgermq.audit.reading.node_paths import NODE
+from ledgermq.audit.reading.remote import access, use
 from ledgermq.audit.spark.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
@@ -172,10 +174,14 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, schema: Any, works: list[str]) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._works = works
+        # Where the query is planned it is known how to sign in; tasks may run on machines that do not know.
+        self._access = access() if any(NODE in work for work in works) else None
 
     def partitions(self) -> list[WorkPartition]:
         return [WorkPartition(work) for work in self._works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if self._access is not None:
+            use(self._access)
         if isinstance(partition, WorkPartition):
             yield work_batch(Work.from_json(partition.work)).to_arrow(self._schema)

@@ -18,8 +18,8 @@ import click
 
 from ledgermq.audit.checks.rules import UNDECIDABLE, Finding
 from ledgermq.audit.jobs import audit
-from ledgermq.audit.reading.node_paths import is_remote
-from ledgermq.audit.reading.remote import NodeLost, connection_to
+from ledgermq.audit.reading.node_paths import NodeLost, is_remote
+from ledgermq.audit.reading.remote import connection_to
 from ledgermq.audit.repairs.plan import Moved, make_plan
 from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_of
 from ledgermq.audit.report import as_json, for_repair

@@ -109,7 +109,7 @@ def test_volumes(tmp_path: Path, cluster: list[Writer], capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["/nowhere/at/all"], ["--endpoints", "127.0.0.1:8081"], ["--engine", "duckdb", "."], ["--volumes", "."], ["--volumes"]],
+    [[], ["/nowhere/at/all"], ["--endpoints", "nowhere"], ["--engine", "duckdb", "."], ["--volumes", "."], ["--volumes"]],
 )
 def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong arguments are exit status 64 with one last line that says what to do."""

@@ -15,7 +15,8 @@ import pytest
 
 from ledgermq.audit.reading import files, remote
 from ledgermq.audit.reading.decode import read_sealed_json, read_space
-from ledgermq.audit.reading.remote import Access, NodeLost
+from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.reading.remote import Access
 from ledgermq.proto.signature import Credentials
 from tests.contract.backend import run
 from tests.node.test_node_replicas import PASSWORD, Stage
@@ -159,7 +160,7 @@ def test_a_stream_that_breaks_goes_on_where_it_was(stage: Stage, monkeypatch: py
         asked.append(1)
         for number, piece in enumerate(real(self)):
             if number == 1 and len(asked) == 1:
-                raise NodeLost("gone")
+                raise NodeLost("127.0.0.1:1", "gone")
             yield piece
 
     monkeypatch.setattr(remote._Stream, "pieces", breaking)

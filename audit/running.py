@@ -1,0 +1,195 @@
+"""A running cluster as a source of replicas: an audit marker in every log, and each node's replica as far as that marker.
+
+Finds the nodes, keeps their files from being trimmed while they are read, and says in one sentence of every replica why it could not be
+looked at, or why what was seen of it does not count. Reads no file and judges none.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from ledgermq.audit.checks.replica import Point, Replica, open_running
+from ledgermq.audit.reading.node_paths import NodeLost, node_path
+from ledgermq.audit.reading.remote import call, require
+from ledgermq.client.connection import Connection
+from ledgermq.proto import admin_pb2, audit_pb2
+
+M = TypeVar("M", bound=Message)
+ADMIN, REPLICAS = "/ledgermq.v1.Admin/", "/ledgermq.v1.Replicas/"
+OK, NOT_IN_TIME = 20000, 50400
+PIN_TTL_S = 1800
+RENEW_AFTER_S = PIN_TTL_S / 3
+RUNNING = "running"
+
+Lost = dict[str, dict[str, str]]
+"""Broker group → replica → why it could not be looked at."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A replica that is looked at: where its node is, which life of it, and the pin that keeps its files."""
+
+    authority: str
+    group: str
+    node: str
+    pin: str
+    renewed_s: float
+    life: str = ""
+    ended: bool = False
+    """The pin ran out: what it kept may be gone."""
+
+    @property
+    def root(self) -> str:
+        return f"{node_path(self.authority)}/{self.group}"
+
+
+@dataclass(slots=True)
+class RunningCluster:
+    """A cluster while it is audited. `open` it once; `close` gives its files free."""
+
+    connection: Connection
+    within_s: float
+    """How long a marker may take, and each replica to reach it."""
+    now_s: Callable[[], float] = time.monotonic
+    lost: Lost = field(default_factory=dict)
+    _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
+
+    def ask(self) -> admin_pb2.ClusterStatusResponse:
+        """Who belongs to the cluster. Raises ClusterError when nobody answers."""
+        return self.connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
+
+    def open(self) -> list[Replica]:
+        """Mark every log and describe every replica. Those that cannot be looked at are in `lost`. Raises ClusterError when nobody answers,
+        when a group has no leader, or when the marker is refused."""
+        status = self.ask()
+        groups = {info.group: self._members(info) for info in status.groups}
+        authorities = {info.node: info.endpoint for info in status.nodes} | self._reached(groups)
+        for group, nodes in groups.items():
+            for node in nodes:
+                self._pin(group, node, authorities.get(node, ""))
+        replicas = []
+        for group, nodes in groups.items():
+            marker = self._mark(group)
+            for node in nodes:
+                replica = self._described(group, node, marker)
+                replicas += [] if replica is None else [replica]
+        return replicas
+
+    @staticmethod
+    def _members(info: admin_pb2.BrokerGroupInfo) -> list[str]:
+        """Who replicates a group; what the configuration says where no replica has told."""
+        return sorted({*info.voters, *info.learners}) or sorted(replica.node for replica in info.replicas)
+
+    def _reached(self, groups: dict[str, list[str]]) -> dict[str, str]:
+        """The nodes behind the endpoints that were named: addresses that are known to be reachable from here count more than those that the
+        cluster tells."""
+        found = {}
+        for address in map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ():
+            for group in groups:
+                try:
+                    told = self._describe(address, group, None)
+                except NodeLost:
+                    break
+                if told.node:
+                    found[told.node] = address
+                    break
+        return found
+
+    # -- one replica
+
+    def _pin(self, group: str, node: str, authority: str) -> None:
+        request = admin_pb2.TakePinRequest(broker_group=group, reason="an audit reads the files", ttl_ms=PIN_TTL_S * 1000)
+        try:
+            taken = _admin(authority, "TakePin", request, admin_pb2.TakePinResponse)
+        except NodeLost as lost:
+            self._lose(group, node, f"could not be looked at: {lost}; start it, or make it reachable from here, and audit again")
+            return
+        self._held[group, node] = _Held(authority, group, node, taken.pin, self.now_s())
+
+    def _mark(self, group: str) -> audit_pb2.EntryPoint:
+        request = audit_pb2.MarkRequest(broker_group=group, id=f"audit-{uuid.uuid4().hex[:12]}", within_ms=round(1000 * self.within_s))
+        return self.connection.ask(f"{REPLICAS}Mark", request, audit_pb2.MarkResponse).point
+
+    def _described(self, group: str, node: str, marker: audit_pb2.EntryPoint) -> Replica | None:
+        held = self._held.get((group, node))
+        if held is None:
+            return None
+        try:
+            told = self._describe(held.authority, group, marker.index)
+            if told.status.code == NOT_IN_TIME:
+                # It lags. What it has is held against the others all the same.
+                told = self._describe(held.authority, group, None)
+            require(held.authority, node, told.status)
+            if told.state != RUNNING:
+                self._lose(group, node, f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again")
+                return None
+            held.life = told.life
+            end = told.end
+            return open_running(node_path(held.authority), group, Point(end.index, end.end_pos, end.term, end.chain))
+        except (NodeLost, OSError) as error:
+            self._lose(group, node, f"could not be looked at: {error}; audit again")
+            return None
+
+    def _describe(self, authority: str, group: str, index: int | None) -> audit_pb2.DescribeReplicaResponse:
+        request = audit_pb2.DescribeReplicaRequest(broker_group=group, index=index, within_ms=round(1000 * self.within_s))
+        return call(authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse, self.within_s + 5)
+
+    def _lose(self, group: str, node: str, why: str) -> None:
+        self.lost.setdefault(group, {})[node] = why
+
+    # -- while it is read
+
+    def keep(self) -> None:
+        """To be called now and then: prolongs the pins in time."""
+        for held in self._held.values():
+            if self.now_s() - held.renewed_s < RENEW_AFTER_S or held.ended:
+                continue
+            held.renewed_s = self.now_s()
+            request = admin_pb2.RenewPinRequest(broker_group=held.group, pin=held.pin, ttl_ms=PIN_TTL_S * 1000)
+            try:
+                held.ended = not _admin(held.authority, "RenewPin", request, admin_pb2.RenewPinResponse).held
+            except NodeLost:
+                # Asked again at the next occasion; whether it lasted is found at the end.
+                held.renewed_s -= RENEW_AFTER_S / 2
+
+    def moved(self, replica: Replica) -> str | None:
+        """After everything was read: why what was seen of a replica does not count; None when it does."""
+        held = next(held for held in self._held.values() if held.root == replica.root)
+        again = "audit again"
+        try:
+            told = self._describe(held.authority, replica.group, None)
+            require(held.authority, replica.name, told.status)
+        except (NodeLost, OSError) as error:
+            return f"was lost while it was audited ({error}); {again}"
+        if told.life != held.life:
+            return f"was started again, repaired or installed while it was audited (now {told.state}); {again}"
+        if told.begin.index + 1 != replica.begin.index or held.ended:
+            return f"was trimmed while it was audited; {again}"
+        return None
+
+    def close(self) -> None:
+        """Let the nodes trim again. What cannot be said runs out by itself."""
+        for held in self._held.values():
+            try:
+                request = admin_pb2.DropPinRequest(broker_group=held.group, pin=held.pin)
+                _admin(held.authority, "DropPin", request, admin_pb2.DropPinResponse)
+            except NodeLost:
+                continue
+        self._held.clear()
+
+
+def _admin(authority: str, method: str, request: Message, response: type[M]) -> M:
+    """One answer of one node's admin service. Raises NodeLost for whatever is none."""
+    answer: Any = call(authority, f"{ADMIN}{method}", request, response)
+    try:
+        require(authority, method, answer.status)
+    except OSError as error:
+        raise NodeLost(authority, str(error.strerror)) from error
+    found: M = answer
+    return found
