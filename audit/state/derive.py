@@ -15,7 +15,7 @@ from typing import Any
 
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
-from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.decode import numbered_files, read_sealed_json
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
 from ledgermq.audit.state.delivery import Delivery
@@ -32,8 +32,10 @@ from ledgermq.audit.state.transactions import Transactions
 
 FILES = ("state/snapshot", "state/snapshot.previous")
 VERSION = 4
-ENVELOPE = frozenset({"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"})
-"""Keys of a snapshot that say which log and which entry it is of; they are held against the log with the other small files."""
+POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
+"""Keys of a snapshot that say which entry it is of."""
+ENVELOPE = frozenset({"v", "log_id", *POINT})
+"""Those that are held against the log with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
     | {"offsets", "producers", "timers", "retained"}
@@ -67,13 +69,15 @@ class Snapshot:
     @property
     def point(self) -> tuple[int, int, int, int]:
         """Index, term, end position and chain CRC of the entry that it is of."""
-        value = self.value
-        return self.index, int(value["applied_term"]), int(value["applied_end_pos"]), int(value["chain_crc"])
+        index, term, end_pos, chain = (int(self.value[key]) for key in POINT)
+        return index, term, end_pos, chain
 
 
 @dataclass(slots=True)
 class StateReport:
-    """What came of it; plain values, so that it can cross process borders as JSON. `reason`: why nothing was compared, "" if it was."""
+    """What came of it; plain values, so that it can cross process borders as JSON.
+
+    `reason`: why a snapshot was not compared, "" if all were that could be."""
 
     reason: str = ""
     unknown: bool = False
@@ -87,7 +91,8 @@ class StateReport:
 
     @property
     def derived(self) -> bool:
-        return bool(self.compared)
+        """The newest snapshot was held against the log."""
+        return FILES[0] in self.compared
 
 
 class State:
@@ -172,8 +177,9 @@ def check_state(task: LogFile) -> StateReport:
     try:
         _check(task, report)
     except BadRecord as bad:
-        base = bad.pos - bad.pos % task.data_file_bytes
-        file = f"{os.path.basename(task.root)}/{task.log_folder}/data/{base:020d}"
+        # By name: a replica that lost its identity does not say how long its files are.
+        base, name = max(file for file in numbered_files(f"{task.root}/{task.log_folder}/data") if file[0] <= bad.pos)
+        file = f"{os.path.basename(task.root)}/{task.log_folder}/data/{name}"
         report.flaws.append(Flaw("record.control", file, bad.index, bad.pos - base, bad.pos - base + bad.size, str(bad)))
         report.reason = str(bad)
     except Unreadable as error:
@@ -186,7 +192,7 @@ def check_state(task: LogFile) -> StateReport:
 
 def _check(task: LogFile, report: StateReport) -> None:
     """Raises Unreadable, BadRecord, OSError."""
-    snapshots = _snapshots(task)
+    snapshots = _snapshots(task, report)
     begin = _begin(task)
     start = None if begin.index == 0 else snapshots[-1]
     targets = [each for each in snapshots if start is None or each.index > start.index]
@@ -195,20 +201,23 @@ def _check(task: LogFile, report: StateReport) -> None:
     _follow(task, begin, start, targets, report)
 
 
-def _snapshots(task: LogFile) -> list[Snapshot]:
+def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
     """The snapshots of a replica that are whole, at least one, the newest first. Raises Unreadable."""
     found = []
+    why = "there is no snapshot to compare with"
     for file in FILES:
         value = read_sealed_json(f"{task.root}/{file}")
         if value is None:
             continue
         if value.get("v") != VERSION:
-            raise Unreadable(f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived")
-        if not all(isinstance(value.get(key), int) for key in ("applied_index", "applied_term", "applied_end_pos", "chain_crc")):
-            raise Unreadable(f"{file} does not say which entry it is of")
-        found.append(Snapshot(file, value))
+            why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
+        elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= 0:
+            found.append(Snapshot(file, value))
+        else:
+            why = f"{file} does not say which entry it is of"
+            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ()), why))
     if not found:
-        raise Unreadable("there is no snapshot to compare with")
+        raise Unreadable(why)
     return sorted(found, key=lambda each: each.index, reverse=True)
 
 
@@ -229,6 +238,8 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
             raise Unreadable(f"{start.file} cannot be read: {error!r}") from error
         if last < begin.index - 1:
             raise Unreadable(f"the log begins with entry {begin.index}, behind {start.file}")
+        if last == begin.index - 1 and (start.point[1], start.point[3]) != (begin.term, begin.chain):
+            raise Unreadable(_foreign(start))
     report.first_index = last + 1
     stops = sorted({each.index for each in targets} | ({last} if last >= begin.index else set()))
     for stretch in read_stretches(task, begin, stops):
@@ -236,22 +247,22 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
         if index <= last:
             assert start is not None
             state.queues.warm(stretch.messages, start.value["topics"])
-            if index == last:
-                _require(start, stretch)
+            if index == last and start.point != stretch.last[:4]:
+                raise Unreadable(_foreign(start))
             continue
         state.advance(stretch)
         for target in targets:
-            if target.index == index:
-                _require(target, stretch)
+            if target.index == index and target.point != stretch.last[:4]:
+                report.reason = _foreign(target)
+            elif target.index == index:
                 report.flaws += _flaws(task, target, state)
                 report.compared.append(target.file)
                 report.last_index = index
 
 
-def _require(snapshot: Snapshot, stretch: Stretch) -> None:
-    """A snapshot counts if it is of the very entry that the log has. Raises Unreadable."""
-    if snapshot.point != stretch.last[:4]:
-        raise Unreadable(f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the log has")
+def _foreign(snapshot: Snapshot) -> str:
+    """A snapshot counts if it is of the very entry that the log has."""
+    return f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the log has"
 
 
 def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:

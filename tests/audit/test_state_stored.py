@@ -277,12 +277,14 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
     for edit, reason in (
         (lambda value: value.update(v=3), "state/snapshot has version 3, and only version 4 is derived"),
         (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
+        (lambda value: value.update(applied_index=-1), "state/snapshot does not say which entry it is of"),
         (lambda value: value.update(chain_crc=1), "state/snapshot is of another log: its entry "),
         (lambda value: value.update(applied_index=10_000), "the log ends before entry 10000"),
     ):
         change(task, edit)
         report = check_state(task)
-        assert report.reason.startswith(reason) and not report.flaws, report
+        assert report.reason.startswith(reason) and not report.derived, report
+        assert [flaw.rule for flaw in report.flaws] == (["state.keys"] if "does not say" in reason else [])
         path.write_bytes(good)
     path.rename(path.with_suffix(".away"))
     assert check_state(task).reason == "there is no snapshot to compare with"
@@ -292,6 +294,47 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
     assert check_state(task).reason.endswith(" is damaged")
     log.unlink()
     assert check_state(task).reason == "the log has no entry 0, but later ones"
+
+
+@pytest.mark.parametrize("edit", [{"v": 3}, {"chain_crc": 1}, {"applied_term": None}])
+def test_an_older_snapshot_of_no_use_hides_nothing(tmp_path: Path, edit: dict[str, Any]) -> None:
+    """One of an older version, of another log, or that says nothing: the newest of a whole log is compared all the same."""
+    story = few(tmp_path / "n1")
+    story.snapshot()
+    story.send(message("t", 20))
+    task = story.finish()
+    change(task, lambda value: value.update(edit), "state/snapshot.previous")
+    change(task, lambda value: value["offsets"]["g"]["t"].update({"1": 1}))
+    report = check_state(task)
+    assert report.derived and "state.offsets" in [flaw.rule for flaw in report.flaws]
+
+
+def test_a_log_that_begins_right_behind_its_older_snapshot(tmp_path: Path) -> None:
+    """There is no entry to hold that snapshot against: the begin file says which one it was."""
+    story = trimmed(tmp_path / "n1", carried_out=False)
+    story.fill()
+    story.trim(story.file)
+    begin = story.machine.begin_index
+    story.snapshot()
+    story.send(message("t", 20))
+    task = story.finish()
+    older = json.loads((Path(task.root) / "state/snapshot.previous").read_bytes())
+    log = story.store.log
+    kept = {"index": older["applied_index"] + 1, "term": older["applied_term"], "chain": older["chain_crc"]}
+    assert kept["index"] > begin
+    pos = log.pos_of(kept["index"])
+    (Path(task.root) / task.log_folder / "begin").write_bytes(sealed_json.encode({"v": 1, "pos": pos, **kept}))
+    data = Path(task.root) / task.log_folder / "data"
+    for file in sorted(data.iterdir()):
+        if int(file.name) <= pos:
+            raw = file.read_bytes()[pos - int(file.name) :]
+            file.unlink()
+            if int(file.name) + FILE_BYTES > pos:
+                (data / f"{pos:020d}").write_bytes(raw)
+    report = check_state(task)
+    assert (report.reason, told(report), report.first_index) == ("", [], kept["index"])
+    change(task, lambda value: value.update(applied_term=9), "state/snapshot.previous")
+    assert check_state(task).reason.startswith("state/snapshot.previous is of another log")
 
 
 def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
@@ -326,7 +369,7 @@ def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> N
         end = story.store.log.end_pos
         chain, term = story.store.log.chain_at(index), 1
         change(task, lambda v, i=index, e=end, c=chain, t=term: v.update(applied_index=i, applied_end_pos=e, chain_crc=c, applied_term=t))
-        report = check_state(task)
+        report = check_state(replace(task, data_file_bytes=0))
         outcomes.append((bool(report.flaws), report.unknown))
         if report.flaws:
             (flaw,) = report.flaws
