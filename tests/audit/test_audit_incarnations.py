@@ -20,6 +20,7 @@ def replica(name: str, incarnation: str, peers: dict[str, str], records: Sequenc
     found = SimpleNamespace(name=name, directory=name, identity={**SAME, "incarnation": incarnation}, peers=peers, flaws=flaws)
     found.reports = [SimpleNamespace(memberships=[(7, json.dumps(record)) for record in records])]
     found.snapshot = None if members is None else {"members": members}
+    found.node = None
     found.flaw = lambda rule, file, proof: flaws.append(rule)
     return found
 
