@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts `ledgermq` in a container. The first node to come mints what makes the nodes one cluster (id, birth time, secret) into the volume they
+# Starts `ledgermq`, or with `spark-master` and `spark-worker` a part of a Spark cluster, in a container. The first node to come mints what makes the nodes one cluster (id, birth time, secret) into the volume they
 # share; the others read it. On several machines set LEDGERMQ_CLUSTER__ID, …__CREATED_MS and …__SECRET yourself instead.
 set -eu
 shared=/run/ledgermq/cluster.env
@@ -21,4 +21,11 @@ MINT
   . "$shared"
   set +a
 fi
+case "${1:-}" in
+  spark-master | spark-worker)
+    role=${1#spark-}
+    shift
+    exec python3 -m ledgermq.audit.spark.standalone "$role" "$@"
+    ;;
+esac
 exec ledgermq "$@"

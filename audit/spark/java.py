@@ -95,11 +95,18 @@ def write_once(path: Path, text: str, mode: int) -> None:
     unfinished.replace(path)
 
 
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Of a Spark that lives in this process alone. The executors of any other master must reach the driver: it has the address of this machine then,
+or the one in SPARK_LOCAL_IP."""
+
+
 def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:
     """A Spark session with the data source `ledgermq` registered. The caller stops it."""
+    alone = master.startswith("local")
     os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if alone:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -115,8 +122,7 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **(LOOPBACK if alone else {}),
         "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{logging_file}",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -1,4 +1,5 @@
-"""compose.yaml for real: three healthy containers carry messages, survive a killed leader, and their volumes pass the audit.
+"""compose.yaml for real: three healthy containers carry messages, survive a killed leader, and their volumes pass the audit, in one process
+and on a Spark cluster of two more.
 
 Needs a container engine; `.ci/run` provides one and a base image (BASE_IMAGE). Without an engine the tests say so and are skipped.
 """
@@ -103,6 +104,10 @@ def test_three_containers_carry_messages_and_pass_the_audit(project: Project, tm
     project.run("stop", "--timeout", "30")
     audit = project.run("--profile", "audit", "run", "--rm", "audit")
     assert audit.stdout.strip().splitlines()[-1] == "audit: PASS"
+    project.run("--profile", "spark", "up", "-d", "spark-master", "spark-worker")
+    audit = project.run("--profile", "spark", "run", "--rm", "spark-audit")
+    assert audit.stdout.strip().splitlines()[-1] == "audit: PASS"
+    project.run("--profile", "spark", "stop", "spark-worker", "spark-master")
     flip_a_byte(project)
     audit = project.run("--profile", "audit", "run", "--rm", "audit", check=False)
     assert audit.returncode == 1
