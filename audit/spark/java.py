@@ -96,8 +96,8 @@ def write_once(path: Path, text: str, mode: int) -> None:
 
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Of a Spark that lives in this process alone. The executors of any other master must reach the driver: it has the address of this machine then,
-or the one in SPARK_LOCAL_IP."""
+"""Of a Spark that lives in this process alone. The executors of any other master must reach the driver: it has the address of this machine
+then, or the one in SPARK_LOCAL_IP."""
 
 
 def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:
