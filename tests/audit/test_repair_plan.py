@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.reading.bytewise import digest
+from ledgermq.audit.repairs import plan
 from ledgermq.audit.report import write_findings
 from ledgermq.cli import run as command
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
@@ -147,6 +149,33 @@ def test_what_all_replicas_lost_is_undecidable_and_left_alone(base: Path, capsys
     findings(base)
     assert repair(base) == 2
     assert log_contents(base, "n1")[logs(base)[0].name] == log_contents(base, "n2")[logs(base)[0].name]
+
+
+def test_the_seal_of_a_majority_is_the_proof_where_there_is_one(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes on which everybody agrees and that are not the sealed ones are nobody's proof."""
+    name = logs(base)[1].name
+    sealed = digest(str(logs(base, "n2")[1]), FILE_BYTES)
+    flip(logs(base)[1], 700)
+    findings(base)
+    monkeypatch.setattr(plan, "_seals", lambda replicas, voters: {int(name): "ab" * 32})
+    assert repair(base, "--dry-run") == 2
+    assert "the seal of a majority says abab" in capsys.readouterr().out
+    monkeypatch.setattr(plan, "_seals", lambda replicas, voters: {int(name): sealed})
+    assert repair(base, "--dry-run") == 0
+    assert f"proof: the seal of a majority: SHA-256 {sealed}" in capsys.readouterr().out
+
+
+def test_a_last_entry_that_only_one_replica_has_is_not_proven(base: Path) -> None:
+    """Nothing behind it says that it is the one that was committed: undecidable, and nothing is written."""
+    for node in ("n1", "n2"):
+        path = logs(base, node)[len(log_contents(base, node)) - 1]
+        overwrite(path, len(path.read_bytes().rstrip(b"\0")) - 30, b"\xaa" * 20)
+    findings(base)
+    before = {node: log_contents(base, node) for node in NODES}
+    assert repair(base) == 2
+    assert {node: log_contents(base, node) for node in NODES} == before
 
 
 def test_a_majority_decides_and_a_minority_of_one_does_not(base: Path, whole: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core import range_repair as range_repairs
+from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import RebuildOutput
+from ledgermq.node.core.shipping import ShipperOutput
+from ledgermq.node.core.shipping_wire import FactsWanted, decode
 from ledgermq.proto.layout import verify_range
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
@@ -144,6 +147,32 @@ def test_a_source_that_is_damaged_itself_is_left_for_another_one() -> None:
     assert group["n1"].log_files() == before
 
 
+class Liar:
+    """Tells what one replica has, and sends the entries of another one."""
+
+    def __init__(self, told: Replica, sent: Replica) -> None:
+        self._told, self._sent = told.shipper(), sent.shipper()
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
+        about = [found for found in packets if isinstance(decode(found[1], found[0]).content, FactsWanted)]
+        told = self._told.turn(now_ns, about)
+        sent = self._sent.turn(now_ns, [found for found in packets if found not in about])
+        return ShipperOutput((*told.packets, *sent.packets), sent.wake_at_ns)
+
+
+def test_entries_that_verify_and_lead_elsewhere_are_not_written() -> None:
+    """Another history from the same beginning: every entry continues the one before, and the last one is not the proven one."""
+    group, other = replicas(), replicas(batches=((10, 2, 100), (8, 2, 300), (3, 2, 1500), (12, 3, 50), (20, 5, 200)))
+    assert [size for _, size in entry_places(other["n1"])] == [size for _, size in entry_places(group["n1"])]
+    spoil(group["n1"], entry_places(group["n1"])[3][0] + 70)
+    whole = everything(group["n1"].disk)
+    repair = range_repair(group["n1"], 0, 9)
+    liars = {node: Liar(group[node], other[node]) for node in ("n2", "n3")}
+    ended = run(Wire(), liars, {"n1": repair}, until=lambda last: last["n1"].finished or last["n1"].refused is not None)["n1"]  # type: ignore[arg-type]
+    assert ended.refused is not None and "none could give all of it" in ended.refused
+    assert everything(group["n1"].disk) == whole
+
+
 def test_what_nobody_has_is_refused_and_nothing_changes() -> None:
     group = replicas()
     places = entry_places(group["n1"])
@@ -256,9 +285,12 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
     before = group["n1"].log_files()
     for index in (19, 20, 21):
         spoil(group["n1"], places[index][0] + 8)
+    damaged = group["n1"].log_files()
     count = KillDisk(copy.deepcopy(group["n1"].disk))
     assert carried_out(group, range_repair(group["n1"], 19, 21, disk=count)).finished
     assert len(count.operations) > 5
+    done = Replica("n1", after_power_cut(count.disk, 1))
+    assert done.log_files() == before and not done.disk.exists(f"{log_of('n1')}/{MARKER}")
     for at in range(len(count.operations)):
         for half in (False, True):
             killed = Replica("n1", copy.deepcopy(group["n1"].disk))
@@ -269,6 +301,8 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
             if after.log_files() == before and not after.disk.exists(f"{log_of('n1')}/{MARKER}"):
                 after.open().close()
                 continue
+            # Something in between is only there while the marker says so.
+            assert after.disk.exists(f"{log_of('n1')}/{MARKER}") or after.log_files() == damaged, disk.operations[at]
             after.disk.replace_file(f"{ROOT}/abort", b"1")
             try:
                 repair = after.repair(found=LogDamaged("found by the audit"))
