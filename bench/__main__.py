@@ -37,6 +37,7 @@ MODULES = (
     "delivery",
     "polls",
     "failover",
+    "repair",
     "transfer",
     "catch_up",
     "memory",

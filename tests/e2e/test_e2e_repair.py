@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ledgermq.audit.jobs import audit
+from ledgermq.audit.report import write_findings
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2
-from tests.cluster import admin, create_topic, http, leader, log_events, running, wait_for
+from tests.cluster import admin, create_topic, http, leader, log_events, running, target, wait_for
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -246,4 +248,52 @@ def test_a_file_that_a_running_node_lost_is_mended_with_the_whole_log(tmp_path: 
         wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
         assert admin(cluster, node, "RepairRange", range_request(cluster, node, index, index)).done
         assert cli.ok("status", "--wait", "30s", "--strict")
+    passes(cli, cluster)
+
+
+def test_stopped_directories_are_repaired_from_findings(tmp_path: Path) -> None:
+    """Different damage on every node's directory: audit, repair, and the cluster goes on with every message; the repair log tells of it."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        directories = [cluster.data(node) for node in cluster.nodes]
+        stop(cluster, *cluster.nodes)
+        one, two, three = cluster.nodes
+        flip(cluster, one, sent[100])
+        log_files(cluster, two)[1].unlink()
+        for path in (cluster.data(three) / "g1" / "consumequeue").glob("*/*/0*"):
+            path.write_bytes(bytes(path.stat().st_size))
+        findings = tmp_path / "findings"
+        assert cli.run("audit", "--engine", "local", *directories, "--findings", findings, timeout_s=120).status == 1
+        planned = cli.run("repair", "--from-findings", findings, "--dry-run", timeout_s=120)
+        assert planned.status == 0 and "proof: " in planned.out, planned.out + planned.err
+        done = cli.run("repair", "--from-findings", findings, timeout_s=120)
+        assert done.status == 0 and done.out.endswith("repair: repaired\n"), done.out + done.err
+        passes(cli, cluster)
+        for node in (one, two):
+            assert '"step":"exchanged"' in (cluster.data(node) / "g1" / "state" / "repairs").read_text()
+        cluster.start_all()
+        cluster.wait_ready()
+        assert stored(cli) == sent
+    passes(cli, cluster)
+
+
+def test_a_running_cluster_is_repaired_from_findings(tmp_path: Path) -> None:
+    """What an audit over the nodes found: the command asks the node itself, which goes on leading; the audit afterwards passes."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+        cli = CommandLine.of(cluster)
+        sent = filled(cluster, cli)
+        node = leader(cluster)
+        assert node is not None
+        before = states(cluster, node)
+        flip(cluster, node, sent[100])
+        flip(cluster, node, sent[900])
+        found = audit([f"node://{target(cluster, name)}" for name in cluster.nodes])
+        assert any(finding.flaw.rule == "entry.body" for finding in found.findings), found.reasons
+        write_findings(found, str(tmp_path / "findings"))
+        done = cli.run("repair", "--from-findings", tmp_path / "findings", timeout_s=120)
+        assert done.status == 0, done.out + done.err
+        assert states(cluster, node) == before
+        assert (cluster.data(node) / "g1" / "state" / "repairs").read_text().count('"step":"range"') == 2
+        assert stored(cli) == sent
     passes(cli, cluster)
