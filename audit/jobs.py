@@ -244,11 +244,12 @@ def compare_bytes(group: GroupResult) -> None:
             digests = [(one, report, report.sha256) for one, report in inner]
         else:
             digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
-        values = [value for _, _, value in digests]
-        usual = max(values, key=values.count)
-        for one, report, value in digests:
-            already = any(f.replica == one.name and f.flaw.file == report.file for f in group.findings)
-            if value != usual and not already:
+        # Of a file that has a finding already it is known that it differs: it is no measure for the others.
+        sound = [row for row in digests if not any(f.replica == row[0].name and f.flaw.file == row[1].file for f in group.findings)]
+        values = [value for _, _, value in sound]
+        usual = max(values, key=values.count, default="")
+        for one, report, value in sound:
+            if value != usual:
                 proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"
                 flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
                 group.findings.append(Finding(RULES[flaw.rule].klass, one.name, group.group, flaw))

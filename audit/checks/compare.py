@@ -89,24 +89,38 @@ def check_identities(result: GroupResult) -> None:
     known = [one for one in result.replicas if one.identity is not None]
     for key in ("cluster_id", "log_id", "data_file_bytes"):
         values = Counter(str(one.identity[key]) for one in known if one.identity)
-        if len(values) > 1:
-            usual = values.most_common(1)[0][0]
-            for one in known:
-                if one.identity and str(one.identity[key]) != usual:
-                    one.flaw("identity.agree", "identity.json", f"{key} is {one.identity[key]}, that of the other replicas is {usual}")
+        usual = values.most_common(1)[0][0] if values else ""
+        for one in known:
+            if one.identity and str(one.identity[key]) != usual:
+                one.flaw("identity.agree", "identity.json", f"{key} is {one.identity[key]}, that of the other replicas is {usual}")
+    for one in known:
+        if one.identity and one.node is not None and one.node["cluster_id"] != one.identity["cluster_id"]:
+            shared = sum(other.identity["cluster_id"] == one.identity["cluster_id"] for other in known if other.identity) > 1
+            proof = f"node.json says cluster {one.node['cluster_id']}, identity.json {one.identity['cluster_id']}"
+            # An identity that a peer shares is right.
+            file = "node.json" if shared else one.shown("identity.json")
+            one.flaws.append(Flaw("identity.agree", file, None, 0, 0, proof))
     seen: dict[str, Replica] = {}
     for one in result.replicas:
         if one.name in seen:
             one.flaw("identity.twice", "identity.json", f"{seen[one.name].directory} is the directory of replica {one.name} too")
         seen.setdefault(one.name, one)
     named = _named_incarnations(result.replicas)
-    for one in known:
-        for peer, incarnation in one.peers.items():
-            other = seen.get(peer)
-            if other is None or other.identity is None:
-                continue
-            if other.identity["incarnation"] not in {incarnation, *named.get(peer, ())}:
-                one.flaw("peers.incarnation", "state/peers.json", f"{peer} was met as {incarnation}, its directory is another")
+    for other in known:
+        _incarnations(other, [one for one in known if other.name in one.peers and one is not other], named.get(other.name, set()))
+
+
+def _incarnations(other: Replica, witnesses: Sequence[Replica], named: set[str]) -> None:
+    """Who says something else about a replica's directory than it says itself: several witnesses against it are right, one alone is not."""
+    assert other.identity is not None
+    own = other.identity["incarnation"]
+    against = [one for one in witnesses if own not in {one.peers[other.name], *named}]
+    if len(against) > 1 and len(against) == len(witnesses):
+        met = " and ".join(f"{one.name} met {one.peers[other.name]}" for one in against)
+        other.flaw("peers.incarnation", "identity.json", f"its directory is {own}, {met}")
+        return
+    for one in against:
+        one.flaw("peers.incarnation", "state/peers.json", f"{other.name} was met as {one.peers[other.name]}, its directory is another")
 
 
 def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
@@ -298,16 +312,26 @@ def _diverge(
 
 def _commits(result: GroupResult) -> None:
     """Raise the compared index to the highest recorded commit; if no majority reaches it, committed entries are lost."""
-    recorded = [one.commit for one in result.replicas if one.commit is not None]
-    recorded += [one.applied for one in result.replicas if one.applied is not None]
-    recorded += [one.point.index for one in result.replicas if one.point is not None]
-    result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
+    claims: list[int] = [one.point.index for one in result.replicas if one.point is not None]
+    for one in result.replicas:
+        # What the log and the mark of its own directory refute is a finding there, and no evidence.
+        told = [index for index in (one.commit, one.applied) if index is not None]
+        claims += [index for index in told if not (one.ends_whole and index > one.last_index)]
+    result.recorded = max((commit for commit in claims if commit >= 0), default=None)
     if result.recorded is None or result.missing or len(result.voters) < 1:
         return
     if result.compared is not None and result.compared >= result.recorded:
         return
     agreed = -1 if result.compared is None else result.compared
+    # Where a majority had it, and some of them lost it or have it damaged now, neither the one that is left with it nor one that only lags
+    # is at fault.
+    recorded = result.recorded
+    had = [one for one in result.replicas if one.name in result.voters and (one.last_index >= recorded or one.cut_short)]
+    sound = [one for one in result.replicas if not one.broken and one.name not in result.divergent]
+    whole = [one for one in sound if one.held >= recorded]
     for one in result.replicas:
+        if len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
+            continue
         if one.held < result.recorded or one.broken or one.name in result.divergent or result.compared is None:
             file = one.filled[-1].file if one.filled else one.shown(f"{one.log_folder}/data/{0:020d}")
             end = one.filled[-1].end if one.filled else 0

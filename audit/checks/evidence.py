@@ -27,7 +27,8 @@ def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
     """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
     if index in one.broken or not one.sizes[0]:
         return None
-    report = next((r for r in one.filled if (r.first_index or 0) <= index <= (r.last_index or -1)), None)
+    spans = ((r.first_index, r.last_index, r) for r in one.filled)
+    report = next((r for first, last, r in spans if first is not None and last is not None and first <= index <= last), None)
     if report is None:
         return None
     found = header_at(one.task(f"{report.base:020d}"), index)
@@ -49,18 +50,26 @@ def check_mark(one: Replica) -> None:
     if one.log_id is not None and mark.log_id != one.log_id:
         one.flaw("mark.log", path, f"the mark belongs to log {mark.log_id}, the replica to {one.log_id}")
     if mark.index > one.last_index:
-        filled = one.filled
-        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
-        start = filled[-1].end if filled else 0
-        length = one.sizes[0] or start
-        end = min(max(mark.end_pos - (filled[-1].base if filled else 0), start), length)
+        base, start = _behind(one)
+        end = min(max(mark.end_pos - base, start), one.sizes[0] or start)
         proof = f"entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
-        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
+        one.flaws.append(Flaw("mark.end", one.shown(f"{one.log_folder}/data/{base:020d}"), one.last_index + 1, start, end, proof))
     elif mark.index >= 0:
         found = entry(one, mark.index)
         if found is not None and found != (mark.term, mark.end_pos, mark.chain):
             proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
             one.flaw("mark.log", path, proof, index=mark.index)
+    elif (mark.term, mark.index, mark.end_pos) != (-1, -1, 0):
+        one.flaw("mark.log", path, f"it names no entry, but term {mark.term} and end {mark.end_pos}")
+
+
+def _behind(one: Replica) -> tuple[int, int]:
+    """Where the entry behind the last one should stand: the file's base, and the place in it."""
+    filled = one.filled
+    if not filled:
+        return one.begin.pos, 0
+    last = filled[-1]
+    return (last.base + one.sizes[0], 0) if last.ending == "blank" else (last.base, last.end)
 
 
 def check_point(one: Replica) -> None:
@@ -77,7 +86,7 @@ def check_point(one: Replica) -> None:
         proof = f"its node has applied entry {point.index}, the log ends with {one.last_index}"
         one.flaws.append(Flaw("marker.held", file, one.last_index + 1, start, min(end, one.sizes[0] or end), proof))
     elif (found := entry(one, point.index)) is not None and found != told:
-        report = next(r for r in one.filled if (r.first_index or 0) <= point.index <= (r.last_index or -1))
+        report = next(r for r in one.filled if r.last_index is not None and point.index <= r.last_index)
         proof = f"the log says {_point(found)}, its node {_point(told)}"
         one.flaws.append(Flaw("marker.same", report.file, point.index, 0, found[1] - report.base, proof))
 
@@ -101,13 +110,15 @@ def check_snapshot(one: Replica) -> None:
     if one.log_id is not None and value.get("log_id") != one.log_id:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:
-        proof = f"index {index} is applied, the log ends with {one.last_index}"
-        one.flaw("snapshot.log", path, proof, torn=True)
+        # Of a log that lost its end that is told already: the snapshot may be right.
+        if not one.cut_short:
+            proof = f"index {index} is applied, the log ends with {one.last_index}"
+            one.flaw("snapshot.log", path, proof, torn=True)
     elif index >= 0:
         found = entry(one, index)
         if found is not None and found != (term, end_pos, chain):
             one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
-        elif not one.broken and not (one.state is not None and one.state.derived):
+        elif not one.lost_entries and not (one.state is not None and one.state.derived):
             _check_next_offsets(one, index, value.get("queues"))
 
 
@@ -151,10 +162,12 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
     """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms. One that was held against
-    its own log needs no other."""
+    its own log needs no other, and one that its log contradicts is no measure for the others."""
     by_index: dict[tuple[int, object], list[Replica]] = {}
     for one in replicas:
-        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not (one.state is not None and one.state.derived):
+        known = one.state is not None and one.state.derived
+        refuted = any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown("state/snapshot") for flaw in one.flaws)
+        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not known and not refuted:
             by_index.setdefault((int(one.snapshot["applied_index"]), one.snapshot.get("v")), []).append(one)
     for (index, _), ones in by_index.items():
         texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)

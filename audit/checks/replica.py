@@ -16,7 +16,7 @@ from ledgermq.audit.checks.derived import QueueRun, TailReport
 from ledgermq.audit.checks.order import check_row
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.reading.begin import LITE, WHOLE, Begin, Low, lows, may_begin, read_begin
+from ledgermq.audit.reading.begin import KEYS, LITE, WHOLE, Begin, Low, lows, may_begin, read_begin
 from ledgermq.audit.reading.decode import (
     HARD_STATE,
     MARK,
@@ -164,7 +164,30 @@ class Replica:
         lost = [
             flaw.index for report in self.reports for flaw in report.flaws if flaw.rule == "entry.unreadable" and flaw.index is not None
         ]
+        lost += [flaw.index for flaw in self.flaws if flaw.rule == "entry.gap" and flaw.index is not None]
         return sorted({*(index for report in self.reports for index in report.damaged), *lost})
+
+    def has_gap_in(self, report: LogReport) -> bool:
+        """Whether it is told already that entries are missing in a file."""
+        return any(flaw.rule == "entry.gap" and flaw.file == report.file and flaw.byte_from == report.end for flaw in self.flaws)
+
+    @property
+    def cut_short(self) -> bool:
+        """The log ends before what was on stable storage, or is known to its running node."""
+        known = max(-1 if self.mark is None else self.mark.index, -1 if self.point is None else self.point.index)
+        return known > self.last_index
+
+    @property
+    def ends_whole(self) -> bool:
+        """Stopped in good order, and the log is there up to its own mark: nothing that its directory says of later entries can be true."""
+        stopped = self.clean and self.point is None
+        return stopped and self.mark is not None and self.mark.index == self.last_index and self.last_index not in self.broken
+
+    @property
+    def lost_entries(self) -> int:
+        """How many entries before the last one cannot be read or are not what was written, as far as is known."""
+        intact = self.entries - sum(len(report.damaged) for report in self.reports)
+        return max(len(self.broken), self.last_index + 1 - self.begin.index - intact)
 
     @property
     def held(self) -> int:
@@ -224,9 +247,10 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
             replica.flaw("identity.agree", "identity.json", f"it belongs to group {replica.identity['group']}, its folder is {group}")
     folder = f"dledger-{replica.name}"
     replica.log_folder = folder if folder in logs or not logs else logs[0]
-    replica.name = replica.name or replica.log_folder.removeprefix("dledger-")
     if folder != replica.log_folder and replica.identity is not None:
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
+    # Whatever the identity says, the log is that of the node whose name it has.
+    replica.name = replica.log_folder.removeprefix("dledger-")
     # Whatever lies before the point is committed, and has to be there.
     replica.clean = point is not None or not exists(f"{root}/abort")
     if replica.identity is None:
@@ -270,9 +294,13 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
         replica.node = node
         if node is None or replica.identity is None:
             continue
-        for key, own in (("cluster_id", "cluster_id"), ("node", "replica")):
-            if node[key] != replica.identity[own]:
-                replica.flaw("identity.agree", "identity.json", f"{own} is {replica.identity[own]}, node.json says {node[key]}")
+        if node["node"] != replica.identity["replica"]:
+            proof = f"node.json says {node['node']}, identity.json {replica.identity['replica']}, the log is that of {replica.name}"
+            # The log's folder decides between the two.
+            if node["node"] == replica.name:
+                replica.flaw("identity.agree", "identity.json", proof)
+            else:
+                replica.flaws.append(Flaw("identity.agree", "node.json", None, 0, 0, proof))
 
 
 def _read_small_files(replica: Replica) -> None:
@@ -306,12 +334,19 @@ def _read_small_files(replica: Replica) -> None:
     snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
     whole = [value for value in snapshots if value is not None]
     replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
+    if begin is None:
+        _find_begin(replica, f"{folder}/begin")
+    elif replica.begin.index:
+        _check_begin(replica, f"{folder}/begin")
     if replica.begin.index and replica.snapshot is None:
         replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
     shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
     peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
+        if replica.name in replica.peers:
+            replica.flaw("peers.incarnation", "state/peers.json", f"{replica.name} is listed as a peer of its own")
+    _json(replica, f"{replica.root}/state/boots.json", "boots.json", "state/boots.json", None, [{"generation", "boots"}])
     _store_checkpoint(replica)
 
 
@@ -319,6 +354,32 @@ def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
     """Whether a snapshot is of an entry that is looked at."""
     applied = snapshot.get("applied_index")
     return replica.point is None or (isinstance(applied, int) and applied <= replica.point.index)
+
+
+def _check_begin(replica: Replica, path: str) -> None:
+    """The snapshot repeats the begin that was decided, once it knows of it."""
+    retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
+    if not isinstance(retained, dict) or retained.get("begin_index") != replica.begin.index:
+        return
+    begin = replica.begin
+    own = {"pos": begin.pos, "term": begin.term, "chain": begin.chain}
+    for name, value in own.items():
+        told = retained.get(f"begin_{name}")
+        if isinstance(told, int) and told != value:
+            replica.flaw("begin.snapshot", path, f"its {name} is {value}, the snapshot has {told} for the same begin")
+
+
+def _find_begin(replica: Replica, path: str) -> None:
+    """A trimmed log without a whole begin file: where it begins, the snapshot knows as well, if the files that are left bear it out."""
+    retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
+    told = {name: retained.get(f"begin_{name}") for name in KEYS} if isinstance(retained, dict) else {}
+    found = read_begin({"v": 1, **told})
+    files = numbered_files(f"{replica.log}/data")
+    if found is None or not found.index or not files or files[0][0] != found.pos:
+        return
+    replica.begin = found
+    if not exists(f"{replica.root}/{path}"):
+        replica.flaw("begin.missing", path, f"the log begins with entry {found.index}, as the snapshot knows, and no file says so")
 
 
 def _check_seed(replica: Replica, path: str, chain: int) -> None:
@@ -390,12 +451,13 @@ def check_log(replica: Replica, decided: int) -> None:
     last = filled[-1] if filled else None
     for before, after in pairwise(filled):
         _check_join(replica, before, after)
+    _check_empty(replica)
     for report in replica.reports:
         replica.flaws += report.flaws
-        if report.entries and report is not last and report.ending == "zero":
+        if report.entries and report is not last and report.ending != "blank" and not replica.has_gap_in(report):
             proof = "entries stand in the next file, but no blank ends this one"
             replica.flaws.append(Flaw("blank.missing", report.file, report.last_index, report.end, report.length, proof))
-        if report.ending == "blank" and (report is last or not report.entries):
+        if report.ending == "blank" and (report is last or not report.entries) and not (report is last and replica.cut_short):
             proof = "a blank ends this file, but no entry follows"
             replica.flaws.append(Flaw("blank.alone", report.file, replica.last_index + 1, report.end, report.length, proof, torn=True))
     if filled and filled[0].base == begin.pos and filled[0].first_index not in (begin.index, None):
@@ -430,6 +492,11 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
     if after.base != before.base + replica.sizes[0] or before.last_index is None or after.first_index is None:
         return
     place, index = after.file, after.first_index
+    if index > before.last_index + 1 and before.ending != "blank":
+        # They stood where the file before ends without a blank.
+        proof = f"index {index} in the next file follows index {before.last_index}"
+        replica.flaws.append(Flaw("entry.gap", before.file, before.last_index + 1, before.end, before.length, proof))
+        return
     if index != before.last_index + 1:
         rule = "entry.gap" if index > before.last_index + 1 else "entry.repeat"
         replica.flaws.append(Flaw(rule, place, index, 8, 16, f"index {index} follows index {before.last_index}"))
@@ -451,14 +518,31 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
         replica.flaws.append(Flaw("blank.needless", before.file, index, before.end, before.length, proof))
 
 
+def _check_empty(replica: Replica) -> None:
+    """Files that hold no entry, although entries stand in a later one."""
+    index, filled = replica.begin.index, replica.filled
+    for report in replica.reports:
+        if report.entries:
+            index = (report.last_index or 0) + 1
+        elif filled and report.base < filled[-1].base:
+            proof = "no entry can be read in this file, and entries stand in a later one"
+            replica.flaws.append(Flaw("entry.gap", report.file, index, 0, max(report.length, 1), proof))
+
+
 def _check_small_files(replica: Replica, last: LogReport | None) -> None:
     folder = replica.log_folder
     if replica.hard_term is not None and last is not None and replica.hard_term < last.last_term and replica.last_index not in last.damaged:
         proof = f"term {replica.hard_term} is below term {last.last_term} of the last entry"
         replica.flaw("hardstate.term", f"{folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
+    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > replica.last_index]
+    if ahead and replica.ends_whole:
+        proof = f"it names entry {ahead[-1]}, log and synced mark end with {replica.last_index}"
+        replica.flaw("checkpoint.ahead", f"{folder}/checkpoint", proof, 0, size_of(f"{replica.log}/checkpoint"))
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
-    if late and replica.clean and replica.point is None:
+    # Of a log that lost its end, or cannot be read there, it is not known how late it went.
+    cut = replica.cut_short or (last is not None and (replica.last_index in last.damaged or last.ending == "tail"))
+    if late and replica.clean and replica.point is None and not cut:
         replica.flaw("checkpoint.store", "checkpoint", f"stamp {late[0]} is later than the log's last {latest}", 0, 24)
 
 
@@ -478,7 +562,7 @@ def check_queues(replica: Replica) -> None:
     for report in replica.reports:
         for run in report.queues:
             runs.setdefault((run.topic, run.queue), []).append(run)
-    damage = len(replica.broken)
+    damage = replica.lost_entries
     for (topic, queue), parts in runs.items():
         _check_density(replica, topic, queue, parts, damage)
         _check_dispatch(replica, parts)
@@ -553,7 +637,11 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
     path = f"{replica.root}/{tail.folder}/{tail.last_file}"
     with open_file(path) as file:
         stain = find_stain(file, start, file.size)
-    torn = stain is not None and not replica.clean and _is_unit_beyond(replica, rule, base + start, path)
+    beyond = stain is not None and _is_unit_beyond(replica, rule, base + start, path)
+    if beyond and replica.cut_short:
+        # The units are right: it is the log that lost what they speak of, and that is told.
+        return
+    torn = beyond and not replica.clean
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
     replica.flaw(rule, f"{tail.folder}/{tail.last_file}", proof, first, last, torn=torn)

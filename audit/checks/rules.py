@@ -135,9 +135,13 @@ RULES = _table(
     identity.twice       | extra         | one replica has one directory
     peers.json           | bit-rot       | the table of peers has the checksum it claims
     peers.incarnation    | divergence    | a peer's directory is the one that was met first, or one that a membership record names
+    boots.json           | bit-rot       | the list of a directory's starts has the checksum it claims
     checkpoint.text      | bit-rot       | the log checkpoint holds endIndex and committedIndex
+    checkpoint.ahead     | bit-rot       | the log checkpoint of a stopped node names no entry behind the end of its log
     checkpoint.store     | bit-rot       | the store checkpoint has 4096 bytes, zero behind its stamps, none later than the log
     begin.json           | bit-rot       | the file that says where the log begins has the checksum and the keys it claims
+    begin.missing        | missing       | a log that was trimmed has the file that says where it begins
+    begin.snapshot       | divergence    | the begin file and the snapshot tell the same of one begin
     begin.decided        | missing       | a log begins later than with entry 0 only where a trim record or a snapshot says so
     snapshot.json        | bit-rot       | a snapshot has the checksum it claims
     snapshot.needed      | missing       | a trimmed log has a snapshot that tells what its first entries led to

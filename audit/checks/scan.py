@@ -115,7 +115,7 @@ class Scan:
         self._flaws: list[Flaw] = []
         self._chain: int | None = None
         self._store_ms = -1
-        self._term = -1
+        self._term = 0
 
     def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
         """Read the file; every piece is checked before it is handed out. An OSError becomes a flaw and ends the pass."""
@@ -293,6 +293,8 @@ class Scan:
                 link.good[at] = link.good[at + 1] = link.intact[at] = link.intact[at + 1] = True
                 proof = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
                 self._flaw(piece, at, index, "entry.chain-word", 36, 40, proof)
+                # Whoever compares replicas compares what the entry says, not the damaged word.
+                piece.rows["chain_crc"][at] = calculated
         if link.good[at]:
             if has != wants:
                 self._flaw(piece, at, index, "entry.body-crc", 40, 44, body)

@@ -1,0 +1,192 @@
+"""Data directories for the jury, made by the product's own code: simulated clusters over disks in memory, stopped, killed or cut off.
+
+Here lives how a cluster comes to be and what it is like. An image is the bytes of every file, by path under one base directory; nothing in
+here damages anything. What the simulator leaves out (node identity, table of peers, key index) is written by the product's code as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledgermq.node.core.ranges import cut
+from ledgermq.proto.types import Range
+from ledgermq.sim.faults import FAULTS, acting, draw
+from ledgermq.sim.network import MS
+from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.plan import FaultEvent, Plan
+from ledgermq.sim.settings import SMALL_FILE_BYTES
+from ledgermq.sim.world import Station, World
+from ledgermq.storage import identity
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.key_index import KeyIndex
+
+Image = dict[str, bytes]
+KEY_SLOTS, KEY_UNITS = 64, 128
+READ_BYTES = 4 << 20
+FOR_EVER_NS = 3600 * 1000 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`clean`: every node was stopped in good order. `complete`: its replicas hold the same, so that nothing is left to be compared."""
+
+    name: str
+    image: Image
+    clean: bool
+    complete: bool
+
+    @property
+    def nodes(self) -> list[str]:
+        return sorted({path.partition("/")[0] for path in self.image})
+
+    def write(self, base: Path) -> list[str]:
+        """Put it on disk; the node directories."""
+        for path, data in self.image.items():
+            target = base / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        return [str(base / node) for node in self.nodes]
+
+
+class _Enough(Exception):
+    """The moment has come at which the cluster is looked at."""
+
+
+def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, kinds: Sequence[str] = ()) -> Cluster:
+    """Everything was healed and came to rest, then every node was stopped in good order."""
+    world = World(seed, file_bytes=file_bytes)
+    outcome = world.run(steps, acting(draw(seed, world.names, steps, kinds) if kinds else Plan()))
+    assert outcome.passed, f"seed {seed}: {outcome.violation}"
+    return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=True)
+
+
+def interrupted(seed: int, at_ms: int, *, kinds: Sequence[str] | None = None, power: bool | None = None, **options: int) -> Cluster:
+    """Everything ended in the middle: all nodes were stopped in good order one by one as they were (`power` None), killed at once (False),
+    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones."""
+    world = World(seed, **options)
+    _until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
+    how = {None: "stopped", False: "killed", True: "powerless"}[power]
+    image = stopped(world) if power is None else killed(world, power=power)
+    return Cluster(f"{how}-{seed}-{at_ms}", image, clean=power is None, complete=False)
+
+
+def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int) -> Cluster:
+    """One node (`leader`: whoever leads then) could not be heard any more for the last part of the run: it lags behind, or goes on for a
+    while as a leader that nobody follows. Stopped in good order."""
+    world = World(seed, file_bytes=SMALL_FILE_BYTES)
+    event = FaultEvent(from_ms * MS, "isolate", {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0})
+    _until(world, at_ms, Plan((event,)))
+    return Cluster(f"cut-off-{node}-{seed}", stopped(world), clean=True, complete=False)
+
+
+def _until(world: World, at_ms: int, plan: Plan) -> None:
+    def stop() -> None:
+        raise _Enough
+
+    def begin(running: World) -> None:
+        acting(plan)(running)
+        running.after(at_ms * MS, stop)
+
+    try:
+        outcome = world.run(1 << 40, begin)
+    except _Enough:
+        return
+    raise AssertionError(f"seed {world.seed} ended before its moment: {outcome.violation}")
+
+
+def killed(world: World, *, power: bool) -> Image:
+    """What the nodes' disks hold when all processes end at once, with or without the power."""
+    image: Image = {}
+    chance = random.Random(f"power {world.seed}")
+    for station in world.stations.values():
+        disk = station.medium.disk
+        if power:
+            after = type(disk)()
+            after._directories = copy.deepcopy(disk._directories)
+            after.power_cut(chance)
+            disk = after
+        _introduce(world, station, disk)
+        image |= {path.lstrip("/"): disk.read_file(path) for path in disk.files()}
+    return image
+
+
+def stopped(world: World) -> Image:
+    """What the nodes' disks hold when every process was stopped in good order as far as it had come."""
+    image: Image = {}
+    for station in world.stations.values():
+        station.medium.repair()
+        applied = -1
+        if station.life is not None:
+            # Nothing stays in the memory of a process that is asked to stop, the sync under way included.
+            log = station.life.log
+            if (job := log._job) is not None:
+                job.run()
+                log.finish_sync(job, None)
+            log.flush_mark()
+            applied = station.life.machine.applied_index
+        station.medium.crash(None)
+        disk = station.medium.disk
+        try:
+            life = station.medium.live(0, random.Random(0), station.lives + 1, lambda node, entries: None)
+        except StorageError:
+            # An installation was under way: it stays as it is.
+            _introduce(world, station, disk)
+        else:
+            _introduce(world, station, disk)
+            _stop(life, applied)
+        image |= {path.lstrip("/"): disk.read_file(path) for path in disk.files()}
+    return image
+
+
+def _stop(life: Life, applied: int) -> None:
+    """As a node stops: apply what is known to be committed, write everything that is derived, close."""
+    store, machine, log = life.store, life.machine, life.store.log
+    while machine.applied_index < applied:
+        machine.apply(_committed(log, machine.applied_index + 1, applied))
+    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
+    index.start(log.begin_index, log.end_index, log.chain_at)
+    index.load(itertools.repeat(None))
+    while index.next_index <= machine.applied_index:
+        index.append(_committed(log, index.next_index, machine.applied_index))
+    while index.tend(itertools.repeat(None)):
+        pass
+    index.sync()
+    log.flush_mark()
+    store.queues.sync()
+    store.write_snapshot(machine.export(store.identity.log_id))
+    stamps = StoreCheckpoint(machine.store_ms, machine.store_ms, index.durable_store_ms)
+    store.write_checkpoints(machine.applied_index, stamps)
+    index.close()
+    store.close()
+
+
+def _committed(log: EntryLog, first: int, last: int) -> Range:
+    entries = log.read(first, READ_BYTES)
+    return entries if entries.last_index <= last else cut(entries, last)
+
+
+def _introduce(world: World, station: Station, disk: object) -> None:
+    """The files of a node that are beside its groups' logs."""
+    name, medium = station.name, station.medium
+    state = f"{medium.root}/state"
+    identity.write_node(disk, f"/{name}", identity.NodeIdentity(CLUSTER_ID, name, CREATED_MS))  # type: ignore[arg-type]
+    met = {peer: incarnation for peer, incarnation in station.acquaintance.met.items() if peer != name}
+    identity.write_peers(disk, state, met, met, vouched=medium.founder)  # type: ignore[arg-type]
+    identity.note_boot(disk, state, f"{name}-{station.lives:012d}")  # type: ignore[arg-type]
+
+
+Make = Callable[[], Cluster]
+HEALTHY: dict[str, Make] = {
+    "at rest": lambda: at_rest(5, steps=300),
+    "trimmed": lambda: at_rest(105, steps=3000, kinds=("trim",)),
+    "lagging": lambda: cut_off(15, "n3", from_ms=400, at_ms=1500),
+    "failed over": lambda: cut_off(20, "leader", from_ms=600, at_ms=2500),
+}
+"""What the jury damages, and finds nothing in as long as it is whole."""

@@ -1,0 +1,258 @@
+"""The ways in which bytes of a data directory go wrong, and what an audit must say about each.
+
+Here live the kinds of damage as a table: which spots they are for, what they do, which class of finding they must lead to. Nothing here
+runs an audit. A kind changes an image by what it returns: new bytes for a path, or None for a file that is gone.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.audit.jury.anatomy import Anatomy, Spot
+from tests.audit.jury.clusters import Image
+
+Changes = dict[str, bytes | None]
+ROT, DERIVED, MISSING, EXTRA, OPEN = "bit-rot", "wrong-derived", "missing", "extra", "undecidable"
+DIVERGENCE, REORDERED = "divergence", "reordered"
+SECTOR, PAGE = 512, 4096
+Scramble = Callable[[random.Random, bytes, int, int], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wound:
+    """What was done to one file of one replica: some finding must name the replica and the file, touch these bytes, and have one of these
+    classes. `mild`: nobody can or need tell (docs/format.md calls it a hint, or says that it means nothing)."""
+
+    node: str
+    path: str
+    start: int
+    stop: int
+    classes: frozenset[str]
+    mild: bool = False
+    rules: str = ""
+    """A pattern: findings of these rules on this replica tell of it too, wherever they point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way of damage. `fits`: which spots it is for."""
+
+    name: str
+    fits: Callable[[str], bool]
+    act: Callable[[random.Random, Image, Anatomy, Spot], tuple[Changes, list[Wound]] | None]
+
+
+# ----------------------------------------------------------------------------------------------------------- bytes of a spot
+
+
+def _flip_bit(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    at = rng.randrange(start, stop)
+    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+
+def _flip_byte(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    at = rng.randrange(start, stop)
+    return data[:at] + bytes([data[at] ^ rng.randrange(1, 256)]) + data[at + 1 :]
+
+
+def _fill(byte: bytes) -> Scramble:
+    return lambda rng, data, start, stop: data[:start] + byte * (stop - start) + data[stop:]
+
+
+def _garbage(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    """Up to 300 bytes from somewhere in the spot on."""
+    at = rng.randrange(start, stop)
+    end = min(len(data), at + rng.randrange(1, 300))
+    return data[:at] + rng.randbytes(end - at) + data[end:]
+
+
+def _stale_sector(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    """The sector was never written."""
+    at = rng.randrange(start, stop) // SECTOR * SECTOR
+    end = min(len(data), at + SECTOR)
+    return data[:at] + bytes(end - at) + data[end:]
+
+
+def _misdirected(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    """The sector holds what was meant for another place of the file."""
+    at = rng.randrange(start, stop) // SECTOR * SECTOR
+    other = rng.randrange(0, max(1, len(data) // SECTOR)) * SECTOR
+    end = min(len(data), at + SECTOR)
+    return data[:at] + data[other : other + end - at].ljust(end - at, b"\0") + data[end:]
+
+
+def _lost_page(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
+    at = rng.randrange(start, stop) // PAGE * PAGE
+    end = min(len(data), at + PAGE)
+    return data[:at] + bytes(end - at) + data[end:]
+
+
+SCRAMBLES: dict[str, Scramble] = {
+    "flipped bit": _flip_bit,
+    "flipped byte": _flip_byte,
+    "zeroed": _fill(b"\0"),
+    "all ones": _fill(b"\xff"),
+    "garbage": _garbage,
+    "stale sector": _stale_sector,
+    "misdirected sector": _misdirected,
+    "lost page": _lost_page,
+}
+
+
+def _scrambles(name: str) -> Kind:
+    scramble = SCRAMBLES[name]
+
+    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+        before = image[spot.path]
+        after = scramble(rng, before, spot.start, spot.stop)
+        if after is None or after == before:
+            return None
+        places = [at for at in range(len(before)) if before[at] != after[at]]
+        return {spot.path: after}, [_wound(one, spot, places, before, after)]
+
+    return Kind(name, lambda kind: not kind.endswith(" file"), act)
+
+
+def _wound(one: Anatomy, spot: Spot, places: list[int], before: bytes, after: bytes) -> Wound:
+    start, stop = places[0], places[-1] + 1
+    mild = all(means_nothing(one, spot.path, at, before, after) for at in places)
+    return Wound(one.node, spot.path, start, stop, classes_of(one, spot.path, places, after), mild)
+
+
+def classes_of(one: Anatomy, path: str, places: list[int], after: bytes) -> frozenset[str]:
+    """What changed bytes of this file may be called."""
+    if "/data/" in path:
+        # Behind its last bytes, or where it reads as zero, a log looks as if it had lost what stood there.
+        last = one.entries[-1]
+        gone = not any(after[places[0] : min(places[0] + 48, places[-1])]) or bytes(200) in after[places[0] : places[-1] + 1]
+        ends = path == last.path and any(last.at <= at < last.at + last.size for at in places)
+        return frozenset({ROT, OPEN, *({MISSING} if gone or ends else ())})
+    if path.endswith(("hardstate", "syncedmark")):
+        # A slot that reads as zero looks as if it had never been written; then the other one is what counts.
+        return frozenset({ROT, MISSING, DIVERGENCE})
+    return frozenset({DERIVED if "/consumequeue/" in path or path.startswith(f"{one.log}/index/") else ROT})
+
+
+def means_nothing(one: Anatomy, path: str, at: int, before: bytes, after: bytes) -> bool:
+    """Bytes on which docs/format.md says nothing rests: the digits of the log checkpoint, stamps of the store checkpoint, units below what
+    was trimmed."""
+    if path == f"{one.log}/checkpoint":
+        return before[at : at + 1].isdigit() and after[at : at + 1].isdigit()
+    if path == f"{one.root}/checkpoint":
+        return at < 24
+    if "/index/" in path and path.startswith(one.log):
+        return int(path[-20:]) + at < one.entries[0].index * 32
+    if "/consumequeue/" in path:
+        first = next((spot for spot in one.spots["queue position"] if spot.path == path), None)
+        return first is not None and at < first.start
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------- whole files
+
+SMALL = r"snapshot|older snapshot|identity|node|peers|boots|begin"
+"""Files of one piece: a finding is about all of it."""
+FILES = rf".* file|{SMALL}"
+
+
+def _of_file(name: str, change: Callable[[random.Random, bytes], bytes | None], fits: str = FILES) -> Kind:
+    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+        before = image[spot.path]
+        after = change(rng, before)
+        if after == before:
+            return None
+        plain = re.fullmatch(SMALL, spot.kind) is not None
+        start = 0 if after is None or plain else min(len(before), len(after))
+        stop = max(len(before), 0 if after is None else len(after))
+        classes = _file_classes(spot.kind, gone=after is None)
+        return {spot.path: after}, [Wound(one.node, spot.path, start, stop, classes, _spare(one, spot))]
+
+    return Kind(name, lambda kind: re.fullmatch(fits, kind) is not None, act)
+
+
+def _file_classes(kind: str, *, gone: bool) -> frozenset[str]:
+    if kind in ("index file", "queue file"):
+        return frozenset({DERIVED, MISSING} if gone else {DERIVED, ROT})
+    return frozenset({MISSING} if gone else {ROT, MISSING})
+
+
+def _spare(one: Anatomy, spot: Spot) -> bool:
+    """Files that may be missing: allocated ahead of the log, hints, what a start makes again."""
+    if spot.kind == "log file":
+        return spot.path > one.end[0]
+    if spot.kind in ("index file", "queue file"):
+        used = [other for other in one.spots if other.startswith(spot.kind.split()[0]) and not other.endswith((" file", " tail"))]
+        return not any(s.path == spot.path for kind in used for s in one.spots[kind])
+    if spot.kind == "snapshot":
+        # The one before counts then, or the log is whole.
+        return True
+    return spot.kind in ("older snapshot", "peers", "boots")
+
+
+def _next_name(path: str, size: int) -> str:
+    head, _, number = path.rpartition("/")
+    return f"{head}/{int(number) + size:020d}"
+
+
+def _misnamed(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    """A file under a name that no file can have."""
+    path = _next_name(spot.path, 1)
+    gone = Wound(one.node, spot.path, 0, len(image[spot.path]), _file_classes(spot.kind, gone=True), _spare(one, spot))
+    alien = Wound(one.node, path, 0, 1, frozenset({EXTRA}))
+    return {path: image[spot.path], spot.path: None}, [gone, alien]
+
+
+def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    """A file of another place of the space holds this one's bytes."""
+    size = len(image[spot.path])
+    others = [s.path for s in one.spots[spot.kind] if s.path != spot.path and s.path.rpartition("/")[0] == spot.path.rpartition("/")[0]]
+    others = [path for path in others if image[path] != image[spot.path]]
+    if not others:
+        return None
+    target = rng.choice(others)
+    before, after = image[target], image[spot.path]
+    places = [at for at in range(size) if before[at] != after[at]]
+    aim = Spot(spot.kind, target, 0, size)
+    return {target: after}, [_wound(one, aim, places, before, after)]
+
+
+def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    """Two files of one space have each other's names."""
+    found = _copied(rng, image, one, spot)
+    if found is None:
+        return None
+    (target,) = found[0]
+    back, size = image[target], len(image[target])
+    places = [at for at in range(size) if back[at] != image[spot.path][at]]
+    wounds = [*found[1], _wound(one, Spot(spot.kind, spot.path, 0, size), places, image[spot.path], back)]
+    return {target: image[spot.path], spot.path: back}, wounds
+
+
+def _foreign(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    """Another replica's file lies here."""
+    others = sorted({path.partition("/")[0] for path in image} - {one.node})
+    for other in rng.sample(others, len(others)):
+        path = spot.path.replace(one.node, other)
+        if path in image and image[path] != image[spot.path]:
+            return {spot.path: image[path]}, [Wound(one.node, spot.path, 0, len(image[path]), frozenset({DIVERGENCE, EXTRA, ROT}))]
+    return None
+
+
+FILE_KINDS = (
+    _of_file("removed", lambda rng, data: None),
+    _of_file("emptied", lambda rng, data: b""),
+    _of_file("halved", lambda rng, data: data[: len(data) // 2]),
+    _of_file("a byte short", lambda rng, data: data[:-1]),
+    _of_file("a page short", lambda rng, data: data[: max(0, (len(data) - 1) // PAGE * PAGE)], r".* file"),
+    _of_file("grown by zeros", lambda rng, data: data + bytes(rng.randrange(1, 5000))),
+    _of_file("grown by garbage", lambda rng, data: data + rng.randbytes(rng.randrange(1, 5000))),
+    Kind("misnamed", lambda kind: kind in ("log file", "index file", "queue file"), _misnamed),
+    Kind("copied over", lambda kind: kind in ("log file", "index file", "queue file"), _copied),
+    Kind("swapped", lambda kind: kind in ("log file", "index file", "queue file"), _swapped),
+    Kind("another replica's", lambda kind: kind in ("identity", "node", "peers"), _foreign),
+)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (*map(_scrambles, SCRAMBLES), *FILE_KINDS)}

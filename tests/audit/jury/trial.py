@@ -1,0 +1,216 @@
+"""One case before the jury: damage done to a cluster on disk, audited, judged, and undone.
+
+Here live the matrix of cases (damage × kind of spot × first, middle, last × one, two, three replicas), the drawing of a case from a seed,
+and the verdict over the auditor: was everything found, at its place, by its class, on the right replica, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ledgermq.audit.checks.rules import Finding
+from ledgermq.audit.jobs import Audit, audit
+from tests.audit.jury.anatomy import Anatomy, anatomies, everything
+from tests.audit.jury.clusters import Cluster
+from tests.audit.jury.damage import DIVERGENCE, KINDS, OPEN, Changes, Wound
+from tests.audit.jury.forging import FORGERIES, forge
+from tests.audit.jury.rewriting import EDITS, MIRRORED, rewrite
+
+HEADER_BYTES = 48
+PLACES = ("first", "middle", "last")
+DRAWS = 8
+"""Tries to draw a case that changes something: a zero cannot be zeroed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is damaged how. `damage` is a kind of `KINDS` with the kind of `spot`, or a row of `EDITS` or `FORGERIES`; `apart`: every
+    replica at another place. A case and its seed are one and the same damage for ever."""
+
+    family: str
+    damage: str
+    spot: str
+    place: str
+    replicas: int
+    apart: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        where = f" of {self.spot}" if self.spot else ""
+        return f"{self.damage}{where}, {self.place}, {self.replicas} replicas{' apart' if self.apart else ''}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What came of a case. `complaints` are about the auditor; none for a case well handled."""
+
+    case: Case
+    complaints: tuple[str, ...]
+    seconds: float
+    classes: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    spread: int = 0
+    """Bytes that the narrowest finding at the place names beside those that were changed."""
+
+
+@dataclass
+class Stage:
+    """A cluster on disk that is damaged and mended again, case by case."""
+
+    cluster: Cluster
+    base: Path
+    replicas: list[Anatomy] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster.write(self.base)
+        self.replicas = anatomies(self.cluster.image)
+
+    def audit(self, *, deep: bool = False) -> Audit:
+        return audit([str(self.base / node) for node in self.cluster.nodes], deep=deep)
+
+    def try_case(self, case: Case) -> Ruling | None:
+        """None when nothing of this kind can be done here."""
+        drawn = self.draw(case)
+        if drawn is None:
+            return None
+        changes, wounds = drawn
+        self._change(changes)
+        began = time.perf_counter()
+        try:
+            result = self.audit(deep=bool(case.seed % 2))
+        except Exception as error:  # whatever it was: an audit never ends with a stack trace
+            return Ruling(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
+        finally:
+            self._change({path: self.cluster.image.get(path) for path in changes})
+        return judge(case, result, wounds, time.perf_counter() - began)
+
+    def _change(self, changes: Changes) -> None:
+        for path, data in changes.items():
+            target = self.base / path
+            if data is None:
+                target.unlink(missing_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+
+    # Drawing
+
+    def draw(self, case: Case) -> tuple[Changes, list[Wound]] | None:
+        for turn in range(DRAWS):
+            rng = random.Random(f"{case.seed} {turn} {zlib.crc32(repr(case).encode())}")
+            chosen = rng.sample(self.replicas, min(case.replicas, len(self.replicas)))
+            salt = rng.random()
+            changes: Changes = {}
+            wounds: list[Wound] = []
+            for number, one in enumerate(chosen):
+                found = self._damage(case, one, number, random.Random(f"{salt} {number if case.apart else 0}"))
+                if found is None:
+                    break
+                changes |= found[0]
+                wounds += found[1]
+            else:
+                return changes, [self._expected(case, wound, chosen) for wound in wounds]
+        return None
+
+    def _damage(self, case: Case, one: Anatomy, number: int, rng: random.Random) -> tuple[Changes, list[Wound]] | None:
+        image = self.cluster.image
+        if case.family == "forged":
+            return forge(image, one, case.damage)
+        place = PLACES[(PLACES.index(case.place) + (number if case.apart else 0)) % len(PLACES)]
+        if case.family == "rewritten":
+            name, _, renumbered = case.damage.partition(", ")
+            return rewrite(rng, image, one, name, _at(rng, place, len(one.entries)), renumbered=renumbered == "renumbered")
+        spots = one.spots.get(case.spot, [])
+        return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
+
+    def _expected(self, case: Case, wound: Wound, chosen: list[Anatomy]) -> Wound:
+        """Damage is undecidable only where nobody is left who holds the place intact."""
+        if "/data/" not in wound.path or case.family != "bytes" or OPEN not in wound.classes:
+            return wound
+        place = int(wound.path[-20:]) + wound.start
+        spared = [one for one in self.replicas if (case.apart or one not in chosen) and int(one.end[0][-20:]) + one.end[1] > place]
+        if spared:
+            return replace(wound, classes=wound.classes - {OPEN})
+        # The first entry of a log that nobody has otherwise may as well go on from another log.
+        first = wound.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, wound.node) and wound.start < HEADER_BYTES
+        return replace(wound, classes=wound.classes | {DIVERGENCE}) if first else wound
+
+
+def _at(rng: random.Random, place: str, count: int) -> int:
+    return {"first": 0, "middle": rng.randrange(count), "last": count - 1}[place]
+
+
+# ------------------------------------------------------------------------------------------------------------------ the matrix
+
+
+def matrix(replicas: Sequence[Anatomy]) -> Iterator[Case]:
+    """Every case there is for these replicas, with seed 0."""
+    many = [(1, False), (2, False), (2, True), (3, False), (3, True)]
+    for spot in everything(list(replicas)):
+        for kind in KINDS.values():
+            if kind.fits(spot):
+                yield from (Case("bytes", kind.name, spot, place, count, apart) for place in PLACES for count, apart in many)
+    for edit in EDITS:
+        # An altered entry keeps its place either way.
+        for degree in ("renumbered",) if edit == "entry altered" else ("kept", "renumbered"):
+            # What all replicas agree on, and nothing in it contradicts, only clients can know better.
+            limit = 2 if degree == "renumbered" else 3
+            counts: list[tuple[int, bool]] = [(count, False) for count in range(1, limit + 1)]
+            yield from (Case("rewritten", f"{edit}, {degree}", "", place, count, apart) for place in PLACES for count, apart in counts)
+    for forgery in FORGERIES:
+        # What two peers say of a third one's directory counts.
+        counts = (1,) if forgery.startswith("peers") else (1, 2, 3)
+        yield from (Case("forged", forgery, "", "first", count) for count in counts)
+
+
+# --------------------------------------------------------------------------------------------------------------------- judging
+
+
+def judge(case: Case, result: Audit, wounds: list[Wound], seconds: float) -> Ruling:
+    """Hold what an audit said against what was done."""
+    failing = [finding for finding in result.findings if finding.fails]
+    serious = [wound for wound in wounds if not wound.mild]
+    complaints = []
+    if serious and result.verdict != "FAIL":
+        complaints.append(f"the verdict is {result.verdict}")
+    outvoted = case.family == "rewritten" and case.replicas == 2 and case.damage.endswith("renumbered")
+    if case.family == "bytes" or case.replicas == 1:
+        # Otherwise the same forgery may be in the majority, and accuse the one that is right.
+        fair = [f for f in failing if case.family == "bytes" or f.klass != OPEN]
+        accused = sorted({f.replica for f in fair} - {wound.node for wound in wounds})
+        complaints += [f"{name} is accused: {[f.text for f in failing if f.replica == name][:3]}" for name in accused]
+    spreads, classes, rules = [], set(), set()
+    for wound in serious:
+        here = [f for f in failing if _touches(f, wound, anywhere=outvoted)]
+        allowed = wound.classes | ({MIRRORED.get(klass, klass) for klass in wound.classes} if outvoted else set())
+        right = [f for f in here if f.klass in allowed or (wound.rules and re.fullmatch(wound.rules, f.flaw.rule))]
+        classes |= {f.klass for f in here}
+        rules |= {f.flaw.rule for f in here}
+        if not right and not (outvoted and any(_touches(f, w, anywhere=True) for f in failing for w in serious)):
+            told = [f.text for f in (here or failing)][:4]
+            what = "has another class" if here else "is not found"
+            complaints.append(f"{wound.path} bytes {wound.start}-{wound.stop} ({'/'.join(sorted(wound.classes))}) {what}: {told}")
+        spreads += [min(max(0, f.flaw.byte_to - f.flaw.byte_from - (wound.stop - wound.start)) for f in right)] if right else []
+    return Ruling(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max(spreads, default=0))
+
+
+def _touches(finding: Finding, wound: Wound, *, anywhere: bool) -> bool:
+    """`anywhere`: on whatever replica."""
+    flaw = finding.flaw
+    if wound.rules and re.fullmatch(wound.rules, flaw.rule) and finding.replica == wound.node:
+        return True
+    path = wound.path.partition("/")[2]
+    if anywhere:
+        path, shown = path.replace(wound.node, "*"), flaw.file.replace(finding.replica, "*")
+    else:
+        shown = flaw.file
+    if shown != path or (finding.replica != wound.node and not anywhere):
+        return False
+    whole = flaw.byte_from == flaw.byte_to
+    return whole or (flaw.byte_from < max(wound.stop, wound.start + 1) and flaw.byte_to > wound.start)

@@ -1,0 +1,75 @@
+"""The auditor before the jury: seeded damage of every kind to directories that the product wrote, and healthy ones in every state.
+
+A sample runs every time; `make soak` runs thousands (`python -m tests.audit.jury`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from ledgermq.audit.jobs import audit
+from tests.audit.jury.clusters import HEALTHY, at_rest
+from tests.audit.jury.court import Session, drawn, sit, swear_in
+from tests.audit.jury.damage import KINDS
+from tests.audit.jury.trial import Stage, matrix
+
+SEED = 20261122
+SAMPLE, SLICE = 150, 30
+SOAK_CASES, SOAK_HEALTHY = 10_000, 600
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One small cluster; every case undoes what it did."""
+    yield Stage(at_rest(5, steps=150), tmp_path_factory.mktemp("jury"))
+
+
+@pytest.mark.parametrize("part", range(SAMPLE // SLICE))
+def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Stage, part: int) -> None:
+    """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
+    session = Session()
+    for case in islice(drawn(stage, SEED), part * SLICE, (part + 1) * SLICE):
+        ruling = stage.try_case(case)
+        if ruling is not None:
+            session.add("sample", ruling)
+    assert not session.complaints, session.complaints
+    assert session.cases > SLICE // 2
+
+
+def test_the_sample_is_of_the_whole_matrix(stage: Stage) -> None:
+    """Every way of damage is in it, and nothing is found where nothing was done."""
+    strata = list(matrix(stage.replicas))
+    assert {case.damage for case in strata} >= set(KINDS)
+    result = stage.audit(deep=True)
+    assert (result.verdict, result.findings) == ("PASS", [])
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.slow
+def test_healthy_clusters_have_no_findings(tmp_path: Path, name: str) -> None:
+    """Whole, lagging, freshly failed over and trimmed: no finding; a replica that cannot be compared makes it INCOMPLETE at most."""
+    cluster = HEALTHY[name]()
+    result = audit(cluster.write(tmp_path), deep=True)
+    assert [finding.text for finding in result.findings] == []
+    assert result.verdict == "PASS" if cluster.complete else result.verdict in ("PASS", "INCOMPLETE")
+
+
+@pytest.mark.soak
+def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
+    """100 % found, at its place, by its class, on its replica."""
+    session = Session()
+    sit(session, tmp_path, SOAK_CASES, SEED, tell=print)
+    print(session.as_object())
+    assert not session.complaints, session.complaints[:20]
+
+
+@pytest.mark.soak
+def test_hundreds_of_healthy_directories(tmp_path: Path) -> None:
+    """No false alarm, whatever happened to the cluster that damages no medium."""
+    session = Session()
+    swear_in(session, tmp_path, SOAK_HEALTHY, SEED, tell=print)
+    assert not session.complaints, session.complaints[:20]
