@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
@@ -160,3 +161,57 @@ def test_a_damaged_list_of_starts_is_found(tmp_path: Path) -> None:
     assert run(tmp_path).verdict == "PASS"
     flip(path, 5)
     assert told(run(tmp_path)) == {("n2", "boots.json", "boots.json")}
+
+
+def test_a_begin_that_the_snapshot_contradicts_is_found(tmp_path: Path) -> None:
+    """The term before the first entry is nowhere in the log that is left: snapshot and begin file have to tell the same."""
+    writers = []
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(3, 130):
+            writer.append(message)
+        writer.append(writer.trim_record(2))
+        writers.append(writer.finish())
+        before = writer.entries[writer.begin_of(2).index - 1]
+        writer.decide(2)
+        path = writer.root / "state" / "snapshot"
+        value = json.loads(path.read_bytes())
+        del value["crc32c"]
+        value["retained"] |= {"begin_term": before.term, "begin_chain": before.chain}
+        path.write_bytes(sealed(value))
+        writer.trim(2)
+        writer.trim_queues(2)
+    path = writers[1].log / "begin"
+    value = json.loads(path.read_bytes())
+    del value["crc32c"]
+    path.write_bytes(sealed({**value, "term": value["term"] + 1}))
+    assert told(run(tmp_path)) == {("n2", "begin.snapshot", "begin")}
+
+
+def test_a_checkpoint_that_its_own_log_refutes_accuses_nobody_else(tmp_path: Path) -> None:
+    """Log and mark end together: a commit behind that was never there, and no peer has lost it."""
+    writers = write_cluster(tmp_path, history(3))
+    (writers[0].log / "checkpoint").write_text("endIndex=900\ncommittedIndex=900\n")
+    assert told(run(tmp_path)) == {("n1", "checkpoint.ahead", "checkpoint")}
+
+
+def test_a_log_of_one_entry_is_held_against_its_mark(tmp_path: Path) -> None:
+    """Index 0 is an index; and a mark of no entry has no end and no term."""
+    for number, point in enumerate(((0, 0, 999, 1), (3, -1, 232, 1))):
+        base = tmp_path / str(number)
+        writers = write_cluster(base, history(3, 0)[:1])
+        body = writers[0].log_id.encode() + struct.pack(">iqqqI", 0, *point)
+        (writers[0].log / "syncedmark").write_bytes(writers[0].slot(b"LMSM", 6, body) + writers[0].slot(b"LMSM", 7, body))
+        assert told(run(base)) == {("n1", "mark.log", "syncedmark")}
+
+
+def test_a_wrong_node_file_is_told_of_that_file(tmp_path: Path) -> None:
+    """The log's folder and the peers' cluster say which of the two identities is wrong."""
+    for number, change in enumerate(({"node": "n9"}, {"cluster_id": "another"})):
+        base = tmp_path / str(number)
+        writers = write_cluster(base, history(3))
+        path = writers[1].node_dir / "node.json"
+        value = json.loads(path.read_bytes())
+        del value["crc32c"]
+        path.write_bytes(sealed({**value, **change}))
+        assert told(run(base)) == {("n2", "identity.agree", "node.json")}
