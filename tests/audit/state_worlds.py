@@ -13,7 +13,7 @@ from typing import Any
 
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.storage import sealed_json
-from tests.node_core.core_fakes import LOG_ID
+from tests.node_core.core_fakes import LOG_ID, MemoryLog
 from tests.node_core.core_world import World
 
 Step = tuple[str, int, int]
@@ -49,25 +49,30 @@ class Lived:
         return sorted(self.snapshots)
 
     def write(self, directory: Path, previous: Mapping[str, Any] | None, newest: Mapping[str, Any], *, trimmed: bool = False) -> LogFile:
-        """The directory of one replica. `trimmed`: the files before the begin that `previous` knows are gone."""
-        root = directory / "g"
-        data, state = root / FOLDER / "data", root / "state"
-        data.mkdir(parents=True)
-        state.mkdir()
-        log = b"".join(bytes(entries.data) for entries in self.world.bench.log.ranges)
-        trims = [body["pos"] for _, _, body in newest["retained"]["trims"]]
-        begin = previous["retained"] if trimmed and previous is not None else None
-        borders = sorted({0, *trims, len(log)})
-        for start, stop in pairwise(borders):
-            if begin is None or start >= begin["begin_pos"]:
-                (data / f"{start:020d}").write_bytes(log[start:stop])
-        if begin is not None and begin["begin_index"]:
-            kept = {name: begin[f"begin_{name}"] for name in ("index", "pos", "term", "chain")}
-            (root / FOLDER / "begin").write_bytes(sealed_json.encode({"v": 1, **kept}))
-        (state / "snapshot").write_bytes(sealed_json.encode(newest))
-        if previous is not None:
-            (state / "snapshot.previous").write_bytes(sealed_json.encode(previous))
-        return LogFile(str(root), "g", "n1", LOG_ID, FOLDER, f"{0:020d}", 1 << 40, 1 << 20, 1 << 20)
+        return write_replica(self.world.bench.log, directory, previous, newest, trimmed=trimmed)
+
+
+def write_replica(
+    log: MemoryLog, directory: Path, previous: Mapping[str, Any] | None, newest: Mapping[str, Any], *, trimmed: bool = False
+) -> LogFile:
+    """The directory of one replica. `trimmed`: the files before the begin that `previous` knows are gone."""
+    root = directory / "g"
+    data, state = root / FOLDER / "data", root / "state"
+    data.mkdir(parents=True)
+    state.mkdir()
+    text = b"".join(bytes(entries.data) for entries in log.ranges)
+    trims = [body["pos"] for _, _, body in newest["retained"]["trims"]]
+    begin = previous["retained"] if trimmed and previous is not None else None
+    for start, stop in pairwise(sorted({0, *trims, len(text)})):
+        if begin is None or start >= begin["begin_pos"]:
+            (data / f"{start:020d}").write_bytes(text[start:stop])
+    if begin is not None and begin["begin_index"]:
+        kept = {name: begin[f"begin_{name}"] for name in ("index", "pos", "term", "chain")}
+        (root / FOLDER / "begin").write_bytes(sealed_json.encode({"v": 1, **kept}))
+    (state / "snapshot").write_bytes(sealed_json.encode(newest))
+    if previous is not None:
+        (state / "snapshot.previous").write_bytes(sealed_json.encode(previous))
+    return LogFile(str(root), "g", "n1", LOG_ID, FOLDER, f"{0:020d}", 1 << 40, 1 << 20, 1 << 20)
 
 
 def fresh(directory: Path) -> Path:

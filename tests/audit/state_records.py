@@ -1,0 +1,207 @@
+"""Logs of records that no leader would write: every kind about everything, in any order, about what is there and what is not.
+
+What they do to the state is the format's to say all the same. The node's machine applies them one by one; only what
+it asserts never to see is left out (a timer that fires twice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.core.machine import Machine
+from ledgermq.node.core.timers import SLOT_MS, slot_of
+from ledgermq.proto import control
+from ledgermq.proto.layout import encode_entries, host_bytes, make_range, seal
+from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, lite_stored
+from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
+from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, MemoryLog, MemoryQueues
+from tests.node_core.core_world import exported
+
+GROUPS = ("g", "f", "b$c", "b$d")
+LITE = ("x", "y", "empty")
+CLIENTS = ("c", "d")
+TOPICS = {"n": TopicKind.NORMAL, "m": TopicKind.MIXED, "L": TopicKind.LITE}
+QUEUES = (("n", 0), ("n", 1), ("m", 0), ("L$x", 0), ("L$y", 0))
+FIRST_MS = EPOCH_MS // SLOT_MS * SLOT_MS
+TERM = 1
+
+
+class Scribe:
+    """Writes one entry at a time, and lets a machine apply it."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.rng = Random(seed)
+        self.log = MemoryLog()
+        self.machine = Machine(MemoryQueues(), self.log.record, self.log.index_at)
+        self.snapshots: dict[int, dict[str, Any]] = {}
+        self.recalls: list[control.RecallRecord] = []
+        self.kinds: list[Callable[[], None]] = [
+            *[self.message] * 6,
+            *[self.lease] * 6,
+            *[self.ack] * 4,
+            *[self.change] * 2,
+            *[self.lite] * 4,
+            *[self.half, self.transaction, self.delayed] * 2,
+            *[self.timers, self.recall] * 2,
+            *(self.dead_letter, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
+        ]
+        for _ in range(2):
+            self.record(control.TermStart(TERM, "n1"))
+        for _ in range(steps):
+            self.rng.choice(self.kinds)()
+            if self.rng.random() < 0.1:
+                self.look()
+        self.look()
+
+    def look(self) -> None:
+        self.snapshots[self.machine.applied_index] = exported(self.machine)
+
+    def write(self, draft: Draft) -> int:
+        """Append it; its index."""
+        first = self.log.end_index + 1
+        offset = self.machine.end(draft.stored_topic, draft.queue)
+        batch = encode_entries([draft])
+        place = {"first_index": first, "term": TERM, "pos": self.log.end_pos, "prev_chain": self.log.chain}
+        seal(batch, queue_offsets=np.array([offset]), store_ms=EPOCH_MS + first, store_host=host_bytes("127.0.0.1", 1), **place)
+        self.log.append(make_range(batch, 0, 1, **place))
+        self.machine.apply(self.log.ranges[-1])
+        return first
+
+    def record(self, record: control.ControlRecord) -> int:
+        return self.write(control.draft(record, EPOCH_MS))
+
+    def send(self, topic: str, queue: int, put: dict[str, str], *, tags_code: int = 0, origin: int = 0) -> int:
+        properties = edited(f"UNIQ_KEY\x01id{self.log.end_index}\x02".encode(), put)
+        return self.write(Draft(topic, queue, b"body", properties, EPOCH_MS, tags_code, origin=origin))
+
+    # What things are about
+
+    def offsets(self, most: int = 3) -> tuple[int, ...]:
+        return tuple(sorted({self.rng.randrange(12) for _ in range(self.rng.randrange(most + 1))}))
+
+    def place(self) -> tuple[str, str, int]:
+        return self.rng.choice(GROUPS), *self.rng.choice(QUEUES)
+
+    def held(self) -> tuple[str, str, int, int, int]:
+        """Something in flight, mostly; with its lease number, mostly."""
+        rows = [(*key, offset) for key, queue in self.machine.delivery.queues.items() for offset in queue.rows]
+        if not rows or self.rng.random() < 0.2:
+            return *self.place(), self.rng.randrange(12), self.rng.randrange(20)
+        group, topic, queue, offset = self.rng.choice(rows)
+        lease = self.machine.delivery.lease((group, topic, queue), offset)
+        return group, topic, queue, offset, self.rng.randrange(20) if lease is None or self.rng.random() < 0.3 else lease
+
+    def half_offset(self) -> int:
+        return self.rng.randrange(self.machine.end(HALF_TOPIC, 0) + 2)
+
+    # One entry each
+
+    def message(self) -> None:
+        self.send(*self.rng.choice(QUEUES), {})
+
+    def lease(self) -> None:
+        group, topic, _ = self.place()
+        sets = self.machine.lite.all()
+        if sets and self.rng.random() < 0.5:
+            # A lite topic that somebody of the group reads from.
+            group, parent, client = self.rng.choice(sets)
+            topic = lite_stored(parent, self.rng.choice(list(self.machine.lite.names((group, parent, client)))))
+        numbers = [0, 1] if topic == "n" else [0]
+
+        def some(most: int = 3) -> list[tuple[int, tuple[int, ...]]]:
+            return [(queue, self.offsets(most)) for queue in numbers if self.rng.random() < 0.5]
+
+        leased = tuple((queue, offsets, tuple(self.rng.randrange(1, 4) for _ in offsets)) for queue, offsets in some())
+        passed = tuple((queue, low, low + self.rng.randrange(3)) for queue in numbers if self.rng.random() < 0.2 for low in self.offsets(1))
+        duration = self.rng.choice([None, 1000, 2000])
+        attempt = self.rng.choice(["", "", "try"])
+        named = self.rng.choice(CLIENTS), duration, leased, passed, tuple(some(1)), tuple(some(2)), attempt
+        self.record(control.LeaseRecord(group, topic, *named))
+
+    def ack(self) -> None:
+        held = [self.held() for _ in range(self.rng.randrange(1, 4))]
+        self.record(control.AckRecord(tuple((group, topic, queue, (offset,), (lease,)) for group, topic, queue, offset, lease in held)))
+
+    def change(self) -> None:
+        self.record(control.ChangeRecord(((*self.held(), self.rng.choice([0, 500]), self.rng.choice(CLIENTS)),)))
+
+    def dead_letter(self) -> None:
+        mark = ":".join(["dlq", *map(str, self.held())])
+        self.send("%DLQ%g", 0, {ORIGIN: mark}, origin=1)
+
+    def reset(self) -> None:
+        group, topic, queue = self.place()
+        self.record(control.ResetRecord(group, topic, ((queue, self.rng.randrange(12)),)))
+
+    def topic(self) -> None:
+        name, kind = self.rng.choice(list(TOPICS.items()))
+        queues, incarnation = 1 if name == "L" else self.rng.randrange(1, 3), self.rng.randrange(1, 4)
+        config = TopicConfig("", name, kind, queues, Permission.READ_WRITE, incarnation)
+        self.record(control.TopicRecord(config, deleted=self.rng.random() < 0.2))
+
+    def group(self) -> None:
+        config = GroupConfig("", self.rng.choice(["g", "f", "b"]), lite_topic=self.rng.choice(["", "L", "M"]))
+        self.record(control.GroupRecord(config, deleted=self.rng.random() < 0.3))
+
+    def lite(self) -> None:
+        added, removed = ([name for name in LITE if self.rng.random() < 0.5] for _ in range(2))
+        begins = tuple((name, self.rng.randrange(12)) for name in added if self.rng.random() < 0.3)
+        who = self.rng.choice(GROUPS[:2]), self.rng.choice(["L", "L", "M"]), self.rng.choice(CLIENTS)
+        whole = self.rng.random() < 0.3
+        self.record(control.LiteRecord(*who, self.rng.randrange(5), whole, tuple(added), tuple(removed), begins))
+
+    def half(self) -> None:
+        put = {REAL_TOPIC: self.rng.choice("nm"), REAL_QUEUE: "0"}
+        self.send(HALF_TOPIC, 0, put | ({RECOVERY: "5000"} if self.rng.random() < 0.3 else {}))
+
+    def transaction(self) -> None:
+        ended = [(self.half_offset(), self.rng.choice(["rollback", "checks", "age"])) for _ in range(self.rng.randrange(3))]
+        checked = [(self.half_offset(), self.rng.randrange(1, 9)) for _ in range(self.rng.randrange(3))]
+        self.record(control.TransactionRecord(tuple(ended), tuple(checked)))
+
+    def commit(self) -> None:
+        self.send("n", 0, {ORIGIN: f"tx:{self.half_offset()}"}, origin=1)
+
+    def fire_ms(self) -> int:
+        """Above the watermark, in this minute or in one of the next ones."""
+        return max(FIRST_MS, self.machine.timers.watermark.fire_ms) + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
+
+    def delayed(self) -> None:
+        fire_ms = self.fire_ms()
+        put = {REAL_TOPIC: "m", REAL_QUEUE: "0", DELIVER_MS: str(fire_ms), FIRE_MS: str(fire_ms)}
+        again = self.machine.timers.watermark.fire_ms < fire_ms - 1 and self.rng.random() < 0.2
+        mark = {ORIGIN: f"timer:{fire_ms - 1}:{slot_of(fire_ms - 1)}:{self.rng.randrange(9)}:again"} if again else {}
+        self.send(TIMER_TOPIC, slot_of(fire_ms), mark | put, tags_code=fire_ms, origin=int(again))
+
+    def fired(self) -> None:
+        fire_ms = self.fire_ms()
+        self.send("m", 0, {ORIGIN: f"timer:{fire_ms}:{slot_of(fire_ms)}:{self.rng.randrange(9)}"}, origin=1)
+
+    def timers(self) -> None:
+        at_ms = self.fire_ms() - self.rng.choice([0, 0, SLOT_MS])
+        self.record(control.TimersRecord(at_ms, self.rng.randrange(-1, 9), self.rng.randrange(3)))
+
+    def recall(self) -> None:
+        if self.recalls and self.rng.random() < 0.4:
+            again = self.rng.choice(self.recalls[-3:])
+            self.record(control.RecallRecord(again.deliver_ms + self.rng.randrange(2), again.fire_ms, again.offset))
+            return
+        now_ms = self.machine.timers.watermark.fire_ms or FIRST_MS
+        fire_ms = now_ms + self.rng.choice([-1, -1, 0, 5, SLOT_MS])
+        deliver_ms = fire_ms + self.rng.choice([-SLOT_MS, 0, 1, 1, SLOT_MS])
+        self.recalls.append(control.RecallRecord(deliver_ms, fire_ms, self.rng.randrange(-1, 9)))
+        self.record(self.recalls[-1])
+
+    def trim(self) -> None:
+        """To one of the entries there are, or to one before the begin there is."""
+        index = self.rng.randrange(self.log.end_index + 1) or 1
+        entries = self.log.ranges[index]
+        named = entries.pos, entries.term, self.log.ranges[index - 1].last_chain, self.machine.begin_index
+        self.record(control.TrimRecord(index, *named, ((0, None),), "operator"))
+
+

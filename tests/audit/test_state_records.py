@@ -1,0 +1,64 @@
+"""Records that no leader would write mean the same to the node and to the audit: stale lease numbers, offsets beyond the end, places twice.
+
+A log is written by leaders that may be wrong, or of another version; what the state is nevertheless follows from the format alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledgermq.audit.state import timers, transactions
+from ledgermq.audit.state.derive import check_state
+from ledgermq.node.core import timers as node_timers
+from ledgermq.node.core import transactions as node_transactions
+from tests.audit.state_records import Scribe
+from tests.audit.state_worlds import fresh, write_replica
+
+REMEMBERED = 5
+
+
+def agrees(directory: Path, seed: int) -> None:
+    """From the first entry, and from an older snapshot of a log that lost its files."""
+    scribe = Scribe(seed, 150)
+    *older, last = sorted(scribe.snapshots)
+    previous = scribe.snapshots[older[seed % len(older)]] if older else None
+    for trimmed in (False, True):
+        task = write_replica(scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed)
+        report = check_state(task)
+        assert (seed, trimmed, report.reason, [flaw.proof for flaw in report.flaws]) == (seed, trimmed, "", [])
+        assert "state/snapshot" in report.compared
+
+
+@pytest.fixture
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few transactions that have ended are remembered, so that some are forgotten."""
+    assert transactions.ENDED_MAX == node_transactions.ENDED_MAX
+    monkeypatch.setattr(transactions, "ENDED_MAX", REMEMBERED)
+    monkeypatch.setattr(node_transactions, "ENDED_MAX", REMEMBERED)
+
+
+@pytest.mark.usefixtures("short_memory")
+def test_any_record_means_the_same_to_both(tmp_path: Path) -> None:
+    """Every kind about everything, in any order."""
+    for seed in range(6):
+        agrees(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_memory")
+@pytest.mark.parametrize("first", range(1000, 1200, 50))
+def test_any_record_means_the_same_to_both_for_long(tmp_path: Path, first: int) -> None:
+    """The same over many seeds."""
+    for seed in range(first, first + 50):
+        agrees(tmp_path, seed)
+
+
+def test_the_wheel_is_the_same_size() -> None:
+    """Numbers that are part of the format, of which a short test meets nothing."""
+    assert (timers.SLOTS, timers.MINUTE_MS, sorted(timers.COUNTS)) == (
+        node_timers.SLOTS,
+        node_timers.SLOT_MS,
+        sorted(node_timers.Timers().counts),
+    )
