@@ -46,6 +46,7 @@ MODULES = (
     "idle",
     "connections",
     "audit_scan",
+    "agreement",
     "sim_speed",
     "peers",
 )

@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SYNC_ALARM_S, SYNC_WARN_S
+from ledgermq.storage.thresholds import (
+    DISK_ALARM_PERCENT,
+    DISK_WARN_PERCENT,
+    SCRUB_BYTES_PER_S,
+    SCRUB_PART_OF_DISK,
+    SCRUB_PASS_S,
+    SYNC_ALARM_S,
+    SYNC_WARN_S,
+)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NS_A_SECOND = 1_000_000_000
@@ -33,6 +41,7 @@ FILES_A_DISK = 64
 OPEN_FILES_MIN = 1024
 MAP_COUNT_MIN = 8192
 WARN, ALARM = "warn", "alarm"
+FILES_NAMED = 5
 
 
 class Probe(Protocol):
@@ -128,6 +137,16 @@ class Advice:
     flush_policy: str
     why: str
     log_file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a node's logs are read again on this disk (scrub): a rate that fits it, and how long a pass takes then."""
+
+    bytes_per_s: int
+    pass_s: float
+    part_of_disk: float
+    """Of the measured sequential rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +256,31 @@ def advise(facts: Facts, measured: Measured) -> Advice:
     else:
         policy, why = "memory", f"flushes of up to {slowest * 1000:.0f} ms would hold up every acknowledgement; better, use a faster disk"
     return Advice(policy, why, log_file_bytes(facts.total_bytes, measured.rate))
+
+
+def reading(rate: float, log_bytes: int) -> tuple[Reading, list[Warning_]]:
+    """The default rate, more where a pass would take longer than a week, and never more than a twentieth of what the disk does. `rate` in
+    bytes a second; `log_bytes` of all broker groups of the node."""
+    most = rate * SCRUB_PART_OF_DISK
+    wanted = max(SCRUB_BYTES_PER_S, log_bytes / SCRUB_PASS_S)
+    chosen = max(1, round(min(wanted, most)))
+    found = Reading(chosen, log_bytes / chosen, chosen / rate)
+    if log_bytes <= SCRUB_BYTES_PER_S * SCRUB_PASS_S:
+        return found, []
+    what = f"at the default of {SCRUB_BYTES_PER_S // MIB} MiB/s reading {log_bytes / GIB:,.0f} GiB of logs again takes longer than a week"
+    remedy = f"set scrub.bytes_per_s to {chosen}"
+    if found.pass_s > SCRUB_PASS_S:
+        remedy += f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep less, or spread broker groups over more nodes"
+    return found, [Warning_(WARN, what, remedy)]
+
+
+def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
+    """Sealed log files of which this node computed another digest than a majority recorded, by their positions."""
+    if not differing:
+        return []
+    names = ", ".join(f"{base:020d}" for base in differing[:FILES_NAMED]) + (" and more" if len(differing) > FILES_NAMED else "")
+    what = f"{len(differing)} sealed log file{'s' if len(differing) > 1 else ''} of {group} differ from what a majority sealed: {names}"
+    return [Warning_(ALARM, what, "delete nothing; run ledgermq audit over all replicas, it names the damaged bytes")]
 
 
 def log_file_bytes(total_bytes: int, rate: float) -> int:

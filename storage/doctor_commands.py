@@ -5,14 +5,29 @@ from __future__ import annotations
 import json
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.commands import ProgressLine
-from ledgermq.storage.doctor import KIB, MIB, QUICK, THOROUGH, Effort, Measured, Verdict, examine, measure, probe_bytes
+from ledgermq.storage.doctor import (
+    KIB,
+    MIB,
+    QUICK,
+    THOROUGH,
+    Effort,
+    Measured,
+    Reading,
+    Verdict,
+    about_files,
+    examine,
+    measure,
+    probe_bytes,
+    reading,
+)
 from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, read_facts
 from ledgermq.storage.errors import is_no_space
 
@@ -39,9 +54,14 @@ def doctor(directory: str, quick: bool, as_object: bool) -> None:
     progress = ProgressLine("doctor")
     measured = _measured(directory, probe_bytes(facts.free_bytes), QUICK if quick else THOROUGH, progress)
     progress.close()
-    verdict = examine(facts, measured)
     node = look_at_node(directory)
-    print(json.dumps(as_json(directory, verdict, node)) if as_object else as_text(directory, verdict, node), flush=True)
+    read, more = (None, []) if measured is None else reading(measured.rate, 0 if node is None else sum(g.log_bytes for g in node.groups))
+    for group in () if node is None else node.groups:
+        more += about_files(group.group, group.differing_files)
+    verdict = examine(facts, measured)
+    verdict = replace(verdict, warnings=(*verdict.warnings, *more))
+    told = as_json(directory, verdict, node, read)
+    print(json.dumps(told) if as_object else as_text(directory, verdict, node, read), flush=True)
     raise SystemExit(EXIT_CROSSED if verdict.warnings else 0)
 
 
@@ -58,7 +78,7 @@ def _measured(directory: str, size: int, effort: Effort, progress: ProgressLine)
         raise Refused(f"{directory} cannot be measured ({error.strerror})", "check the path, its owner and its permissions") from error
 
 
-def as_json(directory: str, verdict: Verdict, node: NodeFound | None) -> dict[str, Any]:
+def as_json(directory: str, verdict: Verdict, node: NodeFound | None, read: Reading | None) -> dict[str, Any]:
     """The report as the command line prints it."""
     facts, measured = verdict.facts, verdict.measured
     return {
@@ -77,6 +97,7 @@ def as_json(directory: str, verdict: Verdict, node: NodeFound | None) -> dict[st
         "flushes": None if measured is None else [_flush(flush) for flush in measured.flushes],
         "model": None if measured is None else _model(measured),
         "advice": None if verdict.advice is None else asdict(verdict.advice),
+        "scrub": None if read is None else asdict(read),
         "warnings": [asdict(warning) for warning in verdict.warnings],
         "node": None if node is None else asdict(node),
     }
@@ -103,7 +124,7 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 4)
 
 
-def as_text(directory: str, verdict: Verdict, node: NodeFound | None) -> str:
+def as_text(directory: str, verdict: Verdict, node: NodeFound | None, read: Reading | None) -> str:
     """The report for people."""
     facts, measured = verdict.facts, verdict.measured
     turning = {True: "rotational", False: "not rotational", None: "rotational or not: unknown"}[facts.rotational]
@@ -127,6 +148,9 @@ def as_text(directory: str, verdict: Verdict, node: NodeFound | None) -> str:
         lines.append(
             f"  log files    of {verdict.advice.log_file_bytes // MIB} MiB (data_file_bytes, fixed when a broker group is created)"
         )
+    if read is not None:
+        days = "" if node is None else f"; a pass takes {read.pass_s / 3600:,.1f} hours"
+        lines.append(f"  scrub        {read.bytes_per_s / MIB:,.1f} MiB/s, {read.part_of_disk:.1%} of the sequential rate{days}")
     if node is not None:
         lines += _node_lines(node)
     for warning in verdict.warnings:
@@ -159,9 +183,16 @@ def _node_lines(node: NodeFound) -> list[str]:
             f"  group        {group.group}: {group.log_files} log files, {group.log_bytes / MIB:,.1f} MiB, synced up to entry "
             f"{group.synced_index}, committed (noted): {committed}, {state}"
         )
+        since = "a time nobody noted" if group.verified_ms is None else _moment(group.verified_ms)
+        agree = f"{len(group.differing_files)} of them differ" if group.differing_files else "none known to differ"
+        lines.append(f"               {group.sealed_files} sealed by a majority, {agree}; everything verified or written since {since}")
         if group.recovery is not None:
             lines.append(f"               {group.recovery}")
     return lines
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat("T", "seconds")
 
 
 def _limit(value: int | None, what: str) -> str:

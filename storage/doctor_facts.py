@@ -11,10 +11,11 @@ import resource
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ledgermq.storage import checkpoints, identity
+from ledgermq.storage import checkpoints, identity, sealed_json
 from ledgermq.storage.doctor import Facts
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recovered import read_recovery
@@ -67,6 +68,12 @@ class GroupFound:
     """Of the log files, as the disk has them allocated."""
     synced_index: int
     committed_index: int | None
+    sealed_files: int = 0
+    """Log files whose digest a majority recorded, as its snapshot knows."""
+    differing_files: tuple[int, ...] = ()
+    """Of those the positions of the ones of which this node computed another digest."""
+    verified_ms: int | None = None
+    """When the log file that waits longest was read again, or written; None while nobody noted it."""
     recovery: str | None = None
     """What a recovery from a lost majority did to it, for people; None without one."""
 
@@ -157,8 +164,31 @@ def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
         sum(os.stat(f"{log_directory}/data/{name}").st_blocks * BLOCK_BYTES for name in names),
         read_mark(disk, f"{log_directory}/syncedmark", found.log_id).index,
         None if noted is None else noted.committed_index,
+        *_sealed(disk, root, found.log_id),
+        _verified_ms(disk, root, found.log_id),
         _recovery(disk, root),
     )
+
+
+def _sealed(disk: RealDisk, root: str, log_id: str) -> tuple[int, tuple[int, ...]]:
+    """How many files a majority sealed, and those of which this node computed something else (format §9, §11)."""
+    snapshot, noted = _note(disk, f"{root}/state/snapshot", log_id), _note(disk, f"{root}/state/digests", log_id)
+    seals = {int(seal["base"]): seal["sha256"] for seal in snapshot.get("retained", {}).get("seals", ())}
+    digests = {int(base): sha256 for base, sha256 in noted.get("digests", {}).items()}
+    return len(seals), tuple(sorted(base for base, sha256 in seals.items() if digests.get(base, sha256) != sha256))
+
+
+def _verified_ms(disk: RealDisk, root: str, log_id: str) -> int | None:
+    return min((int(ms) for _, ms in _note(disk, f"{root}/state/scrub", log_id).get("files", ())), default=None)
+
+
+def _note(disk: RealDisk, path: str, log_id: str) -> dict[str, Any]:
+    """A file of `state/`; empty where it is missing, damaged or of another log: whoever opens the group says so."""
+    try:
+        value = sealed_json.read(disk, path)
+    except (FileNotFoundError, Damaged):
+        return {}
+    return value if value.get("log_id") == log_id else {}
 
 
 def _recovery(disk: RealDisk, root: str) -> str | None:

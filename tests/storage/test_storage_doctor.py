@@ -15,10 +15,25 @@ from pathlib import Path
 import pytest
 
 from ledgermq.cli import run
-from ledgermq.storage import doctor, doctor_commands, doctor_facts
+from ledgermq.storage import doctor, doctor_commands, doctor_facts, sealed_json
 from ledgermq.storage import identity as identities
 from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.doctor import GIB, KIB, MIB, QUICK, THOROUGH, Facts, Flush, Measured, examine, measure, probe_bytes
+from ledgermq.storage.doctor import (
+    GIB,
+    KIB,
+    MIB,
+    QUICK,
+    THOROUGH,
+    Facts,
+    Flush,
+    Measured,
+    Reading,
+    about_files,
+    examine,
+    measure,
+    probe_bytes,
+    reading,
+)
 from ledgermq.storage.identity import NodeIdentity
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.store import GroupStore
@@ -286,3 +301,31 @@ def test_efforts_are_bounded() -> None:
     """What the help says of the time is what the efforts add up to."""
     for effort, limit in ((QUICK, 4.0), (THOROUGH, 17.0)):
         assert effort.allocate_s + effort.write_s + len(doctor.FLUSH_SIZES) * effort.flush_s <= limit
+
+
+def test_reading_everything_again_fits_the_disk_and_the_week() -> None:
+    """The default for most; more for many logs; never more than a twentieth of the disk, and then it says how long that takes."""
+    default, week = 16 * MIB, 7 * 86_400
+    assert reading(1000 * MIB, 0) == (Reading(default, 0.0, 0.016), [])
+    found, warned = reading(100 * MIB, 1 << 30)
+    assert (found.bytes_per_s, warned) == (5 * MIB, []), "a slow disk gets less"
+    found, (warning,) = reading(1000 * MIB, 30 * MIB * week)
+    assert found.bytes_per_s == 30 * MIB and str(30 * MIB) in warning.remedy and found.pass_s == week
+    found, (warning,) = reading(200 * MIB, 20 * MIB * week)
+    assert found.bytes_per_s == 10 * MIB and "14 days" in warning.remedy
+
+
+def test_what_two_loops_noted_is_told(tmp_path: Path) -> None:
+    """Files that differ from what a majority sealed are an alarm; notes of another log, or damaged ones, say nothing."""
+    disk, root = RealDisk(), tmp_path / "g1"
+    (root / "state").mkdir(parents=True)
+    seals = [{"base": base, "sha256": digest} for base, digest in ((0, "aa"), (64, "bb"), (128, "cc"))]
+    sealed_json.write(disk, str(root / "state" / "snapshot"), {"v": 4, "log_id": "l", "retained": {"seals": seals}})
+    sealed_json.write(disk, str(root / "state" / "digests"), {"v": 1, "log_id": "l", "digests": {"0": "aa", "64": "xx"}})
+    sealed_json.write(disk, str(root / "state" / "scrub"), {"v": 1, "log_id": "l", "files": [[0, 7000], [64, 5000]]})
+    assert doctor_facts._sealed(disk, str(root), "l") == (3, (64,)) and doctor_facts._verified_ms(disk, str(root), "l") == 5000
+    assert doctor_facts._sealed(disk, str(root), "other") == (0, ()) and doctor_facts._verified_ms(disk, str(root), "other") is None
+    (root / "state" / "digests").write_bytes(b"{")
+    assert doctor_facts._sealed(disk, str(root), "l") == (3, ())
+    (warning,) = about_files("g1", (64,))
+    assert warning.level == "alarm" and f"{64:020d}" in warning.what and about_files("g1", ()) == []
