@@ -21,12 +21,12 @@ CLASSES = (TORN_TAIL, BIT_ROT, DIVERGENCE, MISSING, EXTRA, REORDERED, WRONG_DERI
 
 NEXT_STEP = {
     TORN_TAIL: "Nothing to do: a killed node cuts this off at its next start, and nothing acknowledged was in it.",
-    BIT_ROT: "Keep the node stopped, keep the directory, check the disk, and let the replica be restored from an intact peer.",
+    BIT_ROT: "Keep the directory, check the disk, and put it back from replicas that prove theirs: ledgermq repair --from-findings.",
     DIVERGENCE: "Stop writing to this group; keep all directories: two replicas hold different histories, which is a bug or a foreign log.",
-    MISSING: "Keep the node stopped: it lost entries it had stored; restore the replica from a peer that holds them.",
+    MISSING: "It lost entries it had stored: put them back from replicas that hold them: ledgermq repair --from-findings.",
     EXTRA: "Keep the directory: it holds entries or files that the majority does not have; find out who wrote them before removing any.",
     REORDERED: "Stop writing to this group and keep all directories: the same entries stand in another order.",
-    WRONG_DERIVED: "The log is the truth: stop the node, remove the derived files named here, and let it rebuild them at start.",
+    WRONG_DERIVED: "The log is the truth: stop the node, and have derived files made again from it: ledgermq repair --from-findings.",
     UNDECIDABLE: "No majority proves which bytes are right: keep all directories, look for a further copy, and do not repair by hand.",
 }
 
