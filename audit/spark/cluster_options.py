@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ledgermq.client.native.connection import Located
-from ledgermq.client.native.plain import PlainConnection
-from ledgermq.client.native.plain_reading import Queue, find_offsets
+from ledgermq.client.native.positions import Place, Start
+from ledgermq.client.native.tasks import TaskConnection
 from ledgermq.proto.signature import Credentials
 
 Places = dict[str, dict[str, int]]
@@ -33,11 +33,11 @@ class Target:
     tls: bool = False
     ca_file: str = ""
 
-    def connect(self) -> PlainConnection:
+    def connect(self) -> TaskConnection:
         """A connection of its own; the caller closes it."""
         credentials = Credentials(self.access_key, self.secret_key) if self.access_key else None
         ca = Path(self.ca_file).read_bytes() if self.ca_file else None
-        connection = PlainConnection(self.endpoints, credentials=credentials, tls=self.tls, ca=ca)
+        connection = TaskConnection(self.endpoints, credentials=credentials, tls=self.tls, ca=ca)
         if credentials is not None:
             connection.guard_secret()
         return connection
@@ -82,7 +82,7 @@ def count_of(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def places_of(queues: Mapping[Queue, int]) -> Places:
+def places_of(queues: Mapping[Place, int]) -> Places:
     """Offsets of queues, as they are written."""
     places: Places = {}
     for queue in sorted(queues, key=lambda queue: (queue.broker_group, queue.queue)):
@@ -90,12 +90,12 @@ def places_of(queues: Mapping[Queue, int]) -> Places:
     return places
 
 
-def queues_of(places: Places) -> dict[Queue, int]:
+def queues_of(places: Places) -> dict[Place, int]:
     """The inverse of `places_of`."""
-    return {Queue(group, int(queue)): offset for group, queues in places.items() for queue, offset in queues.items()}
+    return {Place(group, int(queue)): offset for group, queues in places.items() for queue, offset in queues.items()}
 
 
-def bounds(connection: PlainConnection, target: Target, options: Mapping[str, str]) -> tuple[dict[Queue, int], dict[Queue, int]]:
+def bounds(connection: TaskConnection, target: Target, options: Mapping[str, str]) -> tuple[dict[Place, int], dict[Place, int]]:
     """Where every queue begins and ends to be read, by the options startingOffsets or startingTime, endingOffsets or endingTime."""
     located = connection.locate(target.topic, target.namespace)
     begins = _places(connection, target, located, options, "starting", "earliest")
@@ -104,14 +104,14 @@ def bounds(connection: PlainConnection, target: Target, options: Mapping[str, st
 
 
 def _places(
-    connection: PlainConnection, target: Target, located: Located, options: Mapping[str, str], which: str, default: str
-) -> dict[Queue, int]:
+    connection: TaskConnection, target: Target, located: Located, options: Mapping[str, str], which: str, default: str
+) -> dict[Place, int]:
     time, offsets = option(options, f"{which}Time"), option(options, f"{which}Offsets", default)
     if time:
-        return offsets_at(connection, target, located, {"store_ms": time_ms(time)})
+        return offsets_at(connection, target, located, Start(store_ms=time_ms(time)))
     if offsets in ("earliest", "latest"):
-        return offsets_at(connection, target, located, {"earliest": offsets == "earliest"})
-    known = offsets_at(connection, target, located, {"earliest": which == "starting"})
+        return offsets_at(connection, target, located, Start(earliest=offsets == "earliest"))
+    known = offsets_at(connection, target, located, Start(earliest=which == "starting"))
     try:
         given = queues_of(json.loads(offsets))
     except (ValueError, AttributeError, TypeError):
@@ -124,9 +124,9 @@ def _places(
     return known | given
 
 
-def offsets_at(connection: PlainConnection, target: Target, located: Located, place: Mapping[str, object]) -> dict[Queue, int]:
+def offsets_at(connection: TaskConnection, target: Target, located: Located, start: Start) -> dict[Place, int]:
     """The offset of one place in every queue."""
-    begins, _ = find_offsets(connection, located, target.topic, target.namespace, place, group=target.consumer_group)
+    begins, _ = connection.find_offsets(located, target.topic, target.namespace, start, target.consumer_group)
     return begins
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from ledgermq.audit.spark.cluster_options import Target, option, target_of
 from ledgermq.client.native.connection import BrokerGroupQueues
-from ledgermq.client.native.plain_writing import Chunk, PlainProducer
+from ledgermq.client.native.numbered import Chunk
 from ledgermq.proto.frames import Compression
 from ledgermq.proto.names import stored_name
 
@@ -66,12 +66,11 @@ class _Writing:
         group = self._groups[partition % len(self._groups)]
         target = self._target
         name = producer_name(target, write_id, partition)
-        with target.connect() as connection:
-            producer = PlainProducer(connection, group.name, target.topic, target.namespace, name, compression=self._compression)
-            with producer:
-                most = min(CHUNK_BYTES, producer.max_frame_bytes)
-                messages = producer.write(chunks(batches, group, partition, most))
-                return Written(messages, producer.duplicates)
+        place = group.name, target.topic, target.namespace, name
+        with target.connect() as connection, connection.writer(*place, self._compression) as producer:
+            most = min(CHUNK_BYTES, producer.max_frame_bytes)
+            messages = producer.write(chunks(batches, group, partition, most))
+            return Written(messages, producer.duplicates)
 
 
 def producer_name(target: Target, write_id: str, partition: int) -> str:

@@ -30,7 +30,8 @@ from ledgermq.audit.spark.cluster_options import (
     queues_of,
     target_of,
 )
-from ledgermq.client.native.plain_reading import Part, Queue, read_range
+from ledgermq.client.native.positions import Place, Start
+from ledgermq.client.native.received import Batch
 
 COLUMNS = {
     "topic": "string",
@@ -67,7 +68,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     end: int
 
 
-def split(begins: Mapping[Queue, int], ends: Mapping[Queue, int], most: int | None) -> list[RangePartition]:
+def split(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> list[RangePartition]:
     """The ranges from one place to another, at most so many messages each. A queue that is new begins with its first message."""
     found = []
     for queue in sorted(ends, key=lambda queue: (queue.broker_group, queue.queue)):
@@ -91,19 +92,13 @@ class _Reading:
         # Spark makes one empty partition of its own out of an empty list.
         if not isinstance(partition, RangePartition):
             return
-        queue = Queue(partition.broker_group, partition.queue)
+        place = Place(partition.broker_group, partition.queue)
         target = self._target
         with target.connect() as connection:
-            for part in read_range(
-                connection,
-                target.topic,
-                target.namespace,
-                queue,
-                partition.first,
-                partition.end,
-                group=target.consumer_group,
-                fail_on_loss=self._fail_on_loss,
-            ):
+            parts = connection.read_range(
+                target.topic, target.namespace, place, partition.first, partition.end, target.consumer_group, self._fail_on_loss
+            )
+            for part in parts:
                 yield message_batch(target, part, self._schema)
 
 
@@ -118,7 +113,7 @@ class ClusterReader(_Reading, DataSourceReader):  # type: ignore[misc]
 class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A topic as a stream. Spark keeps the offsets, in its checkpoint."""
 
-    _goal: dict[Queue, int] | None = None
+    _goal: dict[Place, int] | None = None
     """Where a query ends that reads what is there and stops; None: it goes on."""
 
     def initialOffset(self) -> Places:
@@ -136,10 +131,10 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
     def prepareForTriggerAvailableNow(self) -> None:
         self._goal = self._ends()
 
-    def _ends(self) -> dict[Queue, int]:
+    def _ends(self) -> dict[Place, int]:
         with self._target.connect() as connection:
             located = connection.locate(self._target.topic, self._target.namespace)
-            return offsets_at(connection, self._target, located, {"earliest": False})
+            return offsets_at(connection, self._target, located, Start(earliest=False))
 
     def partitions(self, start: Places, end: Places) -> list[RangePartition]:
         return split(queues_of(start), queues_of(end), self._most)
@@ -148,7 +143,7 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         """Nothing to do: the checkpoint is the only place where a stream's offsets are."""
 
 
-def limited(begins: Mapping[Queue, int], ends: Mapping[Queue, int], most: int | None) -> dict[Queue, int]:
+def limited(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> dict[Place, int]:
     """Ends that are at most `most` messages behind the begins, every queue having its share; never before the begins."""
     waiting = {queue: max(0, end - begins.get(queue, 0)) for queue, end in ends.items()}
     total = sum(waiting.values())
@@ -161,19 +156,19 @@ def limited(begins: Mapping[Queue, int], ends: Mapping[Queue, int], most: int | 
     return {**begins, **{queue: begins.get(queue, 0) + count for queue, count in waiting.items()}}
 
 
-def message_batch(target: Target, part: Part, schema: pa.Schema) -> pa.RecordBatch:
+def message_batch(target: Target, part: Batch, schema: pa.Schema) -> pa.RecordBatch:
     """Messages as Arrow columns, those of the schema."""
     return pa.RecordBatch.from_arrays([_column(target, part, field) for field in schema], schema=schema)
 
 
-def _column(target: Target, part: Part, field: Any) -> pa.Array:
+def _column(target: Target, part: Batch, field: Any) -> pa.Array:
     columns, name, kind = part.columns, field.name, field.type
     count = len(columns)
     if name == "body":
         data, offsets = columns.joined_bodies()
         return pa.BinaryArray.from_buffers(kind, count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])
     if name in ("topic", "broker_group"):
-        return pa.repeat(pa.scalar(target.topic if name == "topic" else part.queue.broker_group, kind), count)
+        return pa.repeat(pa.scalar(target.topic if name == "topic" else part.broker_group, kind), count)
     if name in ("store_time", "born_time"):
         times = columns.store_ms if name == "store_time" else columns.born_ms
         return pa.array(times * 1000).cast(kind)

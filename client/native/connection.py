@@ -57,7 +57,7 @@ class BrokerGroupQueues:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a topic is. `kind`: as `ledgermq topic create --kind` takes it."""
+    """Where a topic is: its broker groups by name. `kind`: as `ledgermq topic create --kind` takes it."""
 
     cluster_id: str
     kind: str
@@ -162,8 +162,8 @@ class LogConnection(AsyncConnection):
         for group in answer.broker_groups:
             if group.leader.endpoint:
                 self.redirected(pb.Redirect(broker_group=group.name, endpoint=group.leader.endpoint))
-        groups = tuple(BrokerGroupQueues(group.name, tuple(group.queues), group.log_id) for group in answer.broker_groups)
-        return Located(answer.cluster_id, answer.kind, groups)
+        groups = [BrokerGroupQueues(group.name, tuple(group.queues), group.log_id) for group in answer.broker_groups]
+        return Located(answer.cluster_id, answer.kind, tuple(sorted(groups, key=lambda group: group.name)))
 
     async def ask(self, method: str, broker_group: str, request: Message, response: type[M]) -> M:
         """The answer of a broker group's leader to a single call of the service, such as `Commit`, which must bear repetition.

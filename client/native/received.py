@@ -71,6 +71,10 @@ class Batch:
         c = self.columns
         return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen]))
 
+    def before(self, offset: int) -> Batch:
+        """The messages below an offset."""
+        return self.rows(np.flatnonzero(self.offsets < offset))
+
     def with_tags(self, tags: Collection[str]) -> Batch:
         """The messages that have one of these tags."""
         found = self._fields.spans(TAG)

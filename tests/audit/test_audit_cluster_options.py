@@ -11,9 +11,9 @@ pytest.importorskip("pyspark")
 from ledgermq.audit.spark.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
 from ledgermq.audit.spark.cluster_sink import producer_name
 from ledgermq.audit.spark.cluster_source import limited, message_schema, split
-from ledgermq.client.native.plain_reading import Queue
+from ledgermq.client.native.positions import Place
 
-QUEUES = st.dictionaries(st.builds(Queue, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)
+QUEUES = st.dictionaries(st.builds(Place, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)
 
 
 def test_a_write_of_one_name_into_two_topics_is_two_writes() -> None:
@@ -29,16 +29,16 @@ def test_a_write_of_one_name_into_two_topics_is_two_writes() -> None:
 
 @settings(deadline=None)
 @given(QUEUES)
-def test_offsets_are_written_and_read(queues: dict[Queue, int]) -> None:
+def test_offsets_are_written_and_read(queues: dict[Place, int]) -> None:
     """As a checkpoint holds them."""
     assert queues_of(places_of(queues)) == queues
 
 
 @settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 20))
-def test_partitions_cover_a_range_once(begins: dict[Queue, int], ends: dict[Queue, int], most: int | None) -> None:
+def test_partitions_cover_a_range_once(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
     """Every message from begin to end of every queue lies in one partition, none of which is too large; a new queue begins at 0."""
-    found = [(Queue(one.broker_group, one.queue), offset) for one in split(begins, ends, most) for offset in range(one.first, one.end)]
+    found = [(Place(one.broker_group, one.queue), offset) for one in split(begins, ends, most) for offset in range(one.first, one.end)]
     assert sorted(found, key=str) == sorted(
         ((queue, offset) for queue, end in ends.items() for offset in range(begins.get(queue, 0), end)), key=str
     )
@@ -47,7 +47,7 @@ def test_partitions_cover_a_range_once(begins: dict[Queue, int], ends: dict[Queu
 
 @settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 60))
-def test_a_limited_batch_goes_on_and_never_back(begins: dict[Queue, int], ends: dict[Queue, int], most: int | None) -> None:
+def test_a_limited_batch_goes_on_and_never_back(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
     """Exactly so many messages while there are more, everything otherwise, and no queue goes back or beyond its end."""
     reached = limited(begins, ends, most)
     total = sum(max(0, end - begins.get(queue, 0)) for queue, end in ends.items())

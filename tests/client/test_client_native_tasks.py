@@ -1,4 +1,4 @@
-"""The blocking reader and writer against three real nodes: names that are taken over, leaders that die, ranges that are read once."""
+"""Ranges and numbered writes of tasks against three real nodes: names that are taken over, leaders that die, ranges that are read once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ledgermq.client.errors import Refused
-from ledgermq.client.native.plain import PlainConnection
-from ledgermq.client.native.plain_reading import Queue, find_offsets, read_range
-from ledgermq.client.native.plain_writing import Chunk, PlainProducer
+from ledgermq.client.native.numbered import Chunk
+from ledgermq.client.native.positions import Place, Start
+from ledgermq.client.native.tasks import TaskConnection
 from ledgermq.node.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
@@ -34,15 +34,15 @@ def chunks(count: int, size: int = 100) -> Iterator[Chunk]:
         yield Chunk([b"body %d" % i for i in numbers], [i % QUEUES for i in numbers], [1_700_000_000_000] * len(numbers))
 
 
-def stored(connection: PlainConnection, topic: str) -> list[bytes]:
+def stored(connection: TaskConnection, topic: str) -> list[bytes]:
     """Everything in a topic, each queue in its order, and each offset once."""
     located = connection.locate(topic)
-    begins, ends = find_offsets(connection, located, topic, "", {"earliest": True})
+    begins, ends = connection.find_offsets(located, topic, "", Start())
     found = []
     for queue, end in ends.items():
         at = begins[queue]
-        for part in read_range(connection, topic, "", queue, at, end):
-            assert part.first_offset == at and part.columns.queue_offsets.tolist() == list(range(at, at + len(part.columns)))
+        for part in connection.read_range(topic, "", queue, at, end):
+            assert part.offsets.tolist() == list(range(at, at + len(part)))
             at += len(part.columns)
             found += part.columns.bodies()
         assert at == end
@@ -56,17 +56,17 @@ def numbers(bodies: list[bytes]) -> list[int]:
 def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
     """Another process under the same name goes on behind what is stored, however it cuts its messages; the first one is refused then."""
     CommandLine(cluster.endpoints).ok("topic", "create", "names", "--queues", str(QUEUES))
-    with PlainConnection(cluster.endpoints) as connection:
+    with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("names").broker_groups
-        first = PlainProducer(connection, group.name, "names", "", "job 0")
+        first = connection.writer(group.name, "names", "", "job 0")
         assert first.write(islice(chunks(1000), 7)) == 700
-        with PlainProducer(connection, group.name, "names", "", "job 0") as second:
+        with connection.writer(group.name, "names", "", "job 0") as second:
             assert second.next_sequence == 700
             assert second.write(chunks(1000, 33)) == 1000 and second.duplicates == 700
         with pytest.raises(Refused):
             first.write(chunks(1000))
         first.close()
-        with PlainProducer(connection, group.name, "names", "", "job 0") as third, pytest.raises(Refused, match="not the same messages"):
+        with connection.writer(group.name, "names", "", "job 0") as third, pytest.raises(Refused, match="not the same messages"):
             third.write(chunks(900))
         assert numbers(stored(connection, "names")) == list(range(1000))
 
@@ -74,13 +74,13 @@ def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
 def test_ranges_are_exact(cluster: LocalCluster) -> None:
     """From an offset to an offset of one queue, and nothing beside it."""
     CommandLine(cluster.endpoints).ok("topic", "create", "ranges", "--queues", str(QUEUES))
-    with PlainConnection(cluster.endpoints) as connection:
+    with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("ranges").broker_groups
-        with PlainProducer(connection, group.name, "ranges", "", "job") as producer:
+        with connection.writer(group.name, "ranges", "", "job") as producer:
             producer.write(chunks(2000))
-        parts = list(read_range(connection, "ranges", "", Queue(group.name, 2), 17, 123))
+        parts = list(connection.read_range("ranges", "", Place(group.name, 2), 17, 123))
         assert [body for part in parts for body in part.columns.bodies()] == [b"body %d" % (4 * i + 2) for i in range(17, 123)]
-        assert not list(read_range(connection, "ranges", "", Queue(group.name, 2), 5, 5))
+        assert not list(connection.read_range("ranges", "", Place(group.name, 2), 5, 5))
 
 
 def test_a_leader_that_dies(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_a_leader_that_dies(tmp_path: Path) -> None:
     with running(tmp_path) as cluster:
         cli = CommandLine(cluster.endpoints)
         cli.ok("topic", "create", "moved", "--queues", str(QUEUES))
-        with PlainConnection(cluster.endpoints) as connection:
+        with TaskConnection(cluster.endpoints) as connection:
             (group,) = connection.locate("moved").broker_groups
             now = threading.Event()
-            producer = PlainProducer(connection, group.name, "moved", "", "job")
+            producer = connection.writer(group.name, "moved", "", "job")
             leader = next(one["leader"] for one in cli.ok("status", "--json").json["groups"] if one["group"] == group.name)
 
             def signalling() -> Iterator[Chunk]:

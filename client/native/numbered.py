@@ -1,0 +1,222 @@
+"""Writing under a name: messages 0, 1, 2, … of a named producer, each of them stored once, whatever happens to who writes them.
+
+Why this is no `AsyncProducer`: there a message gets its number when it is sent, a broker group is chosen for it, and a name that the
+cluster has forgotten is begun anew. Here the numbers come from outside, for one broker group: whoever computes the messages again hears how
+many are stored and goes on behind them, and a name that somebody else took over, or that is forgotten, ends the writing. Where the leader
+is, pauses and redirects are `connection.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from ledgermq.client.errors import Refused
+from ledgermq.client.native.connection import LogConnection, broken, problem_of
+from ledgermq.client.native.stream import ANSWER_TIMEOUT_S
+from ledgermq.client.service import LOG
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.frames import Compression, FrameBuilder
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.status import Code
+
+WINDOW_FRAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages for one frame, one row each; a column that is None is not sent."""
+
+    bodies: Sequence[bytes]
+    queues: Sequence[int]
+    born_ms: Sequence[int]
+    tags: Sequence[str | None] | None = None
+    keys: Sequence[str | Sequence[str] | None] | None = None
+    properties: Sequence[Mapping[str, str]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def piece(self, begin: int, end: int) -> Chunk:
+        """Rows `begin` … `end`−1."""
+        columns = {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{name: column[begin:end] for name, column in columns.items() if column is not None})
+
+    def behind(self, count: int) -> Chunk:
+        """Without the first so many."""
+        return self.piece(count, len(self))
+
+
+class NumberedWriter:
+    """A named producer of one broker group: what it wrote under its name before counts as written. For one event loop, one task at a time.
+
+    Whoever opens a name takes it over: another process that still writes under it is refused from then on.
+    """
+
+    def __init__(
+        self,
+        connection: LogConnection,
+        broker_group: str,
+        topic: str,
+        namespace: str,
+        name: str,
+        compression: Compression = Compression.NONE,
+    ) -> None:
+        self._connection = connection
+        self._group, self._topic, self._namespace, self._name = broker_group, topic, namespace, name
+        self._compression = compression
+        self._search = connection.search(broker_group)
+        self._good_at = _now()
+        self._pending: deque[tuple[int, Chunk]] = deque()
+        self._call: Any = None
+        self.duplicates = 0
+        """Messages that were stored under this name before, and were not stored again."""
+        self.next_sequence = 0
+        """Of the first message that is not stored."""
+        self.max_frame_bytes = 0
+        self._sequence = self._begin = 0
+        self._producer = (0, 0)
+
+    async def open(self) -> None:
+        """Take the name over. Raises Refused or Unreachable."""
+        opened = await self._open(pb.OpenProducer(broker_group=self._group, name=self._name, client_id=self._connection.client_id))
+        self._producer = opened.producer_id, opened.epoch
+        self._builder = FrameBuilder(stored_name(self._namespace, self._topic), opened.log_tag, *self._producer)
+        self._begin, self.max_frame_bytes = opened.next_sequence, opened.max_frame_bytes
+
+    async def add(self, chunk: Chunk) -> None:
+        """The next messages of the row; those that are stored already are skipped. Waits for room. Raises Refused or Unreachable."""
+        first, self._sequence = self._sequence, self._sequence + len(chunk)
+        known = min(max(0, self._begin - first), len(chunk))
+        self.duplicates += known
+        if known == len(chunk):
+            return
+        while len(self._pending) >= WINDOW_FRAMES:
+            await self._hear()
+        self._pending.append((first + known, chunk.behind(known) if known else chunk))
+        if not await self._send(*self._pending[-1]):
+            await self._resume()
+
+    async def finish(self) -> int:
+        """Wait until everything is durable on a majority. Returns how many messages there are. Raises as `add`; Refused too if more are
+        stored under this name than were added."""
+        if self._sequence < self._begin:
+            counts = f"{self._begin} messages are stored under this name, and {self._sequence} are to be written"
+            what = f"{counts}: they are not the same messages"
+            raise Refused(Code.PRECONDITION_FAILED, what, "write again what was written before, or under another name")
+        while self._pending:
+            await self._hear()
+        return self._sequence
+
+    async def close(self) -> None:
+        """End the stream; what was not acknowledged has an unknown outcome."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    async def _open(self, opening: pb.OpenProducer) -> pb.ProducerOpened:
+        while True:
+            await self.close()
+            self._address = await self._next_address()
+            self._call = self._connection.stream(LOG + "Produce", self._address, pb.ProduceRequest, pb.ProduceResponse)
+            if not await self._write(pb.ProduceRequest(open=opening)):
+                continue
+            response = await self._next()
+            if response is not None and response.HasField("opened"):
+                self._search.worked()
+                opened: pb.ProducerOpened = response.opened
+                self.next_sequence = opened.next_sequence
+                return opened
+
+    async def _next_address(self) -> Any:
+        left = self._good_at + self._connection.timeout_s - _now()
+        if left <= 0:
+            raise self._search.unreachable(self._connection.timeout_s)
+        return await self._search.next_address(left)
+
+    async def _write(self, request: pb.ProduceRequest) -> bool:
+        """False: the stream has ended; its status, which says why, is noted."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._call.write(request)
+            return True
+        except TimeoutError:
+            self._search.failed(f"{self._address} takes nothing")
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            await self._next()
+        return False
+
+    async def _next(self) -> Any:
+        """The next answer; None if the stream ended or led nowhere, which is noted. Raises Refused."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                response = await self._call.read()
+        except TimeoutError:
+            self._search.failed(f"{self._address} answers nothing")
+            return None
+        except grpc.RpcError as error:
+            self._search.failed(broken(self._address, error))
+            return None
+        if response is grpc.aio.EOF:
+            self._search.failed(f"{self._address} ended the stream")
+        elif response.HasField("redirect"):
+            self._search.redirected(response.redirect)
+        elif response.HasField("problem"):
+            self._search.problem(response.problem)
+        else:
+            return response
+        return None
+
+    async def _send(self, first: int, chunk: Chunk) -> bool:
+        frame = self._builder.encode(
+            first,
+            np.array(chunk.queues, np.int32),
+            chunk.bodies,
+            born_ms=np.array(chunk.born_ms, np.int64),
+            tags=chunk.tags,
+            keys=chunk.keys,
+            properties=chunk.properties,
+            compression=self._compression,
+        )
+        message = pb.Frame(namespace=self._namespace, topic=self._topic, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
+        return await self._write(pb.ProduceRequest(frame=message))
+
+    async def _hear(self) -> None:
+        """One answer; after a broken stream everything that is not stored is sent again, on a new one, in the same epoch."""
+        response = await self._next()
+        if response is not None and response.HasField("ack"):
+            first, chunk = self._pending.popleft()
+            self._good_at = _now()
+            self._search.worked()
+            self.next_sequence = first + len(chunk)
+            return
+        if response is not None:
+            rejected = response.rejected
+            # Messages that were stored behind our back, by a stream that broke, are news and no failure.
+            if rejected.next_sequence <= self._pending[0][0] and not rejected.problem.retryable:
+                raise problem_of(rejected.problem)
+            self._search.failed(rejected.problem.message, rejected.problem.retry_after_ms)
+        await self._resume()
+
+    async def _resume(self) -> None:
+        number, epoch = self._producer
+        again = pb.OpenProducer(broker_group=self._group, producer_id=number, epoch=epoch, client_id=self._connection.client_id)
+        sent = False
+        while not sent:
+            stored = (await self._open(again)).next_sequence
+            waiting = [(first, chunk) for first, chunk in self._pending if first + len(chunk) > stored]
+            self._pending = deque((max(first, stored), chunk.behind(max(0, stored - first))) for first, chunk in waiting)
+            sent = True
+            for first, chunk in self._pending:
+                sent = sent and await self._send(first, chunk)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,153 @@
+"""Reading ranges of queues: each offset from one place to another once and in order, whoever leads; and where places such as a time are.
+
+For readers that remember nothing and belong to no consumer group, such as a task of a data engine. Streams and credit are those of
+`fetching.py`, the rules of what may come next those of `positions.py`; here is only where a range ends, and what a loss in it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+
+from ledgermq.client.errors import Refused
+from ledgermq.client.native.connection import Located, LogConnection
+from ledgermq.client.native.fetching import Flow
+from ledgermq.client.native.positions import Place, Positions, Run, Start
+from ledgermq.client.native.received import Batch
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.frames import BadEntries
+from ledgermq.proto.status import Code
+
+CREDIT_BYTES = 16 << 20
+DISTRUST_MAX = 3
+"""A message that is damaged so many times in a row is damaged in the log."""
+
+
+class MessagesGone(Refused):
+    """Retention took messages of a range before they were read."""
+
+
+class _Stream:
+    """One broker group's queues being read, from the places they were given."""
+
+    def __init__(self, connection: LogConnection, opening: pb.OpenFetch, starts: Mapping[Place, Start], window_bytes: int) -> None:
+        self.positions = Positions()
+        for place, start in starts.items():
+            self.positions.add(place, start)
+        self.runs: deque[Run] = deque()
+        self._news = asyncio.Event()
+        self.flow = Flow(connection, opening.broker_group, self.positions, window_bytes, opening, self._came)
+        self._task = asyncio.ensure_future(self.flow.run())
+        self._task.add_done_callback(lambda _task: self._news.set())
+
+    def _came(self, run: Run | None) -> None:
+        if run is not None:
+            self.runs.append(run)
+        self._news.set()
+
+    async def news(self) -> None:
+        """Until something came. Raises what ended the stream: Unreachable or Refused."""
+        await self._news.wait()
+        self._news.clear()
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def find_offsets(
+    connection: LogConnection, located: Located, topic: str, namespace: str, start: Start, group: str = ""
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Where each queue of a topic begins to be read from there on, and where each ends. Raises Unreachable or Refused."""
+    begins: dict[Place, int] = {}
+    ends: dict[Place, int] = {}
+    for one in located.broker_groups:
+        places = [Place(one.name, queue) for queue in one.queues]
+        if not places:
+            continue
+        opening = pb.OpenFetch(broker_group=one.name, namespace=namespace, topic=topic, consumer_group=group)
+        stream = _Stream(connection, opening, dict.fromkeys(places, start), 0)
+        try:
+            while any(stream.positions[place].next is None or stream.positions[place].end is None for place in places):
+                await stream.news()
+        finally:
+            await stream.close()
+        for place in places:
+            position = stream.positions[place]
+            assert position.next is not None and position.end is not None, "the loop waits for both"
+            begins[place], ends[place] = position.next, position.end
+    return begins, ends
+
+
+class RangeReader:
+    """The messages `first` … `end`−1 of one queue, which must be committed. For one event loop; `close` it."""
+
+    def __init__(
+        self,
+        connection: LogConnection,
+        topic: str,
+        namespace: str,
+        place: Place,
+        first: int,
+        end: int,
+        group: str = "",
+        fail_on_loss: bool = True,
+    ) -> None:
+        opening = pb.OpenFetch(broker_group=place.broker_group, namespace=namespace, topic=topic, consumer_group=group)
+        self._stream = _Stream(connection, opening, {place: Start(offset=first)}, CREDIT_BYTES)
+        self._place, self._at, self._end = place, first, end
+        self._fail_on_loss = fail_on_loss
+        self._distrusted = 0
+
+    async def next_batch(self) -> Batch | None:
+        """The next messages; None behind the last. Raises MessagesGone if retention took some and that is a failure, Unreachable, Refused.
+        """
+        while self._at < self._end:
+            if self._stream.runs:
+                run = self._stream.runs.popleft()
+                self._stream.flow.taken(len(run.entries))
+                batch = self._read(run) if self._stream.positions.current(run.place, run.generation) else None
+                if batch is not None:
+                    return batch
+                continue
+            position = self._stream.positions[self._place]
+            if position.missed_ahead and position.next is not None and position.next > self._at:
+                self._lost(position.next)
+                self._at = position.next
+                continue
+            await self._stream.news()
+        return None
+
+    def _read(self, run: Run) -> Batch | None:
+        if run.missed:
+            self._lost(run.offset)
+        self._at = max(self._at, run.offset)
+        if self._at >= self._end:
+            return None
+        try:
+            batch = Batch.read(run, run.place.queue, verify=True)
+        except BadEntries as error:
+            self._distrusted += 1
+            what = f"queue {run.place.queue} of broker group {run.place.broker_group} is damaged from offset {run.offset} on: {error}"
+            if self._distrusted >= DISTRUST_MAX:
+                raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit") from error
+            self._stream.positions.again(run)
+            self._stream.flow.restart(what)
+            return None
+        self._distrusted = 0
+        self._at = run.end
+        return batch if run.end <= self._end else batch.before(self._end)
+
+    def _lost(self, found: int) -> None:
+        gone = min(found, self._end) - 1
+        if self._fail_on_loss and gone >= self._at:
+            place = f"queue {self._place.queue} of broker group {self._place.broker_group}"
+            what = f"messages {self._at} to {gone} of {place} are gone: retention took them"
+            raise MessagesGone(Code.MESSAGE_NOT_FOUND, what, "read from a later place, or go on without them")
+
+    async def close(self) -> None:
+        """End the stream."""
+        await self._stream.close()

@@ -1,0 +1,133 @@
+"""Ranges and numbered writes for programs that do one thing after the other, such as a task of a data engine: the asynchronous parts on an
+event loop in the background, for as long as a connection is open.
+
+What is read and written is decided in `ranges.py` and `numbered.py`. Rows to be written are taken in the caller's own thread, which may be
+the only one that can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
+
+from ledgermq.client.errors import BadArgument
+from ledgermq.client.native.background import Background
+from ledgermq.client.native.connection import Located, LogConnection
+from ledgermq.client.native.numbered import Chunk, NumberedWriter
+from ledgermq.client.native.positions import Place, Start
+from ledgermq.client.native.ranges import RangeReader, find_offsets
+from ledgermq.client.native.received import Batch
+from ledgermq.proto.frames import Compression
+
+PATIENCE_S = 60.0
+"""How long to try without any progress."""
+
+T = TypeVar("T")
+
+
+class TaskConnection:
+    """Channels to the nodes of one cluster, for one thread at a time. A context manager."""
+
+    def __init__(self, endpoints: str, **options: Any) -> None:
+        """As `LogConnection`."""
+        self._connection = LogConnection(endpoints, **{"timeout_s": PATIENCE_S, **options})
+        self._background: Background | None = None
+
+    def __enter__(self) -> TaskConnection:
+        self._background = Background("ledgermq-task")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._background is not None, "it was entered"
+        try:
+            self.do(self._connection.close())
+        finally:
+            self._background.close()
+
+    def guard_secret(self) -> None:
+        """As `Connection.guard_secret`."""
+        self._connection.guard_secret()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of the loop."""
+        if self._background is None:
+            work.close()
+            raise BadArgument("the connection is not open", "use it within its `with` block")
+        return self._background.wait(work)
+
+    def locate(self, topic: str, namespace: str = "") -> Located:
+        """Where a topic is. Raises Unreachable or Refused."""
+        return self.do(self._connection.locate(topic, namespace))
+
+    def find_offsets(
+        self, located: Located, topic: str, namespace: str, start: Start, group: str = ""
+    ) -> tuple[dict[Place, int], dict[Place, int]]:
+        """As `ranges.find_offsets`."""
+        return self.do(find_offsets(self._connection, located, topic, namespace, start, group))
+
+    def read_range(
+        self, topic: str, namespace: str, place: Place, first: int, end: int, group: str = "", fail_on_loss: bool = True
+    ) -> Iterator[Batch]:
+        """The messages of a range: see `RangeReader`."""
+        if first >= end:
+            return
+
+        async def opened() -> RangeReader:
+            return RangeReader(self._connection, topic, namespace, place, first, end, group, fail_on_loss)
+
+        reader = self.do(opened())
+        try:
+            while (batch := self.do(reader.next_batch())) is not None:
+                yield batch
+        finally:
+            self.do(reader.close())
+
+    def writer(
+        self, broker_group: str, topic: str, namespace: str, name: str, compression: Compression = Compression.NONE
+    ) -> TaskWriter:
+        """Take a name over: see `NumberedWriter`. Raises Refused or Unreachable."""
+
+        async def opened() -> NumberedWriter:
+            writer = NumberedWriter(self._connection, broker_group, topic, namespace, name, compression)
+            await writer.open()
+            return writer
+
+        return TaskWriter(self, self.do(opened()))
+
+
+class TaskWriter:
+    """A `NumberedWriter` for a thread. A context manager."""
+
+    def __init__(self, connection: TaskConnection, writer: NumberedWriter) -> None:
+        self._connection, self._writer = connection, writer
+
+    def __enter__(self) -> TaskWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the first message that is not stored."""
+        return self._writer.next_sequence
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return self._writer.max_frame_bytes
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that were stored under this name before, and were not stored again."""
+        return self._writer.duplicates
+
+    def write(self, chunks: Iterable[Chunk]) -> int:
+        """Store messages 0, 1, 2, … of this name, those that are stored already being skipped, and wait until they are durable on a
+        majority. Returns how many there are. Raises Refused, also when somebody else opened the name since."""
+        for chunk in chunks:
+            self._connection.do(self._writer.add(chunk))
+        return self._connection.do(self._writer.finish())
+
+    def close(self) -> None:
+        """End the stream; what was not acknowledged has an unknown outcome."""
+        self._connection.do(self._writer.close())

@@ -1,0 +1,87 @@
+"""Ranges of queues against a cluster in memory, on virtual time: what lies in them comes once; what retention took is not passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from ledgermq.client.errors import Refused
+from ledgermq.client.native.connection import Located
+from ledgermq.client.native.positions import Place, Start
+from ledgermq.client.native.ranges import MessagesGone, RangeReader, find_offsets
+from tests.client.fake_reading import FakeConnection, FakeLog
+from tests.client.test_client_native_consumer import Run, body, filled
+from tests.client.virtual_time import VirtualLoop
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    loop = VirtualLoop()
+    yield loop.run_until_complete
+    assert not asyncio.all_tasks(loop), "a reader leaves nothing running"
+    loop.close()
+
+
+async def read(log: FakeLog, first: int, end: int, fail_on_loss: bool = True, group: str = "g1") -> list[int]:
+    """The offsets of what a range gives; the bodies are held to them."""
+    reader = RangeReader(FakeConnection(log, 1000.0), "t", "", Place(group, 1), first, end, "", fail_on_loss)
+    found: list[int] = []
+    try:
+        while (batch := await reader.next_batch()) is not None:
+            assert batch.bodies() == [body(group, 1, offset) for offset in batch.offsets.tolist()]
+            found += batch.offsets.tolist()
+    finally:
+        await reader.close()
+    return found
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 30), (7, 8), (13, 29), (5, 5)])
+def test_a_range_is_exact(run: Run, first: int, end: int) -> None:
+    """From one offset to another, and nothing beside it."""
+    assert run(read(filled(30), first, end)) == list(range(first, end))
+
+
+def test_streams_that_break_lose_and_repeat_nothing(run: Run) -> None:
+    """The next stream begins with the next offset."""
+    log = filled(60)
+    log.trouble = 0.3
+    assert run(read(log, 0, 60)) == list(range(60)) and log.fetches > 5
+
+
+@pytest.mark.parametrize("begin", [10, 25, 30])
+def test_what_retention_took(run: Run, begin: int) -> None:
+    """A failure that names the first of it; or left out, be it a part of the range or all of it."""
+    log = filled(30)
+    log.trim("g1", 1, begin)
+    with pytest.raises(MessagesGone, match=f"messages 5 to {min(begin, 25) - 1} of queue 1"):
+        run(read(log, 5, 25))
+    assert run(read(log, 5, 25, fail_on_loss=False)) == list(range(begin, 25))
+
+
+def test_damage_in_the_log_is_an_error(run: Run) -> None:
+    """Read again first, for it may have been damaged on its way."""
+    log = filled(30)
+    log.corrupt = 2
+    assert run(read(log, 3, 30)) == list(range(3, 30))
+    log.corrupt = 1_000
+    with pytest.raises(Refused, match="is damaged from offset 0 on"):
+        run(read(log, 0, 30))
+
+
+def test_places_are_found_in_every_broker_group(run: Run) -> None:
+    """The first message, the end, and a moment, of every queue that there is."""
+    log = filled(20, {"g1": 2, "g2": 1})
+    log.trim("g1", 1, 4)
+
+    async def found(start: Start) -> tuple[dict[Place, int], dict[Place, int]]:
+        connection = FakeConnection(log, 1000.0)
+        located: Located = await connection.locate("t", "")
+        return await find_offsets(connection, located, "t", "", start)
+
+    places = [Place("g1", 0), Place("g1", 1), Place("g2", 0)]
+    ends = dict.fromkeys(places, 20)
+    assert run(found(Start())) == (dict(zip(places, (0, 4, 0), strict=True)), ends)
+    assert run(found(Start(earliest=False))) == (ends, ends)
+    assert run(found(Start(store_ms=7))) == (dict.fromkeys(places, 7), ends)
