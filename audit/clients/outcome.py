@@ -25,6 +25,7 @@ from ledgermq.audit.clients.judging import judge
 from ledgermq.audit.clients.results import LISTED, RESULTS
 from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
 from ledgermq.audit.clients.stored import Slice
+from ledgermq.audit.reading.node_paths import NodeLost
 
 WHO = "clients"
 """What stands in the place of a replica in findings about clients."""
@@ -118,7 +119,16 @@ class ClientResult:
 
 
 def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
-    """Hold the files of clients against the logs of these broker groups. Raises BadFile."""
+    """Hold the files of clients against the logs of these broker groups. A log that cannot be read to the end now, as it could before, is a
+    reason and no finding. Raises BadFile."""
+    try:
+        return _held(groups, given, join)
+    except (NodeLost, OSError) as error:
+        why = f"clients' files were not held against the log, which could not be read again ({error}); audit again"
+        return ClientResult(list(given.names), reasons=[why])
+
+
+def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
     parts = given.parts
     scopes, slices = [], []
     for group in groups:

@@ -76,6 +76,8 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice]]:
     for _, report in reversed(chosen):
         for run in report.queues:
             lows.setdefault(run.topic, {})[str(run.queue)] = run.first
+    # A running cluster is looked at up to a marker, and goes on behind it.
+    ended = all(one.point is None for one in result.replicas)
     groups: dict[str, object] = {}
     for one in result.replicas:
         told = one.snapshot.get("groups") if one.snapshot is not None else None
@@ -86,7 +88,7 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice]]:
         begin=min((report.first_index or 0 for _, report in chosen), default=0),
         last=last,
         last_store_ms=max((report.last_store_ms for _, report in chosen), default=0),
-        whole=bool(result.voters) and not result.missing and not result.moved and result.compared is not None,
+        whole=ended and bool(result.voters) and not result.missing and not result.moved and result.compared is not None,
         unreadable=tuple(sorted(unreadable)),
         lows=lows,
         fifo=tuple(name for name, value in groups.items() if isinstance(value, dict) and value.get("fifo")),

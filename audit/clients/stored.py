@@ -62,7 +62,7 @@ class Slice:
 def read_stored(piece: Slice, buckets: int) -> Iterator[pa.RecordBatch]:
     """The messages of a slice. Raises OSError."""
     with open_file(piece.task.path) as file:
-        for found in Walk(piece.task, file, file.size).pieces():
+        for found in Walk(piece.task, file, piece.task.limit(file.size)).pieces():
             batch = _messages(piece, found, buckets)
             if batch is not None:
                 yield batch

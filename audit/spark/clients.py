@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ledgermq.audit.clients.bad_file import BadFile
 from ledgermq.audit.clients.joining import Judge, Side
 from ledgermq.audit.clients.results import LISTED
+from ledgermq.audit.reading.node_paths import NodeLost
 
 PARTITIONS_MAX = 10_000
 COUNTED = ("what", "broker_group", "topic", "window_ms")
@@ -30,7 +31,7 @@ class SparkJoin:
         self._session = session
 
     def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
-        """Sums of counts, and findings up to `LISTED` of each rule; a row without text counts those that are left out. Raises BadFile."""
+        """Sums of counts, and findings up to `LISTED` of each rule; a row without text counts those left out. Raises BadFile, NodeLost."""
         frames = [self._frame(side, buckets).groupBy("bucket") for side in (left, right)]
 
         def judged(ours: pa.Table, theirs: pa.Table) -> pa.Table:
@@ -47,7 +48,7 @@ class SparkJoin:
                 if row["count"] > LISTED:
                     yield pa.Table.from_pylist([{"what": row["what"], "n": row["count"] - LISTED, "proof": ""}], schema=schema)
         except PythonException as error:
-            raise _bad_file(error) from error
+            raise _told(error) from error
         finally:
             found.unpersist()
 
@@ -71,8 +72,10 @@ def _table(frame: Any, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _bad_file(error: PythonException) -> Exception:
-    """What a task said of a file of clients, as it would be said without Spark."""
-    mark = f"{BadFile.__name__}: "
-    lines = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]
-    return BadFile(lines[-1]) if lines else error
+def _told(error: PythonException) -> Exception:
+    """What a task said of a file of clients, or of a node, as it would be said without Spark."""
+    for kind, made in ((BadFile.__name__, BadFile), (NodeLost.__name__, lambda why: NodeLost("", why))):
+        said = [line.partition(f"{kind}: ")[2] for line in str(error).splitlines() if f"{kind}: " in line]
+        if said:
+            return made(said[-1])
+    return error

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.audit.jobs import Audit, audit_running, local_engine
+from ledgermq.audit.jobs import Audit, ClientCheck, audit_running, local_engine
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.remote import Access
 from ledgermq.audit.running import RunningCluster
@@ -176,7 +176,9 @@ class FakeCluster:
             for server in servers:
                 server.stop(0)
 
-    def audit(self, *names: str, deep: bool = False, between: Callable[[], None] = lambda: None) -> Audit:
+    def audit(
+        self, *names: str, deep: bool = False, between: Callable[[], None] = lambda: None, clients: ClientCheck | None = None
+    ) -> Audit:
         """The verdict on the running cluster; `between` runs when everything was read once, before it is judged. Asked through the nodes
         that are named, else the first one."""
         with self.serving():
@@ -188,4 +190,4 @@ class FakeCluster:
                 return found
 
             with Access().connect(endpoints, 1.0) as connection:
-                return audit_running(RunningCluster(connection, 0.2, lambda: self.now_s), engine, deep=deep)
+                return audit_running(RunningCluster(connection, 0.2, lambda: self.now_s), engine, deep=deep, clients=clients)

@@ -13,11 +13,13 @@ import pytest
 
 from ledgermq.audit.checks.compare import GroupResult
 from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.cli import run
 from ledgermq.client.native import delivery_log, receipt_log
 from tests.audit.client_cases import CREATED, FIFO, GROUP, TOPIC, Clients, write_clients
 from tests.audit.damage_cases import flip
 from tests.audit.log_writer import Message, sealed
+from tests.audit.running_nodes import FakeCluster
 
 pytest.importorskip("pyarrow")
 from ledgermq.audit.clients.outcome import COUNTS
@@ -243,6 +245,32 @@ def test_trimmed_messages_are_counted(tmp_path: Path) -> None:
     natives = sum(entry.message.flag > 0 for entry in below)
     assert (told.verdict, told.findings) == ("PASS", []), told.reasons
     assert begin.index > 5 and count(told, "trimmed") == len(below) + natives
+
+
+def test_a_running_cluster_is_held_to_its_marker(true: Clients, cluster: tuple[Clients, list[GroupResult]]) -> None:
+    """What clients were told behind the marker is not known yet; what is missing before it is missing; a node that is lost is a reason."""
+    from ledgermq.audit.clients.joining import join_here
+    from ledgermq.audit.clients.outcome import ClientFiles, check_clients
+
+    def told(gone: bool) -> Audit:
+        receipts, acks = true.write()
+        given = ClientFiles.find([receipts], [acks])
+        if gone:
+            return nodes.audit(clients=lambda groups: check_clients(groups, given, lost))
+        return nodes.audit(clients=lambda groups: check_clients(groups, given, join_here))
+
+    def lost(*_: object) -> Any:
+        raise NodeLost("127.0.0.1:1", "the node at 127.0.0.1:1 could not be reached")
+
+    nodes = FakeCluster.of(cluster[0].writers, true.frames[12][0].index - 1)
+    behind = [entry for entry in true.writers[0].entries[nodes.marker + 1 :] if entry.message.key]
+    result = told(False)
+    assert (result.verdict, result.findings) == ("INCOMPLETE", []), result.reasons
+    assert count(result, "beyond") == len(behind) + sum(entry.message.flag > 0 for entry in behind)
+    true.receipts[3]["first_sequence"] += 1_000_000
+    assert rules(told(False)) == {"client.lost": 1}
+    result = told(True)
+    assert result.verdict == "INCOMPLETE" and not result.findings and "127.0.0.1:1 could not be reached" in result.reasons[-1]
 
 
 def test_damage_is_not_taken_for_a_loss(tmp_path: Path) -> None:
