@@ -74,8 +74,9 @@ def _table(frame: Any, schema: pa.Schema) -> pa.Table:
 
 def _told(error: PythonException) -> Exception:
     """What a task said of a file of clients, or of a node, as it would be said without Spark."""
-    for kind, made in ((BadFile.__name__, BadFile), (NodeLost.__name__, lambda why: NodeLost("", why))):
-        said = [line.partition(f"{kind}: ")[2] for line in str(error).splitlines() if f"{kind}: " in line]
+    for kind in (BadFile, NodeLost):
+        mark = f"{kind.__name__}: "
+        said = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]
         if said:
-            return made(said[-1])
+            return BadFile(said[-1]) if kind is BadFile else NodeLost("", said[-1])
     return error
