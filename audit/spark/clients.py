@@ -72,7 +72,7 @@ def _table(frame: Any, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _told(error: PythonException) -> Exception:
+def _told(error: Exception) -> Exception:
     """What a task said of a file of clients, or of a node, as it would be said without Spark."""
     for kind in (BadFile, NodeLost):
         mark = f"{kind.__name__}: "
