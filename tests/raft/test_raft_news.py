@@ -1,4 +1,4 @@
-"""When a peer hears what is committed: with the next range, with a message of its own once its time is over, with a heartbeat at the latest."""
+"""When peers hear what is committed: with the next range, by a message of its own in time, with a heartbeat at the latest."""
 
 from __future__ import annotations
 
