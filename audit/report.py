@@ -20,6 +20,15 @@ def coverage(audit: Audit, replica: Replica) -> float | None:
     return max(present - sum(index <= min(replica.held, compared) for index in replica.broken), 0) / (compared + 1)
 
 
+def state_of(replica: Replica) -> dict[str, object] | None:
+    """Whether its snapshot was derived from its log: from which entries, or why it was not; None when that was not tried."""
+    found = replica.state
+    if found is None:
+        return None
+    first, last = (found.first_index, found.last_index) if found.derived else (None, None)
+    return {"derived": found.derived, "first_index": first, "last_index": last, "reason": found.reason or None}
+
+
 def as_json(audit: Audit) -> dict[str, object]:
     """The object of `--json`."""
     replicas = [
@@ -32,6 +41,7 @@ def as_json(audit: Audit) -> dict[str, object]:
             "bytes": one.end_pos,
             "commit_index": one.commit if one.commit is not None and one.commit >= 0 else None,
             "coverage_ratio": coverage(audit, one),
+            "state": state_of(one),
         }
         for group in audit.groups
         for one in group.replicas
@@ -81,6 +91,9 @@ def as_text(audit: Audit) -> str:
             covered = "-" if share is None else f"{share:.2%}"
             verdict = audit.replica_verdicts[one.directory, one.group, one.name]
             lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
+            if one.state is not None:
+                told = f"derived from entries {one.state.first_index} to {one.state.last_index}" if one.state.derived else "not derived"
+                lines.append(f"    state: {told}{f' ({one.state.reason})' if one.state.reason else ''}")
     lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]
     lines += [f"note: {note}" for note in audit.notes]

@@ -14,6 +14,7 @@ import pytest
 
 from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.report import as_json, as_text
 from ledgermq.audit.state.derive import StateReport, check_state
 from ledgermq.audit.works import Outcome
 from ledgermq.proto.control import (
@@ -390,6 +391,21 @@ def test_the_audit_judges_by_it(tmp_path: Path) -> None:
     touched = result.findings[0].flaw.index
     assert result.verdict == "FAIL"
     assert found == [f"wrong-derived {name} g1/state/snapshot entry={touched} rule=state.offsets" for name in ("n1", "n2", "n3")]
+
+
+def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
+    """For people and for scripts, and why not where it was not."""
+    for name in ("n1", "n2", "n3"):
+        task = few(tmp_path / name).finish()
+    (Path(task.root) / "state/snapshot").unlink()
+    result = audit([str(tmp_path / name) for name in ("n1", "n2", "n3")])
+    last = result.groups[0].replicas[0].last_index
+    lines = [line.strip() for line in as_text(result).splitlines() if "state:" in line]
+    assert lines == [f"state: derived from entries 0 to {last}"] * 2 + ["state: not derived (there is no snapshot to compare with)"]
+    replicas: Any = as_json(result)["replicas"]
+    yes = {"derived": True, "first_index": 0, "last_index": last, "reason": None}
+    no = {"derived": False, "first_index": None, "last_index": None, "reason": "there is no snapshot to compare with"}
+    assert [one["state"] for one in replicas] == [yes, yes, no]
 
 
 def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
