@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ledgermq.audit.checks.backups import backup_looks, check_backup
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.key_index import check_keys, key_looks
 from ledgermq.audit.checks.order import ProducerRun
@@ -22,7 +23,7 @@ from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS, STATE, KEYS, OUTLINE = "log", "tails", "state", "keyindex", "outline"
+LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP = "log", "tails", "state", "keyindex", "outline", "backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +113,21 @@ def _look_at_outline(task: LogFile, progress: Progress | None) -> Outcome:
     return Outcome(outline=tuple(outline(task)))
 
 
+def _look_at_backup(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(flaws=tuple(check_backup(task)))
+
+
 LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
     LOG: _look_at_log,
     TAILS: _look_at_tails,
     STATE: _look_at_state,
     KEYS: _look_at_keys,
     OUTLINE: _look_at_outline,
+    BACKUP: _look_at_backup,
 }
 
 
-PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks}
+PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks, BACKUP: backup_looks}
 """Kinds of which a replica has several partitions: their names, which the tasks have in place of a log file's."""
 
 

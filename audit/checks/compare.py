@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapshot, check_state, dispatched_too_far, entry, same_snapshots
 from ledgermq.audit.checks.replica import Replica, check_log, check_queues
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
@@ -167,7 +168,10 @@ def find_voters(result: GroupResult) -> None:
     for name in sorted(result.lost.keys() - set(result.missing)):
         result.reasons.append(f"group {result.group}: replica {name} {result.lost[name]}")
     for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
-        if name in result.learners:
+        if name.endswith(SUFFIX):
+            result.learners = (*result.learners, name)
+            result.notes.append(f"group {result.group}: {name} is a backup: it was compared as far as it is, and counts for no majority")
+        elif name in result.learners:
             result.notes.append(f"group {result.group}: {name} is a learner: it was compared as far as it is, and counts for no majority")
         else:
             result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
@@ -425,7 +429,7 @@ def note_lag(result: GroupResult) -> None:
         return
     for one in result.replicas:
         failed = any(finding.replica == one.name and finding.fails for finding in result.findings)
-        if one.held >= result.compared or failed or one.name in result.missing:
+        if one.held >= result.compared or failed or one.name in result.missing or one.is_backup:
             continue
         count = result.compared - one.held
         lacking = f"{count} {'entry' if count == 1 else 'entries'} before the compared index {result.compared}"

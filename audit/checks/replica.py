@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ledgermq.audit.checks.backups import MANIFEST, SUFFIX, manifest_of
 from ledgermq.audit.checks.derived import QueueRun, TailReport
 from ledgermq.audit.checks.order import check_row
 from ledgermq.audit.checks.rules import Flaw
@@ -101,6 +102,10 @@ class Replica:
     """Of a running replica. What lies behind it is nobody's business yet."""
     lost: str = ""
     """Why its node could not be asked any more."""
+
+    @property
+    def is_backup(self) -> bool:
+        return self.name.endswith(SUFFIX)
 
     def shown(self, path: str) -> str:
         return f"{os.path.basename(self.root)}/{path}"
@@ -251,6 +256,8 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
     # Whatever the identity says, the log is that of the node whose name it has.
     replica.name = replica.log_folder.removeprefix("dledger-")
+    if point is None and exists(f"{directory}/{MANIFEST}"):
+        replica.name += SUFFIX
     # Whatever lies before the point is committed, and has to be there.
     replica.clean = point is not None or not exists(f"{root}/abort")
     if replica.identity is None:
@@ -287,6 +294,8 @@ def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | Non
 def _check_node(directory: str, replicas: list[Replica]) -> None:
     """node.json concerns all groups of the directory; its flaws are told once, with the first."""
     first = replicas[0]
+    if first.is_backup and manifest_of(directory) is None:
+        first.flaws.append(Flaw("backup.json", MANIFEST, None, 0, size_of(f"{directory}/{MANIFEST}"), "it does not have its checksum"))
     before = len(first.flaws)
     node = _json(first, f"{directory}/node.json", "identity.json", "node.json", "identity.missing", [NODE_KEYS])
     first.flaws[before:] = [Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof) for flaw in first.flaws[before:]]
@@ -548,9 +557,11 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
 
 def required_dispatch(replica: Replica) -> int:
     """Up to this index every message must be in its consume queue: what the snapshot covers; without one, a clean stop's commit. A running
-    node has written the units of everything that is looked at."""
+    node has written the units of everything that is looked at; a backup has none."""
     if replica.point is not None:
         return replica.point.index
+    if replica.is_backup:
+        return -1
     if replica.snapshot is not None and isinstance(replica.snapshot.get("applied_index"), int):
         return int(replica.snapshot["applied_index"])
     return replica.commit if replica.clean and replica.commit is not None else -1

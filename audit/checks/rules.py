@@ -118,6 +118,9 @@ RULES = _table(
     keyindex.slot        | wrong-derived | every slot leads to the newest unit of its keys
     keyindex.tail        | wrong-derived | bytes of a key index file that no unit takes are zero
     keyindex.filter      | wrong-derived | a filter is the one that the units of its file make
+    backup.file          | bit-rot       | a file of a backup has the length and the digest that its manifest gives
+    backup.missing       | missing       | a backup has every file that its manifest names
+    backup.json          | bit-rot       | the manifest of a backup has the checksum it claims
     marker.held          | missing       | the log of a running replica reaches the entry that its node says it has applied
     marker.same          | divergence    | that entry is the one that its node says it is
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written

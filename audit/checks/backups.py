@@ -1,0 +1,64 @@
+"""Backups (docs/format.md §15) as witnesses: the files against the manifest that was written last. The log in one is read like any other.
+
+A backup is a copy of one replica at one point. It counts for no majority, has no consume queues, and goes by the name of its replica with
+`:backup` behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.node_paths import is_remote
+from ledgermq.audit.reading.walk import LogFile
+
+MANIFEST = "backup.json"
+SUFFIX = ":backup"
+READ_BYTES = 4 << 20
+
+
+def manifest_of(directory: str) -> dict[str, Any] | None:
+    """What a backup says of itself; None where there is no backup, or its manifest is damaged. Raises OSError."""
+    value = None if is_remote(directory) else read_sealed_json(f"{directory}/{MANIFEST}")
+    if value is None or value.get("v") != 1 or not isinstance(value.get("files"), dict):
+        return None
+    return value
+
+
+def _files(task: LogFile) -> list[tuple[str, dict[str, Any]]]:
+    """Paths and facts of the files that belong to the task's broker group, and of those that belong to the node, in order."""
+    directory, group = os.path.split(task.root)
+    manifest = manifest_of(directory)
+    files = {} if manifest is None else manifest["files"]
+    others = {str(name) for name in (manifest or {}).get("groups", ())} - {group}
+    return sorted((path, facts) for path, facts in files.items() if path.partition("/")[0] not in others and isinstance(facts, dict))
+
+
+def backup_looks(task: LogFile) -> list[str]:
+    """What to look at: the places of the files in the manifest."""
+    return [f"{place:020d}" for place in range(len(_files(task)))]
+
+
+def check_backup(task: LogFile) -> list[Flaw]:
+    """One of `backup_looks`, named by the task: the file has the length and the digest that the manifest gives."""
+    path, facts = _files(task)[task.base]
+    try:
+        with open_file(f"{os.path.dirname(task.root)}/{path}") as file:
+            if file.size != facts.get("bytes"):
+                bounds = sorted((file.size, int(facts.get("bytes") or 0)))
+                return [Flaw("backup.file", path, None, bounds[0], bounds[1], f"{file.size} bytes instead of {facts.get('bytes')}")]
+            whole = hashlib.sha256()
+            for offset in range(0, file.size, READ_BYTES):
+                whole.update(file.pread(min(READ_BYTES, file.size - offset), offset))
+            if whole.hexdigest() != facts.get("sha256"):
+                proof = f"SHA-256 {whole.hexdigest()[:16]}…, the manifest says {str(facts.get('sha256'))[:16]}…"
+                return [Flaw("backup.file", path, None, 0, file.size, proof)]
+    except FileNotFoundError:
+        return [Flaw("backup.missing", path, None, 0, int(facts.get("bytes") or 0), "the manifest names it")]
+    except OSError as error:
+        return [Flaw("file.read", path, None, 0, int(facts.get("bytes") or 0), f"{error.strerror}")]
+    return []

@@ -1,0 +1,89 @@
+"""Backups as witnesses: held against their manifest and against the replicas, counted for no majority."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.report import as_text
+from tests.audit.damage_cases import NODES, flip, history, write_cluster
+from tests.audit.log_writer import CLUSTER, Writer, sealed
+
+LOG = f"g1/dledger-n1/data/{0:020d}"
+
+
+def write_backup(base: Path, messages: list[Any]) -> Path:
+    """A backup of n1 as docs/format.md §15 says: no abort file, nothing derived but the index, and a manifest."""
+    writer = Writer(base / "n1")
+    for message in messages:
+        writer.append(message)
+    writer.finish(snapshot=False, committed=len(messages) - 1)
+    for queue in sorted((writer.root / "consumequeue").rglob("*"), reverse=True):
+        queue.unlink() if queue.is_file() else queue.rmdir()
+    (writer.root / "consumequeue").rmdir()
+    target = base / "backup"
+    (base / "n1").rename(target)
+    files = {}
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        used = len(data.rstrip(b"\0"))
+        files[str(path.relative_to(target))] = {"bytes": len(data), "used": used, "sha256": hashlib.sha256(data).hexdigest()}
+    value = {"v": 1, "program": "test", "made_ms": 1, "cluster_id": CLUSTER, "node": "n1", "groups": {"g1": {}}, "files": files}
+    (target / "backup.json").write_bytes(sealed(value))
+    return target
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """Three replicas and an older backup of one of them."""
+    messages = history(6)
+    write_cluster(tmp_path / "nodes", messages)
+    return [*(tmp_path / "nodes" / name for name in NODES), write_backup(tmp_path, messages[:40])]
+
+
+def run(sources: list[Path]) -> Audit:
+    return audit([str(path) for path in sources])
+
+
+def test_a_backup_that_agrees_passes(sources: list[Path]) -> None:
+    """It ends earlier, has no consume queues, and is the same replica again: none of this is a finding, and it is said what it is."""
+    result = run(sources)
+    assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
+    assert any("n1:backup is a backup: it was compared as far as it is" in note for note in result.notes)
+
+
+def test_a_backup_alone_is_read_and_compared_with_nothing(sources: list[Path]) -> None:
+    """Verified by itself; what it would have to agree with is missing, so it is INCOMPLETE."""
+    result = run(sources[3:])
+    assert result.verdict == "INCOMPLETE" and not result.findings, as_text(result)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda backup: flip(backup / LOG, 500), {"backup.file", "entry.body"}),
+        (lambda backup: flip(backup / "g1" / "identity.json", 20), {"backup.file", "identity.json"}),
+        (lambda backup: (backup / "g1" / "dledger-n1" / "checkpoint").unlink(), {"backup.missing"}),
+        (lambda backup: flip(backup / "backup.json", 20), {"backup.json"}),
+    ],
+)
+def test_damage_of_a_backup_is_found(sources: list[Path], damage: Any, told: set[str]) -> None:
+    """By its manifest, and where it lies by the same rules as in a replica."""
+    damage(sources[3])
+    result = run(sources)
+    assert result.verdict == "FAIL" and {finding.replica for finding in result.findings} == {"n1:backup"}, as_text(result)
+    assert told <= {finding.flaw.rule for finding in result.findings}, as_text(result)
+
+
+def test_a_backup_of_another_history_diverges(tmp_path: Path) -> None:
+    """It was taken before the group began anew, or of something else: named from the first entry that differs."""
+    messages = history(6)
+    write_cluster(tmp_path / "nodes", messages)
+    other = list(messages[:40])
+    other[25] = type(other[25])(other[25].topic, b"other", other[25].queue, term=other[25].term, time=other[25].time)
+    result = run([*(tmp_path / "nodes" / name for name in NODES), write_backup(tmp_path, other)])
+    assert ("divergence", "n1:backup", 25) in {(f.klass, f.replica, f.flaw.index) for f in result.findings}, as_text(result)
