@@ -17,12 +17,13 @@ from dataclasses import asdict, replace
 import click
 
 from ledgermq.audit.checks.rules import UNDECIDABLE, Finding
-from ledgermq.audit.jobs import audit
-from ledgermq.audit.reading.node_paths import NodeLost, is_remote
-from ledgermq.audit.reading.remote import connection_to
+from ledgermq.audit.jobs import Audit, audit, audit_running
+from ledgermq.audit.reading.node_paths import NodeLost, is_remote, split
+from ledgermq.audit.reading.remote import access, connection_to
 from ledgermq.audit.repairs.plan import Moved, make_plan
 from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_of
 from ledgermq.audit.report import as_json, for_repair
+from ledgermq.audit.running import RunningCluster
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.core.rederiving import make_again
@@ -41,6 +42,7 @@ EXIT_REMAINS = 1
 EXIT_UNDECIDED = 2
 WHOLE_LOG_WITHIN_S = 600.0
 AGAIN_S = 0.5
+ANSWER_WITHIN_S = 10.0
 
 
 @click.command()
@@ -169,20 +171,27 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
 
 
 def _audited_again(report: Report, plan: Plan, name: str) -> tuple[list[Left], list[Left]]:
-    """What an audit of the same directories still finds, and what of it is undecidable, but for what the plan says. Running nodes have read
-    again what they put back, and are audited while they run."""
-    local = [directory for directory in report.directories if not is_remote(directory)]
-    if not local:
-        return [], []
+    """What an audit of the same directories and nodes still finds, and what of it is undecidable, but for what the plan says."""
     _say("auditing again")
-    result = audit(local)
-    known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
+    local = [directory for directory in report.directories if not is_remote(directory)]
+    nodes = [split(directory)[0] for directory in report.directories if is_remote(directory)]
+    try:
+        results = [*([audit(local)] if local else []), *([_audit_nodes(nodes)] if nodes else [])]
+    except ClusterError as error:
+        return [Left("-", "-", "-", f"the cluster could not be audited again: {error}")], []
+    found = [finding for result in results for finding in result.findings if finding.fails]
     disk = RealDisk()
     for one in plan.directories:
-        found = [finding for finding in result.findings if finding.fails and (finding.group, finding.replica) == (one.group, one.replica)]
-        note(disk, one.root, name, _now_ms(), "audited", verdict=result.verdict, findings=[finding.text for finding in found])
-    left = [finding for finding in result.findings if finding.fails and (finding.replica, finding.flaw.file) not in known]
+        here = [finding.text for finding in found if (finding.group, finding.replica) == (one.group, one.replica)]
+        note(disk, one.root, name, _now_ms(), "audited", verdict=results[0].verdict, findings=here)
+    known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
+    left = [finding for finding in found if (finding.replica, finding.flaw.file) not in known]
     return [_left(one) for one in left if one.klass != UNDECIDABLE], [_left(one) for one in left if one.klass == UNDECIDABLE]
+
+
+def _audit_nodes(addresses: Sequence[str]) -> Audit:
+    with access().connect(";".join(addresses), ANSWER_WITHIN_S) as connection:
+        return audit_running(RunningCluster(connection, ANSWER_WITHIN_S))
 
 
 def _left(finding: Finding) -> Left:

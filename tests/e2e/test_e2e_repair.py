@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit.jobs import audit
-from ledgermq.audit.report import write_findings
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import admin, create_topic, http, leader, log_events, running, target, wait_for
@@ -288,9 +286,9 @@ def test_a_running_cluster_is_repaired_from_findings(tmp_path: Path) -> None:
         before = states(cluster, node)
         flip(cluster, node, sent[100])
         flip(cluster, node, sent[900])
-        found = audit([f"node://{target(cluster, name)}" for name in cluster.nodes])
-        assert any(finding.flaw.rule == "entry.body" for finding in found.findings), found.reasons
-        write_findings(found, str(tmp_path / "findings"))
+        endpoints = ";".join(target(cluster, name) for name in cluster.nodes)
+        found = cli.run("audit", "--endpoints", endpoints, "--engine", "local", "--findings", tmp_path / "findings", timeout_s=120)
+        assert found.status == 1 and "rule=entry.body" in found.out, found.out + found.err
         done = cli.run("repair", "--from-findings", tmp_path / "findings", timeout_s=120)
         assert done.status == 0, done.out + done.err
         assert states(cluster, node) == before
