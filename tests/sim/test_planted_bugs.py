@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.raft.config import Timing
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case
 from ledgermq.sim.faults import KNOWN, acting
@@ -28,6 +29,8 @@ NEAR = 40
 STEPS = 1200
 HYBRID = replace(Settings(), policy=FlushPolicy.HYBRID)
 SMALL = replace(Settings(), file_bytes=SMALL_FILE_BYTES)
+TOLD_AT_ONCE = replace(Settings(), timing=Timing(news_ns=0))
+"""Commit news in messages of their own: more conversation for the same work."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ FOUND: dict[Bug, Found] = {
     Bug.SYNC_RETRIED: Found(39),
     Bug.VOTE_FOR_ANY_LOG: Found(4),
     Bug.COMMIT_UNVERIFIED: Found(39),
-    Bug.LEASE_FROM_RECEIPT: Found(26, ("late-answers", "late-answers", "pause")),
+    Bug.LEASE_FROM_RECEIPT: Found(26, ("late-answers", "late-answers", "pause"), TOLD_AT_ONCE),
     Bug.LEASE_OUTLIVES_TRANSFER: Found(2, ("transfer-and-cut",)),
     Bug.ANSWER_BEFORE_COMMIT: Found(1),
     Bug.TRIM_WITHOUT_SNAPSHOT: Found(8, ("trim", "kill", "power-cut", "trim"), SMALL),
