@@ -26,6 +26,8 @@ from ledgermq.audit.repairs.told import Audited, Report, Told
 from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
 
 FENCE_FILE = "repair"
+BACKUP_FILE = "backup.json"
+BACKUP = "a backup is a witness and is never written to: take another one"
 NEAR_ENTRIES = 64
 """Damaged entries of a running node that are so near to each other are one range."""
 STOP_IT = "a node mends its log while it runs; for this one stop it, audit the directories, and repair again"
@@ -109,6 +111,9 @@ class _Group:
 
     def run(self) -> None:
         for case in self._cases():
+            if exists(f"{case.replica.directory}/{BACKUP_FILE}"):
+                self.remaining += [Left(told.replica, told.group, told.file, f"{told.rule}: {BACKUP}") for told in case.findings]
+                continue
             for told in case.findings:
                 self._sort(case, told)
             case.bases.update(_broken_bases(case.replica))

@@ -240,6 +240,17 @@ def test_what_no_other_replica_knows_remains(base: Path, name: str, capsys: pyte
     assert contents(base) == before
 
 
+def test_a_backup_is_never_written_to(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It proves, or does not; what is wrong with it remains."""
+    flip(logs(base)[1], 700)
+    (base / "n1" / "backup.json").write_text("{}")
+    findings(base)
+    before = contents(base)
+    assert repair(base) == 1
+    assert "take another one" in capsys.readouterr().err
+    assert contents(base) == before
+
+
 def test_a_dry_run_says_the_same_and_changes_nothing(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(logs(base)[1], 700)
     findings(base)
