@@ -65,6 +65,7 @@ def test_dense_numbers_are_no_finding(tmp_path: Path) -> None:
     [
         ([(1, 0, 0), (1, 0, 4), (1, 0, 0)], 2, "sequence number 0 of producer 1 follows 7"),
         ([(1, 0, 0), (1, 0, 8)], 1, "sequence number 8 of producer 1 follows 3"),
+        ([(1, 0, 0), (1, 0, 3)], 1, "sequence number 3 of producer 1 follows 3"),
         ([(1, 1, 0), (1, 0, 4)], 1, "producer 1 goes on in an older epoch"),
         ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 3)], 13, "sequence number 3 of producer 1 follows 3"),
         ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 5)], 13, "sequence number 5 of producer 1 follows 3"),
