@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.report import as_text
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
-from tests.audit.log_writer import CLUSTER, Writer, sealed
+from tests.audit.log_writer import CLUSTER, STORAGE, Message, Writer, sealed
 
 LOG = f"g1/dledger-n1/data/{0:020d}"
 
@@ -54,6 +55,28 @@ def test_a_backup_that_agrees_passes(sources: list[Path]) -> None:
     result = run(sources)
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
     assert any("n1:backup is a backup: it was compared as far as it is" in note for note in result.notes)
+
+
+def test_a_backup_from_before_a_seal_passes(tmp_path: Path) -> None:
+    """A file that was sealed later is not complete in it, and that is no finding."""
+    messages = history(6, 90)
+    probe = Writer(tmp_path / "probe" / "n1")
+    for message in messages:
+        probe.append(message)
+    inside = [entry for entry in probe.entries if entry.pos < probe.data_bytes]
+    fields = {
+        "base": 0,
+        "first": 0,
+        "last": inside[-1].index,
+        "end": inside[-1].pos + inside[-1].size,
+        "sha256": "ab" * 32,
+        "replicas": list(NODES),
+    }
+    seal = Message(STORAGE, json.dumps({"v": 1, **fields}, separators=(",", ":")).encode(), tag="seal", term=99, time=1 << 41)
+    write_cluster(tmp_path / "nodes", [*messages, seal])
+    backup = write_backup(tmp_path, messages[: inside[-1].index - 5])
+    result = run([*(tmp_path / "nodes" / name for name in NODES), backup])
+    assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
 
 
 def test_a_backup_alone_is_read_and_compared_with_nothing(sources: list[Path]) -> None:
