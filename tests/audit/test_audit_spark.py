@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,26 @@ def test_filters_reach_the_source(session: Any, tmp_path: Path) -> None:
     assert whole.count() == len(log.messages)
     both = whole.where("`index` < 10").union(whole.where("`index` >= 10"))
     assert both.count() == len(log.messages)
+
+
+@pytest.mark.slow
+def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
+    """Every SQL example under Views in docs/audit.md, over a directory that holds what it asks for, finds it."""
+    log = view_material.write(tmp_path)
+    for view in ("entries", "messages", "records", "state"):
+        session.read.format("ledgermq").option("view", view).load(str(log.node_dir)).createOrReplaceTempView(view)
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    section = page.partition("\n## Views\n")[2].partition("\n## ")[0]
+    asked = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
+    travel, incident, consumed, state, differing = ([row.asDict() for row in session.sql(text).collect()] for text in asked)
+    ends: dict[tuple[str, int], int] = {}
+    for said in log.messages:
+        if said["index"] <= 120:
+            ends[said["topic"], said["queue"]] = said["offset"] + 1
+    assert {(row["topic"], row["queue"]): row["end"] for row in travel} == ends
+    assert {row["term"] for row in incident} == {1, 2} and {row["distance"] for row in incident} == {-5, -4, -3, -2, -1, 1, 2, 3, 4, 5}
+    assert [(row["client"].strip('"'), row["message_id"], row["consumers"]) for row in consumed] == [
+        (f"client-{at}", log.messages[at]["message_id"], "workers") for at in (3, 12)
+    ]
+    assert len(state) == sum(path.startswith("delivery/") for path in view_material.STATE)
+    assert differing == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ledgermq.audit.reading import files
 from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.spark.source import VIEWS, LedgermqSource, PushingReader, ViewReader
+from ledgermq.audit.spark.views.state import paths_of
 from tests.audit.damage_cases import flip
-from tests.audit.view_material import CREATED_MS, DATA_BYTES, ViewLog, write
+from tests.audit.view_material import CREATED_MS, DATA_BYTES, STATE, ViewLog, packed, write
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_records_are_control_records(material: ViewLog) -> None:
     """Topic, kind and JSON of every control record, and nothing else."""
     rows = rows_of(material.node_dir, "records")
     assert [(row["topic"], row["body"]) for row in rows] == material.records
-    assert [row["kind"] for row in rows] == ["membership", "term-start", "term-start"]
+    assert [row["kind"] for row in rows] == ["membership", "term-start", "term-start", "lease", "ack", "lease", "ack"]
     assert rows_of(material.node_dir, "records", [EqualTo(("topic",), "flights")]) == []
 
 
@@ -101,6 +103,22 @@ def test_key_units_lead_to_their_messages(material: ViewLog) -> None:
     expected = sum(1 for said in material.messages if said["message_id"].startswith("id-p"))
     ids = {said["pos"] + 48 for said in material.messages if said["message_id"].startswith("id-p")}
     assert sum(row["pos"] in ids for row in rows) == expected
+
+
+def test_state_has_a_row_for_each_value(material: ViewLog) -> None:
+    """Objects are paths, lists are values, packed rows are taken apart."""
+    rows = rows_of(material.node_dir, "state")
+    assert {row["path"]: json.loads(row["value"]) for row in rows} == STATE
+    assert all(row["path"] == "/".join(row["keys"]) and row["applied_index"] == 100 for row in rows)
+
+
+@pytest.mark.parametrize("odd", ["x", None, {"o": "???"}, {"o": packed([1], "<i8")}, [[1, 2]], {"o": 3, "terms": 4}])
+def test_a_packed_value_that_cannot_be_taken_apart_is_shown_as_it_stands(odd: Any) -> None:
+    """Damage that has the right checksum, or another version's: a row all the same."""
+    snapshot = {"delivery": {"g": {"t": {"0": [1, odd]}}}, "transactions": {"halves": odd}}
+    rows = {"/".join(keys): value for keys, value in paths_of(snapshot)}
+    assert json.loads(rows["delivery/g/t/0/cursor"]) == 1
+    assert json.loads(rows["delivery/g/t/0/rows"]) == json.loads(rows["transactions/halves"]) == odd
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ records, waiting messages, several log and key index files. `messages` is what a
 from __future__ import annotations
 
 import gzip
+import zlib
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from ledgermq.storage import identity
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.store import GroupStore
+from tests.audit.log_writer import sealed
 
 CLUSTER = "2b1b9a6e-6f0e-4b8e-9a43-0d0f5f3f5a10"
 INCARNATION = "7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d21"
@@ -29,6 +32,52 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
 DATA_BYTES, INDEX_BYTES, QUEUE_BYTES = 4096, 32 * 16, 20 * 10
 SLOTS, UNITS = 11, 40
 TAG = 0x0A0B0C0D
+
+
+def packed(numbers: Sequence[int], kind: str) -> str:
+    """A column as docs/format.md §11 has it."""
+    return b64encode(zlib.compress(np.diff(np.array(numbers, kind), prepend=np.zeros(1, kind)).astype(kind).tobytes())).decode()
+
+
+SNAPSHOT: dict[str, Any] = {
+    "v": 4,
+    "applied_index": 100,
+    "queues": {"flights": {"0": 17, "1": 4}},
+    "offsets": {},
+    "delivery": {
+        "workers": {
+            "flights": {
+                "0": [9, {
+                    "o": packed([3, 5], "<i8"), "l": packed([90, 80], "<i8"), "a": packed([1, 2], "<i4"), "k": packed([0, 1], "<i4"),
+                    "terms": [["c1", 1000], ["c2", None]],
+                }],
+                "1": [4, []],
+            }
+        }
+    },
+    "transactions": {
+        "halves": {
+            "o": packed([7], "<i8"), "i": packed([70], "<i8"), "s": packed([1234], "<i8"), "r": packed([-1], "<i8"),
+            "c": packed([2], "<i8"), "t": packed([0], "<i8"), "topics": ["flights"],
+        },
+        "ended": {"o": packed([6, 5], "<i8"), "h": packed([0, 1], "<i8")},
+    },
+}  # fmt: skip
+STATE = {
+    "applied_index": 100,
+    "delivery/workers/flights/0/cursor": 9,
+    "delivery/workers/flights/0/rows/3": {"lease": 90, "attempt": 1, "client": "c1", "duration_ms": 1000},
+    "delivery/workers/flights/0/rows/5": {"lease": 80, "attempt": 2, "client": "c2", "duration_ms": None},
+    "delivery/workers/flights/1/cursor": 4,
+    "offsets": {},
+    "queues/flights/0": 17,
+    "queues/flights/1": 4,
+    "transactions/ended/5": "rollback",
+    "transactions/ended/6": "commit",
+    "transactions/halves/7": {"index": 70, "store_ms": 1234, "immunity_ms": None, "checks": 2, "topic": "flights"},
+    "v": 4,
+}
+"""What a view of that snapshot has to show."""
 
 
 @dataclass
@@ -114,8 +163,17 @@ class ViewLog:
             "native_producer": producer, "native_epoch": epoch, "native_sequence": sequence, "frame_position": one.flag or None,
         }  # fmt: skip
 
+    def consume(self, said: dict[str, Any], client: str, store_ms: int) -> None:
+        """A message is leased to a client and acknowledged."""
+        place = (said["offset"],)
+        lease = self.store.log.end_index + 1
+        self.control(control.LeaseRecord("workers", said["topic"], client, 1000, ((said["queue"], place, (1,)),)), 2, store_ms)
+        self.control(control.AckRecord((("workers", said["topic"], said["queue"], place, (lease,)),)), 2, store_ms)
+
     def finish(self) -> None:
         """As a node leaves it that was stopped."""
+        (self.root / "state").mkdir(exist_ok=True)
+        (self.root / "state" / "snapshot").write_bytes(sealed(SNAPSHOT))
         self.store.log.flush_mark()
         self.store.queues.sync()
         self.keys.sync()
@@ -167,5 +225,7 @@ def write(base: Path, rounds: int = 12) -> ViewLog:
             now + 1,
             term,
         )  # fmt: skip
+    for at in (3, 12):
+        log.consume(log.messages[at], f"client-{at}", CREATED_MS + 100 * rounds)
     log.finish()
     return log

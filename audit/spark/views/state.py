@@ -17,7 +17,7 @@ from ledgermq.audit.reading.decode import read_sealed_json
 from ledgermq.audit.reading.files import exists
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, REPLICA, Wanted
-from ledgermq.audit.state.packed import unpack_all
+from ledgermq.audit.state.packed import table, unpack_all
 
 SNAPSHOTS = ("state/snapshot", "state/snapshot.previous")
 ROWS_AT_ONCE = 10_000
@@ -115,7 +115,7 @@ def _leases(packed: Any) -> Iterator[tuple[int, Any]]:
     if isinstance(packed, list):
         rows = packed
     else:
-        offsets, leases, attempts, kinds = unpack_all(packed, {"o": "q", "l": "q", "a": "i", "k": "i"})
+        offsets, leases, attempts, kinds = unpack_all(table(packed), {"o": "q", "l": "q", "a": "i", "k": "i"})
         terms = [(term[0], term[1]) for term in packed["terms"]]
         rows = [[o, lease, attempt, *terms[kind]] for o, lease, attempt, kind in zip(offsets, leases, attempts, kinds, strict=True)]
     for offset, lease, attempt, client, duration in rows:
@@ -132,14 +132,15 @@ def _transactions(value: Mapping[str, Any]) -> Iterator[Row]:
 
 def _halves(packed: Any) -> Iterator[tuple[int, Any]]:
     names = {"i": "index", "s": "store_ms", "r": "immunity_ms", "c": "checks", "t": "topic"}
-    columns = unpack_all(packed, {"o": "q", **dict.fromkeys(names, "q")})
+    columns = unpack_all(table(packed), {"o": "q", **dict.fromkeys(names, "q")})
     for offset, *fields in zip(*columns, strict=True):
         row = dict(zip(names.values(), fields, strict=True))
-        yield offset, {**row, "topic": packed["topics"][row["topic"]]}
+        immunity = None if row["immunity_ms"] < 0 else row["immunity_ms"]
+        yield offset, {**row, "immunity_ms": immunity, "topic": packed["topics"][row["topic"]]}
 
 
 def _ended(packed: Any) -> Iterator[tuple[int, Any]]:
-    for offset, how in zip(*unpack_all(packed, {"o": "q", "h": "q"}), strict=True):
+    for offset, how in zip(*unpack_all(table(packed), {"o": "q", "h": "q"}), strict=True):
         yield offset, ENDINGS[how]
 
 
