@@ -56,7 +56,7 @@ def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_byte
     """The entries of a log file from byte `start` on, where one stands. Whoever has seen enough stops iterating. Raises OSError."""
     with open_file(task.path) as file:
         chain: int | None = None
-        for piece in Walk(task, file, file.size).pieces(window_bytes, start):
+        for piece in Walk(task, file, task.limit(file.size)).pieces(window_bytes, start):
             previous = chain if piece.joined else _chain_before(task, piece)
             intact = _intact(piece, previous) if verify else None
             chain = int(piece.rows["chain_crc"][piece.count - 1])

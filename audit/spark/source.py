@@ -2,15 +2,16 @@
 
     spark.read.format("ledgermq").option("view", "entries").load("ledgermq-data/n1")
 
-Which views there are, and what they hold, is in `views/` and docs/audit.md. With the option `endpoints` the source is a topic of a running
-cluster instead (`cluster_source.py`, `cluster_sink.py`), to be read, streamed and written.
+Which views there are, and what they hold, is in `views/` and docs/audit.md. With the option `endpoints` the replicas are those of a running
+cluster (`running_source.py`); without a view, or with the view `messages`, the source is then a topic (`cluster_source.py`,
+`cluster_sink.py`), to be read, streamed and written.
 Nothing here judges, and nothing here reads: options become a reader.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from ledgermq.audit.reading.remote import access, use
 from ledgermq.audit.spark.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
+from ledgermq.audit.spark.running_source import EntryStreamReader, access_for, running_replicas
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.key_units import KeyView
 from ledgermq.audit.spark.views.messages import MessagesView, RecordsView
@@ -83,12 +85,20 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         if "works" in self.options:
             return WorkReader(schema, json.loads(self.options["works"]))
         view = self._view()
+        wanted = wanted_of(self.options, view, VIEWS[view].kinds)
+        if "endpoints" in self.options:
+            return RunningReader(view, schema, self.options, wanted)
         kind = PushingReader if flag_of(self.options, "pushdown", False) else ViewReader
-        return kind(view, schema, self._directories(), wanted_of(self.options, view, VIEWS[view].kinds))
+        return kind(view, schema, self._directories(), wanted)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         self._need_cluster()
-        return ClusterStreamReader(schema, self.options)
+        if self._is_topic():
+            return ClusterStreamReader(schema, self.options)
+        view = self._view()
+        if view != "entries":
+            raise ValueError(f"view {view} is no stream; entries is, and so is a topic (view messages)")
+        return EntryStreamReader(schema, self.options, wanted_of(self.options, view, VIEWS[view].kinds))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         self._need_cluster()
@@ -104,7 +114,7 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
             raise ValueError("streams and writes need a running cluster: give option endpoints")
 
     def _is_topic(self) -> bool:
-        return "endpoints" in self.options
+        return "endpoints" in self.options and option(self.options, "view", "messages") == "messages"
 
     def _view(self) -> str:
         view = option(self.options, "view", "entries")
@@ -137,22 +147,40 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
         self._wanted = wanted
 
     def partitions(self) -> list[Share]:
+        view = VIEWS[self._view]
+        return [share for replica in self._replicas() if self._is_wanted(replica) for share in view.shares(replica, self._wanted)]
+
+    def _replicas(self) -> list[Replica]:
         missing = [directory for directory in self._directories if not is_directory(directory)]
         if missing:
             raise ValueError(f"there is no directory {missing[0]}; name node directories, such as ledgermq-data/n1")
         replicas = [replica for directory in self._directories for replica in find_replicas(directory)]
         adopt(replicas)
-        return [share for replica in replicas if self._is_wanted(replica) for share in VIEWS[self._view].shares(replica, self._wanted)]
+        return replicas
 
     def _is_wanted(self, replica: Replica) -> bool:
-        names, groups = self._wanted.replicas, self._wanted.groups
-        return bool(replica.sizes[0]) and (names is None or replica.name in names) and (groups is None or replica.group in groups)
+        return bool(replica.sizes[0]) and self._wanted.has_replica(replica.name, replica.group)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one empty partition of its own out of an empty list.
         if isinstance(partition, Share):
             for batch in VIEWS[self._view].read(partition, self._wanted):
                 yield batch.to_arrow(self._schema)
+
+
+class RunningReader(ViewReader):
+    """Reads one view of the replicas of a running cluster, each as far as a marker in its log."""
+
+    def __init__(self, view: str, schema: Any, options: Mapping[str, str], wanted: Wanted) -> None:
+        super().__init__(view, schema, [], wanted)
+        self._endpoints, self._access = option(options, "endpoints"), access_for(options)
+
+    def _replicas(self) -> list[Replica]:
+        return running_replicas(self._endpoints, self._access, self._wanted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        use(self._access)
+        yield from super().read(partition)
 
 
 class PushingReader(ViewReader):

@@ -13,9 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.reading.decode import I64, INDEX_UNIT, INDEX_UNIT_BYTES, QUEUE_UNIT, QUEUE_UNIT_BYTES, numbered_files
+from ledgermq.audit.reading.decode import I64, INDEX_UNIT, INDEX_UNIT_BYTES, QUEUE_UNIT, QUEUE_UNIT_BYTES, Flags, numbered_files
 from ledgermq.audit.reading.files import is_directory, names_in, open_file
 from ledgermq.audit.reading.ranges import Span
+from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, OFFSET, REPLICA, TOPIC, Wanted
 
@@ -71,7 +72,9 @@ class IndexView:
         # Units of trimmed entries mean nothing; `start` is the first entry of the log.
         span = wanted.span(INDEX).within(Span(share.start, None))
         for numbers, units in read_units(f"{task.index_directory}/{name}", int(name), INDEX_UNIT, span):
-            yield self._batch(share, name, numbers, units)
+            kept = _looked_at(task, units)
+            if kept.any():
+                yield self._batch(share, name, numbers[kept], units[kept])
 
     @staticmethod
     def _batch(share: Share, name: str, numbers: I64, units: NDArray[np.void]) -> Batch:
@@ -132,7 +135,7 @@ class QueueView:
         for path in share.names:
             topic, queue, name = path.rsplit("/", 2)
             for numbers, units in read_units(f"{task.root}/consumequeue/{path}", int(name), QUEUE_UNIT, wanted.span(OFFSET)):
-                kept = units["size"] != BLANK_SIZE
+                kept = (units["size"] != BLANK_SIZE) & _looked_at(task, units)
                 if kept.any():
                     yield self._batch(share, path, (topic, int(queue)), numbers[kept], units[kept])
 
@@ -152,6 +155,12 @@ class QueueView:
                 **_fields(units),
             },
         )
+
+
+def _looked_at(task: LogFile, units: NDArray[np.void]) -> Flags:
+    """Which units lie before the end of what is looked at of a running replica."""
+    flags: Flags = np.ones(len(units), np.bool_) if task.end_pos is None else units["pos"] < task.end_pos
+    return flags
 
 
 def _fields(units: NDArray[np.void]) -> dict[str, Callable[[], I64]]:

@@ -33,6 +33,9 @@ class Wanted:
     def span(self, kind: str) -> Span:
         return dict(self.spans).get(kind, ALL)
 
+    def has_replica(self, name: str, group: str) -> bool:
+        return (self.replicas is None or name in self.replicas) and (self.groups is None or group in self.groups)
+
     def has_topic(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
 
