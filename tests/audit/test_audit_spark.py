@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ledgermq.audit.spark import java
 from tests.audit import view_material
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
+from tests.audit.running_nodes import FakeCluster
 
 
 def test_wrapper_drops_the_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +180,27 @@ def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
     ]
     assert len(state) == sum(path.startswith("delivery/") for path in view_material.STATE)
     assert differing == []
+
+
+@pytest.mark.slow
+def test_the_watching_example_finds_what_is_wrong(tmp_path: Path) -> None:
+    """Three streams in one query over nodes that run: a damaged entry is told, every entry is seen once, and started again it goes on."""
+    writers = write_cluster(tmp_path, history(9, 250))
+    entry = writers[0].entries[40]
+    flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)
+    cluster = FakeCluster.of(writers, 0)
+    program = str(Path(__file__).parents[2] / "examples" / "spark" / "watch.py")
+    count = len(writers[0].entries)
+    with cluster.serving():
+        environment = {**os.environ, "LEDGERMQ_ENDPOINTS": cluster.nodes["n2"].address}
+        first, second = (_watch(program, tmp_path / "kept", environment, cluster, applied) for applied in (149, count - 1))
+    assert first == ["damaged: entry 40 of g1 on n1", "batch 0: 450 entries"]
+    assert second == [f"batch 1: {3 * (count - 150)} entries"]
+
+
+def _watch(program: str, kept: Path, environment: dict[str, str], cluster: FakeCluster, applied: int) -> list[str]:
+    for node in cluster.nodes.values():
+        node.applied = applied
+    done = subprocess.run([sys.executable, program, str(kept), "--once"], env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
