@@ -226,6 +226,6 @@ def write(base: Path, rounds: int = 12) -> ViewLog:
             term,
         )  # fmt: skip
     for at in (3, 12):
-        log.consume(log.messages[at], f"client-{at}", CREATED_MS + 100 * rounds)
+        log.consume(log.messages[at], f"client-{at}", CREATED_MS + 100 * rounds + at)
     log.finish()
     return log
