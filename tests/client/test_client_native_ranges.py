@@ -60,6 +60,28 @@ def test_what_retention_took(run: Run, begin: int) -> None:
     assert run(read(log, 5, 25, fail_on_loss=False)) == list(range(begin, 25))
 
 
+def test_what_retention_took_while_it_is_read(run: Run) -> None:
+    """Messages that vanish in the middle of a stream come with the gap they leave, and that is a failure too."""
+    log = filled(200)
+
+    async def work() -> None:
+        reader = RangeReader(FakeConnection(log, 1000.0), "t", "", Place("g1", 1), 0, 200)
+        position = reader._stream.positions[Place("g1", 1)]
+        try:
+            while not reader._stream.runs:
+                await asyncio.sleep(0)
+            log.trim("g1", 1, 190)
+            while position.next != 200:
+                await asyncio.sleep(0)
+            with pytest.raises(MessagesGone, match="to 189 of queue 1"):
+                while await reader.next_batch() is not None:
+                    pass
+        finally:
+            await reader.close()
+
+    run(work())
+
+
 def test_damage_in_the_log_is_an_error(run: Run) -> None:
     """Read again first, for it may have been damaged on its way."""
     log = filled(30)
