@@ -112,6 +112,7 @@ def _anatomy(image: Image, root: str) -> Anatomy:
     _index(found, image)
     _queues(found, image)
     _small(found, image)
+    _keys(found, image)
     return found
 
 
@@ -225,6 +226,26 @@ def _small(found: Anatomy, image: Image) -> None:
             found.put(f"{kind} slot", path, slot * PAGE, slot * PAGE + used)
             found.put(f"{kind} fill", path, slot * PAGE + used, (slot + 1) * PAGE)
         found.put(f"{kind} file", path, 0, 2 * PAGE)
+
+
+def _keys(found: Anatomy, image: Image) -> None:
+    """The key index: what its position says of each file, and where its slots and units lie."""
+    path = f"{found.root}/state/keyindex"
+    if path not in image:
+        return
+    found.put("key position", path, 0, len(image[path]))
+    for name, slots, units, _, _, count, *_ in json.loads(image[path])["files"]:
+        file, first = f"{found.root}/index/{name}", 40 + 4 * slots
+        found.put("key header", file, 0, 40)
+        for number in range(slots):
+            found.put("key slot", file, 40 + 4 * number, 44 + 4 * number)
+        for number in range(1, count):
+            found.put("key unit", file, first + QUEUE_UNIT * number, first + QUEUE_UNIT * (number + 1))
+        found.put("key tail", file, first + QUEUE_UNIT * count, first + QUEUE_UNIT * units)
+        found.put("key file", file, 0, len(image[file]))
+        bloom = f"{found.root}/state/bloom/{name}"
+        if bloom in image:
+            found.put("key filter", bloom, 0, len(image[bloom]))
 
 
 def everything(found: list[Anatomy]) -> Iterator[str]:

@@ -130,6 +130,8 @@ def classes_of(one: Anatomy, path: str, places: list[int], after: bytes) -> froz
         gone = not any(after[places[0] : min(places[0] + 48, places[-1])]) or bytes(200) in after[places[0] : places[-1] + 1]
         ends = path == last.path and any(last.at <= at < last.at + last.size for at in places)
         return frozenset({ROT, OPEN, *({MISSING} if gone or ends else ())})
+    if path.startswith((f"{one.root}/index/", f"{one.root}/state/bloom/", f"{one.root}/state/keyindex")):
+        return frozenset({DERIVED, ROT})
     if path.endswith(("hardstate", "syncedmark")):
         # A slot that reads as zero looks as if it had never been written; then the other one is what counts.
         return frozenset({ROT, MISSING, DIVERGENCE})
@@ -174,7 +176,7 @@ def _of_file(name: str, change: Callable[[random.Random, bytes], bytes | None], 
 
 
 def _file_classes(kind: str, *, gone: bool) -> frozenset[str]:
-    if kind in ("index file", "queue file"):
+    if kind in ("index file", "queue file", "key file"):
         return frozenset({DERIVED, MISSING} if gone else {DERIVED, ROT})
     return frozenset({MISSING} if gone else {ROT, MISSING})
 

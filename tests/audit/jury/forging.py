@@ -63,6 +63,37 @@ def _other_peer(value: dict[str, Any], one: Anatomy) -> None:
     value["peers"][max(value["peers"])] = OTHER
 
 
+def _nudged(value: Any) -> Any:
+    """The nearest value of the same shape that is another one."""
+    if isinstance(value, dict):
+        if not value:
+            return {"other": 1}
+        key = max(value)
+        return {**value, key: _nudged(value[key])}
+    if isinstance(value, list):
+        return [*value[:-1], _nudged(value[-1])] if value else [1]
+    if isinstance(value, bool) or value is None:
+        return not value
+    return f"{value}x" if isinstance(value, str) else value + 1
+
+
+def _state(key: str) -> Forge:
+    """A part of the derived state. Of a trimmed log it is derived from the snapshot before this one."""
+
+    def forge(image: Image, one: Anatomy) -> tuple[str, bytes] | None:
+        path = f"{one.root}/state/snapshot"
+        value = json.loads(image.get(path, b"{}"))
+        if value.get("applied_index", 0) < 1 or key not in value or one.entries[0].index:
+            return None
+        value[key] = _nudged(value[key])
+        return path, sealed(value)
+
+    return forge
+
+
+STATE = ["store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "transactions", "timers", "ids", "offsets", "lite", "lite_floors", "producers", "retained"]
+
+
 def _mark(**more: int) -> Forge:
     def forge(image: Image, one: Anatomy) -> tuple[str, bytes]:
         path = f"{one.log}/syncedmark"
@@ -128,6 +159,7 @@ FORGERIES: dict[str, tuple[Forge, list[str]]] = {
 }
 
 
+FORGERIES |= {f"state: {key}": (_state(key), [DERIVED]) for key in STATE}
 TOLD_ELSEWHERE: dict[str, str] = {
     "mark": r"mark\.end",
     "begin": r"chain\.seed|entry\.gap|begin\..*|file\.missing",
