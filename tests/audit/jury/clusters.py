@@ -10,7 +10,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.core.ranges import cut
@@ -19,7 +19,7 @@ from ledgermq.sim.faults import FAULTS, acting, draw
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.settings import SMALL_FILE_BYTES
+from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.world import Station, World
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint
@@ -67,10 +67,12 @@ def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, 
     return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=True)
 
 
-def interrupted(seed: int, at_ms: int, *, kinds: Sequence[str] | None = None, power: bool | None = None, **options: int) -> Cluster:
+def interrupted(seed: int, at_ms: int, *, kinds: Sequence[str] | None = None, power: bool | None = None) -> Cluster:
     """Everything ended in the middle: all nodes were stopped in good order one by one as they were (`power` None), killed at once (False),
-    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones."""
-    world = World(seed, **options)
+    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones. Nodes that
+    are killed write with `pwrite`: see docs/known-weaknesses.md."""
+    settings = replace(Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, append=None if power is None else "pwrite")
+    world = World(seed, settings=settings)
     _until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
     how = {None: "stopped", False: "killed", True: "powerless"}[power]
     image = stopped(world) if power is None else killed(world, power=power)

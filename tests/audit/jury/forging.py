@@ -91,7 +91,10 @@ def _state(key: str) -> Forge:
     return forge
 
 
-STATE = ["store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "transactions", "timers", "ids", "offsets", "lite", "lite_floors", "producers", "retained"]
+STATE = (
+    *("store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "transactions"),
+    *("timers", "ids", "offsets", "lite", "lite_floors", "producers", "retained"),
+)
 
 
 def _mark(**more: int) -> Forge:
