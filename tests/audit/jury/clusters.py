@@ -162,7 +162,8 @@ def _stop(life: Life, applied: int) -> None:
     index.sync()
     log.flush_mark()
     store.queues.sync()
-    store.write_snapshot(machine.export(store.identity.log_id))
+    if machine.applied_index >= 0:
+        store.write_snapshot(machine.export(store.identity.log_id))
     stamps = StoreCheckpoint(machine.store_ms, machine.store_ms, index.durable_store_ms)
     store.write_checkpoints(machine.applied_index, stamps)
     index.close()
