@@ -36,9 +36,10 @@ def test_status_knows_and_does_not_know() -> None:
     status.groups.add(group="g2")
     status.topics.add(topic=admin_pb2.Name(namespace="ns", name="t"), kind="fifo", queues=8, messages=0)
     status.topics.add(topic=admin_pb2.Name(name="u"), kind="normal", queues=1)
-    nothing = dict.fromkeys(("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up"))
-    first: dict[str, object] = {"node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
-    first.update(state=None, rebuild=None, catch_up=None)
+    unknown = ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up", "unverified_ms")
+    nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": []}
+    first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
+    undisputed: dict[str, object] = {"disputed_files": []}
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",
@@ -48,8 +49,8 @@ def test_status_knows_and_does_not_know() -> None:
             {"node": "n2", "endpoint": None, "up": False, "version": None, "disk_used_bytes": None},
         ],
         "groups": [
-            {"group": "g1", "leader": "n1", "term": 3, "commit_index": 0, "replicas": [first, {"node": "n2", **nothing}]},
-            {"group": "g2", "leader": None, "term": None, "commit_index": None, "replicas": []},
+            {**undisputed, "group": "g1", "leader": "n1", "term": 3, "commit_index": 0, "replicas": [first, {"node": "n2", **nothing}]},
+            {**undisputed, "group": "g2", "leader": None, "term": None, "commit_index": None, "replicas": []},
         ],
         "topics": [
             {"namespace": "ns", "topic": "t", "kind": "fifo", "queues": 8, "messages": 0},
