@@ -16,6 +16,7 @@ import click
 from ledgermq.audit.clients.bad_file import BadFile
 from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, audit_running, local_engine
 from ledgermq.audit.jobs import audit as run_audit
+from ledgermq.audit.outputs import text, try_directory, try_file, write_file
 from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
 from ledgermq.audit.running_commands import Target, running_options
@@ -94,7 +95,7 @@ def node_directories(root: str) -> list[str]:
 @click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to hold against the log.")
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="The width of one count of clients' messages.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
-@click.option("--html", type=click.Path(dir_okay=False, writable=True), help="Write the report as one HTML file.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the report as one HTML file.")
 @click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
 def audit(
     target: Target | None,
@@ -133,6 +134,10 @@ def audit(
     if agreement and target is not None:
         raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
     chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
+    if html is not None:
+        try_file(Path(html))
+    if findings is not None:
+        try_directory(Path(findings))
     kept = client_files(receipts, acks, window) if receipts or acks else None
     progress = ProgressLine()
     with nullcontext() if target is None else target.open() as cluster, engine_of(engine, master) as runner:
@@ -142,11 +147,12 @@ def audit(
         else:
             result = audit_running(cluster, runner, progress, deep, clients)
     progress.close()
+    # Told first: what follows may find the disk full.
+    print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result), flush=True)
     if html is not None:
-        Path(html).write_text(as_html(result), encoding="utf-8")
+        write_file(Path(html), text(as_html(result)))
     if findings is not None:
         write_findings(result, findings)
-    print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result), flush=True)
     raise SystemExit(EXIT[result.verdict])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import CLIENT_STEP, RULES
 from ledgermq.audit.jobs import Audit
+from ledgermq.audit.outputs import WriteTo, text, write_set
 
 
 def coverage(audit: Audit, replica: Replica) -> float | None:
@@ -108,26 +110,37 @@ def next_steps(audit: Audit) -> list[str]:
     return [f"next step for {kind}: {steps[kind]}" for kind in sorted(steps)]
 
 
+VERDICT_FILE = "verdict.json"
+CLIENT_FILES = ("clients.jsonl", "clients.parquet")
+"""What only an audit with clients' files writes."""
+
+
 def write_findings(audit: Audit, directory: str) -> None:
-    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory; the verdict, and what a repair needs."""
-    target = Path(directory)
-    target.mkdir(parents=True, exist_ok=True)
+    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory; the verdict, and what a repair needs.
+    Where the verdict stands, the others are of the same audit. Raises CannotWrite."""
     rows = [
         {**finding.as_json(), "fails": finding.fails, "meaning": RULES[finding.flaw.rule].meaning, "next_step": finding.next_step}
         for finding in audit.findings
     ]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    (target / "findings.jsonl").write_text(text, encoding="utf-8")
     verdict = {**as_json(audit), "repair": for_repair(audit)}
-    (target / "verdict.json").write_text(json.dumps(verdict, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    files = {
+        "findings.jsonl": text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)),
+        VERDICT_FILE: text(json.dumps(verdict, ensure_ascii=False, indent=1) + "\n"),
+    }
     if audit.clients is not None:
-        audit.clients.write_windows(target)
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        return
+        files |= audit.clients.window_files()
+    with suppress(ImportError):
+        files["findings.parquet"] = _as_parquet(rows)
+    write_set(Path(directory), files, last=VERDICT_FILE, former=("findings.parquet", *CLIENT_FILES))
+
+
+def _as_parquet(rows: list[dict[str, object]]) -> WriteTo:
+    """The findings as a table. Raises ImportError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     names = ("class", "replica", "group", "file", "rule", "proof", "meaning", "next_step")
     numbers = ("index", "byte_from", "byte_to")
     schema = pa.schema([*((name, pa.string()) for name in names), *((name, pa.int64()) for name in numbers), ("fails", pa.bool_())])
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), target / "findings.parquet")
+    table = pa.Table.from_pylist(rows, schema=schema)
+    return lambda path: pq.write_table(table, path)

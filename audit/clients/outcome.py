@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -25,6 +24,7 @@ from ledgermq.audit.clients.judging import judge
 from ledgermq.audit.clients.results import LISTED, RESULTS
 from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
 from ledgermq.audit.clients.stored import Slice
+from ledgermq.audit.outputs import WriteTo, text
 from ledgermq.audit.reading.node_paths import NodeLost
 
 WHO = "clients"
@@ -109,13 +109,15 @@ class ClientResult:
         more = [f"clients: {count} more findings of rule {rule} are not listed" for rule, count in sorted(self.more.items())]
         return [f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages: {told or 'none'}", *more]
 
-    def write_windows(self, directory: Path) -> None:
-        """The counts per window as `clients.jsonl` and `clients.parquet`."""
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.windows)
-        (directory / "clients.jsonl").write_text(text, encoding="utf-8")
+    def window_files(self) -> dict[str, WriteTo]:
+        """The counts per window as `clients.jsonl` and `clients.parquet`: name → what writes it."""
         texts = [(name, pa.string()) for name in ("broker_group", "topic")]
         schema = pa.schema([*texts, *((name, pa.int64()) for name in ("window_ms", *COUNTS))])
-        parquet.write_table(pa.Table.from_pylist(self.windows, schema=schema), directory / "clients.parquet")
+        table = pa.Table.from_pylist(self.windows, schema=schema)
+        return {
+            "clients.jsonl": text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.windows)),
+            "clients.parquet": lambda path: parquet.write_table(table, path),
+        }
 
 
 def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
