@@ -231,7 +231,8 @@ def drop_what_moved(group: GroupResult, moved: Callable[[Replica], str | None]) 
 
 def compare_bytes(group: GroupResult) -> None:
     """`--deep`: compare every log file up to the compared index by SHA-256, which owes nothing to the stored CRCs."""
-    whole = [one for one in group.replicas if group.compared is not None and one.held >= group.compared and one.name not in group.divergent]
+    apart = group.divergent.keys() | {finding.replica for finding in group.findings if finding.flaw.rule == "commit.lost"}
+    whole = [one for one in group.replicas if group.compared is not None and one.held >= group.compared and one.name not in apart]
     if len(whole) < 2 or group.compared is None:
         return
     for base in sorted({report.base for one in whole for report in one.filled}):

@@ -333,18 +333,34 @@ def _commits(result: GroupResult) -> None:
     had = [one for one in result.replicas if one.name in result.voters and (one.last_index >= recorded or one.cut_short)]
     sound = [one for one in result.replicas if not one.broken and one.name not in result.divergent]
     whole = [one for one in sound if one.held >= recorded]
+    # Unless those that have it hold different entries there, and no majority says which is right.
+    parted = len({entry(one, recorded) for one in whole}) > 1
     for one in result.replicas:
-        if len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
+        if parted and one not in whole and one in sound:
             continue
-        if one.held < result.recorded or one.broken or one.name in result.divergent or result.compared is None:
-            file = one.filled[-1].file if one.filled else one.shown(f"{one.log_folder}/data/{0:020d}")
-            end = one.filled[-1].end if one.filled else 0
+        if not parted and len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
+            continue
+        if parted or one.held < recorded or one.broken or one.name in result.divergent or result.compared is None:
+            file, start, end = _entry_place(one, min(agreed, one.held) + 1)
             proof = (
                 f"index {result.recorded} was recorded as committed, a majority agrees up to {agreed} only, this replica holds {one.held}"
             )
-            one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, end, end, proof))
+            one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, start, end, proof))
     if result.compared is not None:
         result.compared = result.recorded
+
+
+def _entry_place(one: Replica, index: int) -> tuple[str, int, int]:
+    """File and bytes of an entry; the end of the log when it is not there or cannot be read."""
+    report = next((r for r in one.filled if r.last_index is not None and index <= r.last_index), None)
+    if report is not None and report.first_index is not None and index >= report.first_index:
+        found = entry(one, index)
+        before = entry(one, index - 1) if index > report.first_index else None
+        if found is not None:
+            return report.file, 0 if before is None else before[1] - report.base, found[1] - report.base
+    if not one.filled:
+        return one.shown(f"{one.log_folder}/data/{0:020d}"), 0, 0
+    return one.filled[-1].file, one.filled[-1].end, one.filled[-1].end
 
 
 # ----------------------------------------------------------------------------------------------------------------- verdicts

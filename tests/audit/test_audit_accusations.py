@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
@@ -215,3 +216,19 @@ def test_a_wrong_node_file_is_told_of_that_file(tmp_path: Path) -> None:
         del value["crc32c"]
         path.write_bytes(sealed({**value, **change}))
         assert told(run(base)) == {("n2", "identity.agree", "node.json")}
+
+
+def test_two_histories_and_nobody_to_decide_are_undecidable(tmp_path: Path) -> None:
+    """Two replicas hold different entries at an index that both recorded as committed, and the third only lags: FAIL on both."""
+    messages = history(5, 60)
+    other = [*messages[:40], replace(messages[40], body=b"another"), *messages[41:]]
+    writers = []
+    for name, own in zip(NODES, (messages, other, messages[:20]), strict=True):
+        writer = Writer(tmp_path / name)
+        for message in own:
+            writer.append(message)
+        writers.append(writer.finish(snapshot=False))
+    result = run(tmp_path)
+    entry = writers[0].entries[40]
+    found = {(f.replica, f.klass, f.flaw.index, f.flaw.byte_from) for f in result.findings if f.fails}
+    assert found == {(name, "undecidable", 40, entry.pos % FILE) for name in ("n1", "n2")}

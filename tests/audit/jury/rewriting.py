@@ -94,7 +94,8 @@ def raws_of(image: Image, one: Anatomy) -> list[Raw]:
 def rewrite(rng: random.Random, image: Image, one: Anatomy, name: str, at: int, *, renumbered: bool) -> tuple[Changes, list[Wound]] | None:
     """The replica with the edit at its entry `at`; None where it cannot be made there."""
     edit, klass = EDITS[name]
-    if one.entries[0].index or len(one.entries) < 4:
+    if one.entries[0].index or len(one.entries) < 4 or one.entries[at].index > _committed(image, one):
+        # What was never committed may be replaced.
         return None
     raws = edit(rng, raws_of(image, one), at)
     if raws is None:
@@ -137,10 +138,15 @@ def _lay(image: Image, one: Anatomy, raws: list[Raw], *, renumbered: bool) -> tu
     for (topic, queue), data in queues.items():
         _files(image, changes, f"{one.root}/consumequeue/{topic}/{queue}", bytes(data), int(one.identity["consume_queue_file_bytes"]))
     changes[f"{one.log}/syncedmark"] = slot(b"LMSM", one.identity["log_id"].encode() + struct.pack(">iqqqI", 0, *last))
-    changes[f"{one.log}/checkpoint"] = f"endIndex={last[1]}\ncommittedIndex={last[1]}\n".encode()
+    changes[f"{one.log}/checkpoint"] = f"endIndex={last[1]}\ncommittedIndex={min(last[1], _committed(image, one))}\n".encode()
     derived = [path for path in image if path.startswith((f"{one.root}/index/", f"{one.root}/state/"))]
     changes |= dict.fromkeys((path for path in derived if not path.endswith((".json", "reserve"))), None)
     return changes, places
+
+
+def _committed(image: Image, one: Anatomy) -> int:
+    """As the log checkpoint noted it."""
+    return int(image[f"{one.log}/checkpoint"].split(b"=")[-1])
 
 
 def _put(space: bytearray, at: int, unit: bytes) -> None:

@@ -125,7 +125,16 @@ class Stage:
         place = PLACES[(PLACES.index(case.place) + (number if case.apart else 0)) % len(PLACES)]
         if case.family == "rewritten":
             name, _, renumbered = case.damage.partition(", ")
-            return rewrite(rng, image, one, name, _at(rng, place, len(one.entries)), renumbered=renumbered == "renumbered")
+            at = _at(rng, place, len(one.entries))
+            holders = sum(other.entries[-1].index >= one.entries[at].index for other in self.replicas)
+            if renumbered == "renumbered" and case.replicas > 1 and not self.cluster.complete:
+                # All that still count agree: only clients can know better.
+                return None
+            found = rewrite(rng, image, one, name, at, renumbered=renumbered == "renumbered")
+            if found is None or holders == len(self.replicas):
+                return found
+            # One against one.
+            return found[0], [replace(wound, classes=wound.classes | {OPEN}) for wound in found[1]]
         spots = one.spots.get(case.spot, [])
         return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
 
