@@ -95,6 +95,7 @@ class DirectoryWorkshop:
             last_index,
             others=self._others(),
             voters=self._last.replicator.members.voters,
+            committed_index=self._last.replicator.commit_index,
             session=_session(),
             now_ns=time.monotonic_ns(),
             now_ms=time.time_ns() // 1_000_000,

@@ -7,6 +7,7 @@ nothing is written or believed that was not computed here, except for stored cha
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass
 from enum import Enum
@@ -199,9 +200,18 @@ class LogSource:
             self._synced = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
 
     def _point_behind(self, index: int, pos: int) -> Point | None:
-        """The point behind an entry, by its stored header; None if it is not here or cannot be found."""
+        """The point behind an entry, by its stored header; None if it is not here or cannot be found, also in a page that the disk refuses
+        to give (EIO)."""
         if index == self._begin.index - 1:
             return self._begin
+        try:
+            return self._stored_point(index, pos)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
+
+    def _stored_point(self, index: int, pos: int) -> Point | None:
         if not self._begin.index <= index < self._synced.index:
             return None
         if pos < 0:

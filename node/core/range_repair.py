@@ -50,7 +50,8 @@ class _Phase(Enum):
 
 class RangeRepair(AsksPeers):
     """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
-    `voters`: the nodes whose word counts. `session`: a random number of this life. `now_ms`: for the repair log."""
+    `voters`: the nodes whose word counts. `committed_index`: what this replica knew to be committed when it began. `session`: a random
+    number of this life. `now_ms`: for the repair log."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class RangeRepair(AsksPeers):
         *,
         others: Sequence[str],
         voters: Collection[str],
+        committed_index: int,
         session: int,
         now_ns: int,
         now_ms: int,
@@ -75,6 +77,7 @@ class RangeRepair(AsksPeers):
         """The peer the bytes came from."""
         self._first, self._last = first_index, last_index
         self._voters = frozenset(voters)
+        self._committed = committed_index
         self._files = LogSource(disk, root)
         self._files.identity()
         self._stretch = Stretch(disk, root, found)
@@ -121,7 +124,7 @@ class RangeRepair(AsksPeers):
         """One step. True: there is more to do without waiting for anybody."""
         try:
             if self._phase is _Phase.PROVE:
-                return self._prove(now_ns)
+                return self._proved(now_ns)
             if self._phase is _Phase.CHECK:
                 damage = self._check()
                 if damage is not None:
@@ -147,10 +150,20 @@ class RangeRepair(AsksPeers):
 
     # Both ends
 
+    def _proved(self, now_ns: int) -> bool:
+        try:
+            return self._prove(now_ns)
+        except OSError as error:
+            # Nothing was written so far: what the disk does not give is damage, and no end of the process (I9).
+            return self._refuse(str(error))
+
     def _prove(self, now_ns: int) -> bool:
         if self._own is None:
             self._own = own = self._files.facts(self._places)
             self._first = max(self._first, own.begin.index)
+            if self._last > self._committed:
+                # A leader may still have what is not committed replaced, and its owner would do that while it is written here.
+                return self._refuse(f"the log is known to be committed here up to entry {self._committed}")
             if self._last >= own.synced.index:
                 return self._refuse(f"the log is synced here up to entry {own.synced.index - 1}")
             if self._first > self._last:

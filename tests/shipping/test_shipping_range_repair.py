@@ -43,9 +43,11 @@ LAST = 52
 """Index of the last entry of the standard logs."""
 
 
-def range_repair(replica: Replica, first: int, last: int, *, disk: Disk | None = None, voters: tuple[str, ...] = NODES) -> RangeRepair:
-    identity = identity_of(replica.node)
-    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, voters=voters, session=7, now_ns=0, now_ms=5)
+def range_repair(
+    replica: Replica, first: int, last: int, *, disk: Disk | None = None, voters: tuple[str, ...] = NODES, committed: int = LAST
+) -> RangeRepair:
+    identity, about = identity_of(replica.node), {"voters": voters, "committed_index": committed}
+    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, **about, session=7, now_ns=0, now_ms=5)  # type: ignore[arg-type]
 
 
 def carried_out(group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None) -> RebuildOutput:
@@ -198,7 +200,7 @@ def test_another_history_behind_the_range_is_no_matter_for_a_repair_in_place() -
     assert everything(mine["n1"].disk) == whole
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "beside", "beyond"])
+@pytest.mark.parametrize("damage", ["missing", "short", "beside", "beyond", "open"])
 def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
     """Files that are not whole, a damaged entry beside the range, entries that are not durable here: the whole log has to be looked at."""
     group = replicas()
@@ -215,11 +217,16 @@ def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
     elif damage == "beside":
         spoil(group["n1"], places[20][0] + 70)
         spoil(group["n1"], places[21][0] + 70)
+    elif damage == "open":
+        # Synced, and a leader may still let others follow in its place: the owner would cut it off while it is written.
+        spoil(group["n1"], places[LAST][0] + 70)
+        first = last = LAST
     else:
         last = LAST + 5
     whole = everything(disk)
-    output = carried_out(group, range_repair(group["n1"], first, last))
-    said = {"missing": "is missing", "short": "bytes instead of", "beside": "the entry behind it", "beyond": "synced here up to entry 52"}
+    output = carried_out(group, range_repair(group["n1"], first, last, committed=LAST - 1))
+    said = {"missing": "is missing", "short": "bytes instead of", "beside": "the entry behind it"}
+    said["open"] = said["beyond"] = "committed here up to entry 51"
     assert output.refused is not None and said[damage] in output.refused
     assert everything(disk) == whole
 
@@ -275,6 +282,42 @@ def test_pages_that_the_disk_refuses_to_give_are_written_again(monkeypatch: pyte
     repair = range_repair(group["n1"], 20, 20)
     output = carried_out(group, repair)
     assert output.finished, output
+    assert group["n1"].log_files() == before
+
+
+@pytest.mark.parametrize("kind", ["data", "index"])
+@pytest.mark.parametrize("beside", [0, 1])
+def test_whole_pages_that_the_disk_refuses_to_give_end_no_process(monkeypatch: pytest.MonkeyPatch, kind: str, beside: int) -> None:
+    """Headers go with bodies, and index units with their neighbours; the page of the entry behind may be a bad one, too."""
+    group = replicas()
+    places = entry_places(group["n1"])
+    before, at = group["n1"].log_files(), 20 + beside
+    file_bytes = FILE_BYTES if kind == "data" else 512
+    low, high = (places[at][0], sum(places[at])) if kind == "data" else (at * 32, at * 32 + 32)
+    bad, read, write = {low // file_bytes * file_bytes}, ForgetfulFile.pread, ForgetfulFile.pwrite
+
+    def hits(file: ForgetfulFile, offset: int, length: int) -> bool:
+        base = int(file.path[-20:]) if f"dledger-n1/{kind}/" in file.path else -1
+        return base in bad and base + offset < high and base + offset + length > low
+
+    def pread(file: ForgetfulFile, offset: int, length: int) -> bytes:
+        if hits(file, offset, length):
+            raise OSError(errno.EIO, "pending sector", file.path)
+        return read(file, offset, length)
+
+    def pwrite(file: ForgetfulFile, offset: int, raw: bytes) -> None:
+        if hits(file, offset, len(raw)):
+            bad.clear()
+        write(file, offset, raw)
+
+    monkeypatch.setattr(ForgetfulFile, "pread", pread)
+    monkeypatch.setattr(ForgetfulFile, "pwrite", pwrite)
+    output = carried_out(group, range_repair(group["n1"], 20, 20))
+    if beside and kind == "data":
+        assert output.refused is not None, "the whole log has to be looked at"
+    else:
+        assert output.finished, output
+    bad.clear()
     assert group["n1"].log_files() == before
 
 
