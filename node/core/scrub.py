@@ -82,14 +82,15 @@ class Scrubber:
         other StorageErrors."""
         facts = self._source.facts()
         seal = self._seals().get(base)
-        if seal is None:
+        differs = seal is not None and (yield from self._digest(base)) != seal.sha256
+        if seal is None or differs:
             yield from self._entries(facts, base)
-        elif (yield from self._digest(base)) != seal.sha256:
-            yield from self._entries(facts, base)
-            raise Differs(f"{self._path(base)}: every entry is right in itself, and the file is not what {', '.join(seal.replicas)} sealed")
         if self._since is not None and base in self._since:
+            # Also of a file that is not what was sealed: it stays so, and the others must have their turn.
             self._since[base] = self._now_ms()
             self.oldest_ms = min(self._since.values())
+        if seal is not None and differs:
+            raise Differs(f"{self._path(base)}: every entry is right in itself, and the file is not what {', '.join(seal.replicas)} sealed")
 
     def write_note(self) -> None:
         """So that the next process goes on from here. Raises OSError."""

@@ -174,6 +174,24 @@ def test_a_sealed_file_that_is_right_in_itself_and_another_one_is_no_rot(made: P
     one.close()
 
 
+def test_a_file_of_another_history_keeps_no_other_file_waiting(made: Path) -> None:
+    """It is as long as it lasts not what was sealed: it has its turn like all others, and ages no further."""
+    clock = Clock()
+    seals = {**seals_of(made), SIZE: SealRecord(SIZE, 0, 0, 0, "ab" * 32, ("n2", "n3"))}
+    one = scrubber(made, clock, seals)
+    began_ms, order = clock.ms, []
+    while (base := one.due()) is not None and len(order) <= FILES + 1:
+        order.append(base)
+        if base == SIZE:
+            with pytest.raises(Differs):
+                read(one, base)
+        else:
+            read(one, base)
+    assert order == [base * SIZE for base in range(FILES + 1)]
+    assert one.oldest_ms is not None and one.oldest_ms >= began_ms
+    one.close()
+
+
 def test_a_file_that_goes_while_it_is_read_is_no_damage(made: Path) -> None:
     """Trimmed between two pieces, or before the first."""
     path = path_of(made, SIZE)
