@@ -70,9 +70,11 @@ class _Look:
 
 @dataclass(slots=True)
 class _Watch:
-    """One life of one group. A repair may have changed every file, so the next life begins anew."""
+    """One life of one group. A repair may have changed every file, so the next life begins anew, and so it does after a range was put
+    back while the group ran."""
 
-    boots: int
+    life: tuple[int, int]
+    """How often the group was opened, and how often mended while it ran."""
     digests: Digests
     next_base: int = 0
     """Behind the last sealed file that was looked at."""
@@ -80,6 +82,8 @@ class _Watch:
     """Sealed here, without a digest of our own."""
     unrecorded: dict[int, tuple[LogFile, float]] = field(default_factory=dict)
     """Sealed here, without a record; with the moment this was noticed."""
+    asked_base: int = 0
+    """Behind the last file that the others were asked about."""
     differing: set[int] = field(default_factory=set)
     """Our digest is not the recorded one."""
     disputed: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -163,11 +167,11 @@ class Agreement:
 
     async def _watch(self, group: str) -> _Watch:
         hosted = self._hosted[group]
-        while (known := self._watches.get(group)) is None or known.boots != hosted.boots:
+        while (known := self._watches.get(group)) is None or known.life != (hosted.boots, hosted.mended):
             running = hosted.running
             if known is None:
                 digests = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
-                self._watches[group] = _Watch(hosted.boots, digests)
+                self._watches[group] = _Watch((hosted.boots, hosted.mended), digests)
             else:
                 # Before the wait: who comes meanwhile finds none, and makes the only one.
                 del self._watches[group]
@@ -229,11 +233,13 @@ class Agreement:
 
     async def _settle(self, group: str, watch: _Watch, look: _Look) -> None:
         """As leader: what do the others have, and has a majority the same?"""
-        bases = sorted(watch.unrecorded)[:ASKED_AT_ONCE]
+        # In turns: nobody may ever agree on some, and they must not keep the others waiting.
+        bases = sorted(watch.unrecorded, key=lambda base: (base < watch.asked_base, base))[:ASKED_AT_ONCE]
         if not look.leads or not bases:
             if not look.leads:
                 watch.disputed.clear()
             return
+        watch.asked_base = bases[-1] + 1
         reports = await self._ask_all(group, [node for node in look.voters if node != self._config.node], bases)
         for base in bases:
             told = {node: values[base] for node, values in reports.items() if base in values}

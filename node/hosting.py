@@ -175,6 +175,11 @@ class HostedGroup:
             raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")
         return self._running
 
+    @property
+    def mended(self) -> int:
+        """How often something was put back while the group ran: what was computed from its files before may speak of other bytes."""
+        return self._ranges.mended
+
     def status(self) -> ReplicaStatus:
         if self._running is not None and self._leaving is None:
             return replace(self._running.status(), state=self.state.value)

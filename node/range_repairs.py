@@ -43,6 +43,10 @@ class RangeRepairs:
         self._group = group
         self._submit = submit
         self._wake = wake
+        self.mended = 0
+        """How many steps wrote something."""
+        self._written = 0
+        """By the repair at hand, as of its last step."""
         self._repair: RangeRepair | None = None
         self._left: RangeRepair | None = None
         """What was given up while a step of it was under way."""
@@ -64,6 +68,7 @@ class RangeRepairs:
         assert not self.busy, "a range is being put back"
         self._repair, self._answer, self._step_at_ns = repair, Future(), now_ns
         self._packets.clear()
+        self._written = 0
         return self._answer
 
     def offer(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
@@ -78,6 +83,10 @@ class RangeRepairs:
         if self._step is not None and self._step.done():
             step, self._step = self._step, None
             output = step.result()
+            repair = self._repair or self._left
+            assert repair is not None, "a step of nothing"
+            self.mended += repair.written_bytes > self._written
+            self._written = repair.written_bytes
             if self._left is not None:
                 self._left.close()
                 self._left = None

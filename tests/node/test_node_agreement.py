@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgermq.node import metrics
+from ledgermq.node import agreement, metrics
 from ledgermq.node.core.calls import GroupMembers
 from ledgermq.node.digests import DIGESTS_FILE
 from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
+from ledgermq.storage.file_digest import file_digest
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_retention import Stage, stage
 
@@ -70,6 +72,36 @@ def test_a_digest_of_an_earlier_life_that_differs_is_computed_again_before_anyth
     one.check(2)
     assert one.agreement.differing("g1") == [] and asked == []
     assert one.agreement._watches["g1"].digests.known[0] == one.machine.seals[0].sha256
+
+
+def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digest of before speaks of other bytes: nobody says for ever that it differs."""
+    one: Stage = stage(files=2)
+    one.machine.members = THREE
+    path = Path(f"{one.driver.group.store.log_directory}/data/{SIZE:020d}")
+    whole = path.read_bytes()
+    right = file_digest(RealDisk(), str(path), lambda length: None)
+    monkeypatch.setattr(one.driver.group.scrub, "soon", lambda base: None)
+    path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
+    one.peers.digests = {node: {SIZE: right} for node in ("n2", "n3")}
+    one.check(4)
+    assert one.agreement.differing("g1") == [SIZE]
+    path.write_bytes(whole)
+    one.driver.hosted._ranges.mended += 1
+    one.check(3)
+    assert one.agreement.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
+
+
+def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question names so many files at most: the next one goes on behind them."""
+    one: Stage = stage(files=3)
+    one.machine.members = THREE
+    monkeypatch.setattr(agreement, "ASKED_AT_ONCE", 1)
+    one.check(2)
+    known = one.agreement._watches["g1"].digests.known
+    one.peers.digests = {"n2": {SIZE: known[SIZE], 2 * SIZE: known[2 * SIZE]}}
+    one.check(6)
+    assert sorted(one.machine.seals) == [SIZE, 2 * SIZE]
 
 
 def test_answers_hold_the_digests_alone_where_nothing_else_is_asked(stage: Any) -> None:
