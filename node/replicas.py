@@ -266,7 +266,7 @@ class Replicas:
     async def read(self, request: audit_pb2.ReadFileRequest) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
         """The pieces of a file. Raises LedgerError."""
         group = self._group_of(request.broker_group, request.path)
-        file = await self._on_reader(lambda: self._files.open(group, request.path))
+        file = await self._opened(group, request.path)
         if file is None:
             raise fail(Code.NOT_FOUND, f"there is no file {request.path} on node {self._node}")
         try:
@@ -284,6 +284,16 @@ class Replicas:
         finally:
             # Not before a read under way has ended, whatever became of the caller.
             self._readers.submit(file.close)
+
+    async def _opened(self, group: str, path: str) -> ReplicaFile | None:
+        """Raises LedgerError."""
+        opening = asyncio.ensure_future(self._on_reader(lambda: self._files.open(group, path)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The caller has gone, and the thread opens it all the same.
+            opening.add_done_callback(_close_opened)
+            raise
 
     async def _pieces(
         self, group: str, file: ReplicaFile, stretches: Sequence[tuple[int, int]]
@@ -344,6 +354,11 @@ class Replicas:
                     yield piece.SerializeToString()
         except Exception as error:  # as above; behind the first message too: whoever reads looks at every status
             yield audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse)).SerializeToString()
+
+
+def _close_opened(opening: asyncio.Future[ReplicaFile | None]) -> None:
+    if not opening.cancelled() and opening.exception() is None and (file := opening.result()) is not None:
+        file.close()
 
 
 def _status(error: Exception, response: Any) -> admin_pb2.Status:

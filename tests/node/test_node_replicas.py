@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -350,3 +351,26 @@ def test_many_readers_share_one_pace(stage: Stage) -> None:
     length = 255 * (5 << 12)
     assert run(asked()) == [length, length]
     assert sum(sizes) == 2 * length and max(sizes) == 1 << 20
+
+
+def test_a_caller_that_goes_while_its_file_is_opened_leaves_no_descriptor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open ends on its thread, whoever waited for it is gone by then."""
+    files, closed = stage.replicas._files, threading.Event()
+    opening, go_on = threading.Event(), threading.Event()
+    path = "g1/dledger-n1/data/00000000000000000000"
+
+    def slow(group: str, path: str) -> Any:
+        opening.set()
+        assert go_on.wait(20)
+        return SimpleNamespace(close=closed.set)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(files, "open", slow)
+        reading = asyncio.create_task(anext(stage.replicas.read(audit_pb2.ReadFileRequest(broker_group="g1", path=path))))
+        assert await asyncio.to_thread(opening.wait, 20)
+        reading.cancel()
+        await asyncio.wait([reading])
+        go_on.set()
+        assert await asyncio.to_thread(closed.wait, 5)
+
+    run(scenario())
