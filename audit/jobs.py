@@ -6,7 +6,6 @@ Both engines run the same plain functions on the same tasks; they differ only in
 from __future__ import annotations
 
 import copy
-import errno
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.seals import check_seals
 from ledgermq.audit.reading import bytewise
-from ledgermq.audit.reading.files import exists, is_readable
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
+from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, Outcome, Work, look
 
 if TYPE_CHECKING:
@@ -93,16 +92,23 @@ def audit(
     agreement: bool = False,
 ) -> Audit:
     """Audit node directories against each other, and if so wanted against what their clients kept. `agreement`: by outlines alone, no byte
-    between the edges of log files is read."""
+    between the edges of log files is read. Raises PermissionError, MixedClusters."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
     replicas: list[Replica] = []
     for directory in unique:
+        version = other_version(directory)
+        if version is not None:
+            reasons.append(f"{directory} has format version {version}, not {FORMAT_VERSION}; audit it with the program that wrote it")
+            continue
         found = find_replicas(directory)
         replicas += found
         if not found:
             reasons.append(f"{directory} holds no broker group; name node directories, such as ledgermq-data/n1")
+    for one in replicas:
+        refuse_unreadable(one)
+    refuse_mixed(replicas)
     adopt(replicas)
     bytes_read = run_engine(replicas, engine, report, deep, {OUTLINE} if agreement else LOOKS.keys() - {OUTLINE})
     hold = agree if agreement else compare
@@ -197,12 +203,9 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
 
 
 def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
-    """What there is to look at of one replica. Raises PermissionError, NodeLost."""
+    """What there is to look at of one replica. Raises NodeLost."""
     works = []
-    for task in one.tasks(deep) if one.sizes[0] and LOG in kinds else []:
-        if not is_readable(task.path) and exists(task.path):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), task.path)
-        works.append(Work(one.directory, task))
+    works += [Work(one.directory, task) for task in (one.tasks(deep) if one.sizes[0] and LOG in kinds else [])]
     for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
         whole = one.task(f"{0:020d}")
         works += [Work(one.directory, one.task(name), kind) for name in (PARTS[kind](whole) if kind in PARTS else [whole.name])]

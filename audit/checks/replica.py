@@ -38,10 +38,13 @@ from ledgermq.audit.state.derive import StateReport
 
 SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
+NAME_KEYS = ("cluster_id", "group", "log_id", "replica", "incarnation", "node")
 NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
 INDEX_FILE_BYTES = 167_772_160
 QUEUE_FILE_BYTES = 6_000_000
 SLOT_LOOKS = 5
+FOUND_FOLDER = "lost+found"
+"""Of a volume that is a file system of its own; only root may look into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,8 @@ def find_replicas(directory: str) -> list[Replica]:
     """The broker groups of a node directory: every folder that holds an identity or an entry log."""
     replicas = []
     for name in names_in(directory):
+        if name == FOUND_FOLDER:
+            continue
         root = f"{absolute(directory)}/{name}"
         logs = [entry for entry in names_in(root) if entry.startswith("dledger-")]
         if logs or exists(f"{root}/identity.json"):
@@ -279,16 +284,35 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
 
 def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
     """`keys`: the sets of keys it may have; none for any."""
-    raw = read_if_there(path)
+    raw = _read(replica, path, shown, missing)
     if raw is None:
-        if missing is not None:
-            replica.flaw(missing, shown, "the file is missing")
         return None
     value = sealed_json(raw)
-    if value is None or (keys and set(value) not in keys):
+    if value is None or (keys and (set(value) not in keys or not _has_types(value))):
         replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, len(raw))
         return None
     return value
+
+
+def _read(replica: Replica, path: str, shown: str, missing: str | None = None) -> bytes | None:
+    """A small file; None where there is none, which breaks rule `missing`, or where it cannot be read. Raises PermissionError, NodeLost."""
+    try:
+        raw = read_if_there(path)
+    except PermissionError:
+        raise
+    except OSError as error:
+        replica.flaw("file.read", shown, str(error.strerror))
+        return None
+    if raw is None and missing is not None:
+        replica.flaw(missing, shown, "the file is missing")
+    return raw
+
+
+def _has_types(value: dict[str, Any]) -> bool:
+    """Whether what an identity file names are names and sizes."""
+    sizes = [value[key] for key in SIZE_KEYS if key in value]
+    names = [value[key] for key in NAME_KEYS if key in value]
+    return all(type(size) is int and size > 0 for size in sizes) and all(isinstance(name, str) for name in names)
 
 
 def _check_node(directory: str, replicas: list[Replica]) -> None:
@@ -321,7 +345,7 @@ def _read_small_files(replica: Replica) -> None:
             replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
     hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
     replica.hard_term = None if hard is None else hard[0]
-    raw = read_if_there(f"{replica.log}/checkpoint")
+    raw = _read(replica, f"{replica.log}/checkpoint", f"{folder}/checkpoint")
     if raw is not None:
         hints = log_checkpoint(raw)
         if hints is None or hints[1] > hints[0] or hints[1] < -1:
@@ -400,9 +424,8 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
 
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
-    data = _read_slots(replica, f"{replica.root}/{name}", kind)
+    data = _read_slots(replica, name, kind, f"{rule}.missing")
     if data is None:
-        replica.flaw(f"{rule}.missing", name, "the file is missing")
         return None
     if len(data) != SLOT_FILE_BYTES:
         bounds = sorted((len(data), SLOT_FILE_BYTES))
@@ -425,9 +448,10 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
     return newest.fields
 
 
-def _read_slots(replica: Replica, path: str, kind: tuple[bytes, Any]) -> bytes | None:
+def _read_slots(replica: Replica, name: str, kind: tuple[bytes, Any], missing: str) -> bytes | None:
     """A file of two slots. A running node may be writing one while it is read: a slot that stays damaged is damaged."""
-    data = read_if_there(path)
+    path = f"{replica.root}/{name}"
+    data = _read(replica, path, name, missing)
     for _ in range(SLOT_LOOKS if replica.point is not None else 0):
         if data is None or all(slot.state != "damaged" for slot in read_slots(data, kind)):
             break
@@ -436,7 +460,7 @@ def _read_slots(replica: Replica, path: str, kind: tuple[bytes, Any]) -> bytes |
 
 
 def _store_checkpoint(replica: Replica) -> None:
-    data = read_if_there(f"{replica.root}/checkpoint")
+    data = _read(replica, f"{replica.root}/checkpoint", "checkpoint")
     if data is None:
         return
     if len(data) != PAGE or any(data[24:]):

@@ -1,0 +1,73 @@
+"""What was named for an audit: whether this program can read it, and whether it belongs together. What is wrong here is no damage.
+
+A directory of another format version is left out and makes the audit incomplete; directories of two clusters, or what this user may not
+read, are mistakes of the call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from ledgermq.audit.checks.replica import FOUND_FOLDER, Replica
+from ledgermq.audit.reading.decode import sealed_json
+from ledgermq.audit.reading.files import is_directory, is_readable, names_in, read_if_there
+
+FORMAT_VERSION = 1
+
+
+class MixedClusters(Exception):
+    """Directories of several clusters were named. Carries what the command line tells."""
+
+    exit_code = 64
+    remedy = "name the directories of one cluster at a time"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; {self.remedy}")
+        self.what = what
+
+
+def other_version(directory: str) -> int | None:
+    """The format version of a node directory, or of a broker group in it, that this program does not know; None where it knows all.
+
+    Only an identity file with its checksum tells one: of a damaged one it is not known. Raises PermissionError.
+    """
+    groups = [name for name in names_in(directory) if name != FOUND_FOLDER]
+    for path in (f"{directory}/node.json", *(f"{directory}/{name}/identity.json" for name in groups)):
+        try:
+            raw = read_if_there(path)
+        except PermissionError:
+            raise
+        except OSError:
+            # What cannot be read is told where the replica is opened.
+            continue
+        value = None if raw is None else sealed_json(raw)
+        found = None if value is None else value.get("format_version")
+        if isinstance(found, int) and found != FORMAT_VERSION:
+            return found
+    return None
+
+
+def refuse_unreadable(one: Replica) -> None:
+    """Raises PermissionError with the first file or folder of a replica that this user may not read."""
+    places = [one.root]
+    while places:
+        place = places.pop()
+        if not is_readable(place):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
+        if is_directory(place):
+            places += [f"{place}/{name}" for name in names_in(place)]
+
+
+def refuse_mixed(replicas: Sequence[Replica]) -> None:
+    """Raises MixedClusters where whole directories, in node and group, are of one cluster and others of another, down to the log ids. Where
+    only one of these differs, that is a finding."""
+    members: dict[str, list[Replica]] = {}
+    for one in replicas:
+        if one.node is not None and one.identity is not None and one.node["cluster_id"] == one.identity["cluster_id"]:
+            members.setdefault(one.identity["cluster_id"], []).append(one)
+    logs = [{one.log_id for one in own} for own in members.values()]
+    if len(members) > 1 and sum(len(own) for own in logs) == len(set().union(*logs)):
+        told = " and ".join(f"{own[0].directory} is of cluster {cluster}" for cluster, own in sorted(members.items()))
+        raise MixedClusters(f"the directories are of several clusters: {told}")
