@@ -423,6 +423,9 @@ def _narrow(result: GroupResult, one: Replica, flaw: Flaw) -> Flaw | None:
     """Find the very bytes that differ from an intact peer's. None: the place is equal, so the damage is another finding's."""
     if flaw.index is None or flaw.byte_to - flaw.byte_from > bytewise.READ_MAX or one.name in result.divergent:
         return flaw
+    if one.stale_from is not None and flaw.index >= one.stale_from:
+        # The peers hold other entries there.
+        return flaw
     name = flaw.file.rpartition("/")[2]
     own = bytewise.read(f"{one.log}/data/{name}", flaw.byte_from, flaw.byte_to)
     for peer in _intact_peers(result, one, flaw)[:1]:

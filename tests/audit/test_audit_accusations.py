@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
-from tests.audit.log_writer import Writer, sealed
+from tests.audit.log_writer import Message, Writer, sealed
 
 FILE = 8192
 
@@ -232,3 +232,26 @@ def test_two_histories_and_nobody_to_decide_are_undecidable(tmp_path: Path) -> N
     entry = writers[0].entries[40]
     found = {(f.replica, f.klass, f.flaw.index, f.flaw.byte_from) for f in result.findings if f.fails}
     assert found == {(name, "undecidable", 40, entry.pos % FILE) for name in ("n1", "n2")}
+
+
+def test_damage_among_replaced_entries_is_not_compared_with_what_replaced_them(tmp_path: Path) -> None:
+    """A deposed leader's own entries, one of them damaged: the peers hold others at that place, whose bytes say nothing about these."""
+    common = history(5, 40)
+    writers = []
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in common:
+            writer.append(message)
+        committed = len(writer.entries) - 1
+        for term in (3, 3, 3) if name == "n1" else (4, 4, 4, 4):
+            body = str(term).encode() + b"-" * 100 + (b"A" if name == "n1" else b"B")
+            writer.append(Message("flights", body, key="x", term=term, time=1_800_000_000_000))
+        writers.append(writer.finish(committed=committed if name == "n1" else None))
+    assert run(tmp_path).verdict == "INCOMPLETE"
+    entry = writers[0].entries[-2]
+    # As it is on the peers.
+    place = entry.pos % FILE + 136 + 101
+    flip(data(writers[0], entry.pos // FILE), place, ord("A") ^ ord("B"))
+    (finding,) = [f for f in run(tmp_path).findings if f.fails]
+    assert (finding.replica, finding.klass, finding.flaw.index) == ("n1", "bit-rot", entry.index)
+    assert finding.flaw.byte_from <= place < finding.flaw.byte_to and finding.flaw.byte_to - finding.flaw.byte_from > 100

@@ -126,7 +126,7 @@ class Stage:
         if case.family == "rewritten":
             name, _, renumbered = case.damage.partition(", ")
             at = _at(rng, place, len(one.entries))
-            holders = sum(other.entries[-1].index >= one.entries[at].index for other in self.replicas)
+            holders = sum(other.entries[-1].index > one.entries[at].index for other in self.replicas)
             if renumbered == "renumbered" and case.replicas > 1 and not self.cluster.complete:
                 # All that still count agree: only clients can know better.
                 return None
