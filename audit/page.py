@@ -13,7 +13,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.jobs import Audit
-from ledgermq.audit.report import coverage, next_steps
+from ledgermq.audit.report import checked, coverage, next_steps, undecidable
 
 FINDINGS_MAX = 1000
 
@@ -26,9 +26,11 @@ def as_html(audit: Audit) -> str:
         summary=_summary(audit),
         reasons=_list([*audit.reasons, *(f"note: {note}" for note in audit.notes)]),
         replicas="\n".join(_replica(audit, one) for group in audit.groups for one in group.replicas),
-        bars="\n".join(_bar(audit, one, report) for group in audit.groups for one in group.replicas for report in one.reports),
+        bars="\n".join(bar for group in audit.groups for one in group.replicas for bar in _bars(audit, one)),
+        checked=_checked(audit),
+        undecidable=_undecidable(audit),
         findings=_findings(audit.findings),
-        steps=_list([step.removeprefix("next step for ") for step in next_steps(audit)]) or "<p>None.</p>",
+        steps=_steps(audit),
     )
 
 
@@ -58,6 +60,51 @@ def _replica(audit: Audit, one: Replica) -> str:
     return "<tr>" + "".join(cells) + "</tr>"
 
 
+def _checked(audit: Audit) -> str:
+    rows = [
+        f"<tr><td>{escape(one.name)}</td><td>{escape(one.group)}</td><td>{_list(checked(audit, one))}</td></tr>"
+        for group in audit.groups
+        for one in group.replicas
+    ]
+    clients = "" if audit.clients is None else _list(audit.clients.lines())
+    away = [f"{group.group}: {name}: nothing was verified" for group in audit.groups for name in group.missing]
+    return f"<table><tr><th>Replica</th><th>Group</th><th>What was verified</th></tr>{''.join(rows)}</table>{_list(away)}{clients}"
+
+
+def _undecidable(audit: Audit) -> str:
+    places = undecidable(audit)
+    if not places:
+        return ""
+    more = [f"{len(places) - FINDINGS_MAX:,} more are not shown"] if len(places) > FINDINGS_MAX else []
+    told = "<p>No majority proves which bytes are right here; a repair leaves these places alone.</p>"
+    return f"<h2>Undecidable</h2>{told}{_list([*places[:FINDINGS_MAX], *more])}"
+
+
+def _steps(audit: Audit) -> str:
+    steps = [step.removeprefix("next step for ") for step in next_steps(audit)]
+    if not steps:
+        again = "Give or mend what the reasons above name, and audit again."
+        return f"<p>{again if audit.reasons else 'None.'}</p>"
+    return _list(steps)
+
+
+def _bars(audit: Audit, one: Replica) -> list[str]:
+    """A bar for each log file, in order of position; one that is missing has a bar as well, marked from end to end."""
+    bars = {report.file: _bar(audit, one, report) for report in one.reports}
+    for finding in audit.findings:
+        flaw = finding.flaw
+        own = finding.replica == one.name and finding.group == one.group and flaw.file.startswith(one.shown(f"{one.log_folder}/data/"))
+        if own and flaw.file not in bars:
+            mark = f"<span class=hurt title='{escape(finding.text)}' style='left:0;width:100%'></span>"
+            name = f"{one.name} {one.group} {flaw.file.rpartition('/')[2]} (missing)"
+            bars[flaw.file] = _row(name, flaw.file, mark)
+    return [bars[file] for file in sorted(bars)]
+
+
+def _row(name: str, file: str, content: str) -> str:
+    return f"<div class=row><span class=name title='{escape(file)}'>{escape(name)}</span><div class=bar>{content}</div></div>"
+
+
 def _bar(audit: Audit, one: Replica, report: LogReport) -> str:
     length = max(report.length, one.sizes[0], 1)
     marks = [f for f in audit.findings if f.replica == one.name and f.group == one.group and f.flaw.file == report.file]
@@ -68,7 +115,7 @@ def _bar(audit: Audit, one: Replica, report: LogReport) -> str:
     )
     filled = f"<span class=log style='width:{100 * report.end / length:.3f}%'></span>"
     name = f"{one.name} {one.group} {report.base:020d}"
-    return f"<div class=row><span class=name title='{escape(report.file)}'>{escape(name)}</span><div class=bar>{filled}{hurt}</div></div>"
+    return _row(name, report.file, f"{filled}{hurt}")
 
 
 def _findings(findings: list[Finding]) -> str:

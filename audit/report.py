@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import CLIENT_STEP, RULES
+from ledgermq.audit.checks.rules import CLIENT_STEP, RULES, UNDECIDABLE
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.outputs import WriteTo, text, write_set
 
@@ -31,6 +31,37 @@ def state_of(replica: Replica) -> dict[str, object] | None:
     return {"derived": found.derived, "first_index": first, "last_index": last, "reason": found.reason or None}
 
 
+def state_text(replica: Replica) -> str:
+    """The same in words; "" when that was not tried."""
+    found = replica.state
+    if found is None:
+        return ""
+    told = f"derived from entries {found.first_index} to {found.last_index}" if found.derived else "not derived"
+    return f"{told} ({found.reason})" if found.reason else told
+
+
+def checked(audit: Audit, replica: Replica) -> list[str]:
+    """What of a replica was verified and what was not, by kind of check."""
+    begin, files = replica.begin, len(replica.reports)
+    span = f"entries {begin.index:,} to {replica.last_index:,}, {replica.end_pos - begin.pos:,} bytes" if replica.entries else "no entry"
+    log = f"log: {span} in {files:,} file{'s' * (files != 1)}"
+    if audit.outlined:
+        return [f"{log}: the edges of the files only", "derived files: not read", "state: not derived"]
+    unread = sum(flaw.rule == "file.read" for report in replica.reports for flaw in report.flaws)
+    told = [f"{log}: every byte, both CRCs and the chain" + (f", but {unread:,} could not be read to the end" if unread else "")]
+    if replica.is_backup:
+        told.append("files of the backup: held against its manifest")
+    else:
+        queues = sum(not tail.folder.startswith(replica.log_folder) for tail in replica.tails)
+        told.append(f"derived files: index, key index and {queues:,} consume queue{'s' * (queues != 1)} held against the log")
+    return [*told, f"state: {state_text(replica) or 'not derived'}"]
+
+
+def undecidable(audit: Audit) -> list[str]:
+    """What no majority proves, place by place."""
+    return [finding.text for finding in audit.findings if finding.klass == UNDECIDABLE]
+
+
 def as_json(audit: Audit) -> dict[str, object]:
     """The object of `--json`."""
     replicas = [
@@ -44,6 +75,7 @@ def as_json(audit: Audit) -> dict[str, object]:
             "commit_index": one.commit if one.commit is not None and one.commit >= 0 else None,
             "coverage_ratio": coverage(audit, one),
             "state": state_of(one),
+            "checked": checked(audit, one),
         }
         for group in audit.groups
         for one in group.replicas
@@ -93,9 +125,7 @@ def as_text(audit: Audit) -> str:
             covered = "-" if share is None else f"{share:.2%}"
             verdict = audit.replica_verdicts[one.directory, one.group, one.name]
             lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
-            if one.state is not None:
-                told = f"derived from entries {one.state.first_index} to {one.state.last_index}" if one.state.derived else "not derived"
-                lines.append(f"    state: {told}{f' ({one.state.reason})' if one.state.reason else ''}")
+            lines += [f"    {told}" for told in checked(audit, one)]
     lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]
     lines += [f"note: {note}" for note in audit.notes]

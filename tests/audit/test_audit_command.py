@@ -65,7 +65,7 @@ def test_json_object(tmp_path: Path, cluster: list[Writer], capsys: pytest.Captu
     assert list(value) == ["v", "verdict", "reasons", "compared_to_index", "replicas", "findings"]
     assert (value["v"], value["verdict"], value["compared_to_index"]) == (1, "FAIL", 62)
     assert [set(row) for row in value["replicas"]] == [
-        {"replica", "group", "dir", "verdict", "entries", "bytes", "commit_index", "coverage_ratio", "state"}
+        {"replica", "group", "dir", "verdict", "entries", "bytes", "commit_index", "coverage_ratio", "state", "checked"}
     ] * 3
     assert [row["verdict"] for row in value["replicas"]] == ["FAIL", "PASS", "PASS"]
     assert value["replicas"][2]["commit_index"] is None and value["replicas"][1]["coverage_ratio"] == 1.0
