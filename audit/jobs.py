@@ -116,9 +116,9 @@ def audit(
     for group in groups:
         if not agreement:
             check_seals(group)
-        drop_what_moved(group, _written)
         if deep:
             compare_bytes(group)
+        drop_what_moved(group, _written)
     result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
     result.outlined = agreement
     return result
@@ -161,9 +161,10 @@ def _compare_running(group: str, replicas: Sequence[Replica], cluster: RunningCl
         try:
             result = compare(group, present, lost)
             check_seals(result)
-            drop_what_moved(result, cluster.moved)
             if deep:
                 compare_bytes(result)
+            # Last of all: whatever was read before may have moved.
+            drop_what_moved(result, cluster.moved)
         except NodeLost as error:
             away = {one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")}
             assert away, f"{error.authority} is none of the nodes that are audited"
@@ -282,8 +283,10 @@ def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, client
         result.reasons.insert(0, f"{places} finding{'s' if places > 1 else ''} on {names}")
     for group in groups:
         for one in group.replicas:
-            behind = group.compared is None or one.held < group.compared or one.name in group.moved or one.name not in group.voters
-            verdict = INCOMPLETE if behind and not any(one.name in note for note in group.notes) else PASS
+            behind = group.compared is None or one.name in group.moved or one.awaited is not None
+            if not behind and group.compared is not None and one.name not in group.excused:
+                behind = one.held < group.compared or one.name not in group.voters
+            verdict = INCOMPLETE if behind else PASS
             verdict = FAIL if (group.group, one.name) in failed else verdict
             result.replica_verdicts[one.directory, group.group, one.name] = verdict
     return result

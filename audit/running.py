@@ -122,16 +122,22 @@ class RunningCluster:
             return None
         try:
             told = self._describe(held.authority, group, marker.index)
-            if told.status.code == NOT_IN_TIME:
+            late = told.status.code == NOT_IN_TIME
+            if late:
                 # It lags. What it has is held against the others all the same.
                 told = self._describe(held.authority, group, None)
             require(held.authority, node, told.status)
+            if told.node != node:
+                self._lose(group, node, f"could not be looked at: {held.authority} is node {told.node}; name every node's own endpoint")
+                return None
             if told.state != RUNNING:
                 self._lose(group, node, f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again")
                 return None
             held.life = told.life
             end = told.end
-            return open_running(node_path(held.authority), group, Point(end.index, end.end_pos, end.term, end.chain))
+            replica = open_running(node_path(held.authority), group, Point(end.index, end.end_pos, end.term, end.chain))
+            replica.awaited = marker.index if late and end.index < marker.index else None
+            return replica
         except (NodeLost, OSError) as error:
             self._lose(group, node, f"could not be looked at: {error}; audit again")
             return None

@@ -45,6 +45,8 @@ class GroupResult:
     """Replica → first index at which it holds another entry than the majority."""
     moved: set[str] = field(default_factory=set)
     """Replicas that were written to while they were looked at."""
+    excused: set[str] = field(default_factory=set)
+    """Replicas that need not reach the compared index: backups, learners, and those that only lack election records."""
     lost: dict[str, str] = field(default_factory=dict)
     """Replicas of a running cluster that could not be looked at → why."""
 
@@ -73,7 +75,8 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
             result.reasons.append(f"group {group}: the state of {one.name} was not derived: {one.state.reason}")
     same_snapshots(replicas)
     if result.compared is not None and not result.missing and not any(one.broken for one in replicas):
-        dispatched_too_far(replicas, result.compared)
+        # What a running node has applied is committed, though others may be too slow to show it.
+        dispatched_too_far(replicas, max([result.compared, *(one.point.index for one in replicas if one.point is not None)]))
     for one in replicas:
         result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
     note_lag(result)
@@ -144,17 +147,20 @@ def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
 def find_voters(result: GroupResult) -> None:
     """The members are those of the last membership record that most replicas hold; the first entry of every log is one."""
     found: Counter[_Members] = Counter()
+    backed: Counter[_Members] = Counter()
     for one in result.replicas:
         records = [record for report in one.reports for record in report.memberships if record[0] <= one.held]
         members = one.snapshot.get("members") if one.begin.index and one.snapshot is not None else None
         if records:
-            found[_members_of(max(records)[1])] += 1
+            (backed if one.is_backup else found)[_members_of(max(records)[1])] += 1
         elif members:
             # The record itself was trimmed.
-            found[_members_in(members)] += 1
+            (backed if one.is_backup else found)[_members_in(members)] += 1
         if one.entries and not any(index == 0 for index, _ in records) and 0 not in one.broken and one.reports[0].first_index == 0:
             proof = "the first entry is not a membership record"
             one.flaws.append(Flaw("membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof))
+    # A backup may be from before a change: it tells only where no replica does.
+    found = found or backed
     if found:
         result.voters, result.learners = found.most_common(1)[0][0]
         if not result.voters:
@@ -170,8 +176,10 @@ def find_voters(result: GroupResult) -> None:
     for name in sorted({one.name for one in result.replicas} - set(result.voters)) if result.voters else ():
         if name.endswith(SUFFIX):
             result.learners = (*result.learners, name)
+            result.excused.add(name)
             result.notes.append(f"group {result.group}: {name} is a backup: it was compared as far as it is, and counts for no majority")
         elif name in result.learners:
+            result.excused.add(name)
             result.notes.append(f"group {result.group}: {name} is a learner: it was compared as far as it is, and counts for no majority")
         else:
             result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
@@ -327,6 +335,10 @@ def _commits(result: GroupResult) -> None:
     if result.compared is not None and result.compared >= result.recorded:
         return
     agreed = -1 if result.compared is None else result.compared
+    slow = {one.name for one in result.replicas if one.awaited is not None and not one.cut_short and one.last_index < result.recorded}
+    if len(set(result.voters) - slow) < result.majority:
+        # Whoever has not applied an entry in time may hold it all the same.
+        return
     # Where a majority had it, and some of them lost it or have it damaged now, neither the one that is left with it nor one that only lags
     # is at fault.
     recorded = result.recorded
@@ -448,6 +460,9 @@ def note_lag(result: GroupResult) -> None:
         return
     for one in result.replicas:
         failed = any(finding.replica == one.name and finding.fails for finding in result.findings)
+        if one.held >= result.compared and one.awaited is not None and not failed:
+            reached = f"had reached entry {one.last_index} when the marker, entry {one.awaited}, was waited for"
+            result.reasons.append(f"group {result.group}: {one.name} {reached}; audit again, or wait longer (--timeout)")
         if one.held >= result.compared or failed or one.name in result.missing or one.is_backup:
             continue
         count = result.compared - one.held
@@ -456,6 +471,7 @@ def note_lag(result: GroupResult) -> None:
             lacking += f" and keeps {one.last_index - one.held} uncommitted of an older leader"
         if _only_elections(result, one):
             result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
+            result.excused.add(one.name)
         else:
             result.reasons.append(f"group {result.group}: {one.name} ends {lacking}; start the cluster, let it catch up, audit again")
 

@@ -103,6 +103,8 @@ class Replica:
     """From this index on it holds entries that the majority replaced before they were committed."""
     point: Point | None = None
     """Of a running replica. What lies behind it is nobody's business yet."""
+    awaited: int | None = None
+    """The marker that its running node had not reached when it was described."""
     lost: str = ""
     """Why its node could not be asked any more."""
 

@@ -46,7 +46,9 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
 
 def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
     """From the log in its order, of any replica that holds it as far as compared; then from snapshots, which know of what was trimmed."""
-    reports = [(report, min(limit, one.held)) for one in result.replicas for report in one.reports]
+    # Of another history than the majority's, nothing is a record.
+    ends = [(one, result.divergent.get(one.name, limit + 1) - 1) for one in result.replicas]
+    reports = [(report, min(limit, one.held, end)) for one, end in ends for report in one.reports]
     in_log = {index: body for report, held in reports for index, body in report.seals if index <= held}
     for _, body in sorted(in_log.items()):
         with contextlib.suppress(ValueError):

@@ -208,6 +208,10 @@ class _Group:
         failed = False
         for base in sorted(bases):
             entries = read_entries(self._members(case.replica), self._voters, base)
+            if replaced and self._outgrown(case.replica, entries):
+                why = f"a majority holds entries behind {self._compared}, where the findings end, and this replica synced some: audit again"
+                self.undecided.append(self._left(case, base, why))
+                return [], None, False
             if replaced and entries.low > self._compared:
                 # It goes with everything behind the end.
                 continue
@@ -236,6 +240,12 @@ class _Group:
             self.undecided.append(self._left(case, case.others_from, why))
             return [], None, False
         return files, end if replaced else None, replaced
+
+    def _outgrown(self, one: Replica, entries: Entries) -> bool:
+        """Whether the nodes went on after the audit: to end this log where that ended would take back what the replica has promised."""
+        places = np.flatnonzero(entries.agreed != NONE)
+        promised = one.mark is None or one.mark.index > self._compared
+        return promised and bool(len(places)) and entries.low + int(places[-1]) > self._compared
 
     def _wanted(self, case: _Case, entries: Entries, replaced: bool) -> Wanted:
         one = case.replica

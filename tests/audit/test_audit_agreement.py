@@ -232,6 +232,19 @@ def test_a_rewritten_file_of_one_replica_is_told_once(tmp_path: Path) -> None:
     assert [f.flaw.rule for f in found.findings if f.flaw.rule.startswith("seal.")] == []
 
 
+@pytest.mark.parametrize("agreement", [True, False])
+def test_a_record_in_another_history_says_nothing_of_the_majority(tmp_path: Path, agreement: bool) -> None:
+    """The last replica's record, written anew with all its CRCs, names another digest: the others are not accused by it."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 200):
+            writer.append(message)
+        writer.append(seal_record(writer, 0, **({"sha256": "ab" * 32, "last": 5} if name == "n3" else {})))
+        writer.finish()
+    found = run(tmp_path) if agreement else deep(tmp_path)
+    assert found.verdict == "FAIL" and {f.replica for f in found.findings} == {"n3"}, as_text(found)
+
+
 def test_outlines_cross_processes(tmp_path: Path) -> None:
     """As text, and back: what the Spark engine does with them."""
     write(tmp_path, seals=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.report import as_text
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
-from tests.audit.log_writer import CLUSTER, STORAGE, Message, Writer, sealed
+from tests.audit.log_writer import CLUSTER, STORAGE, Message, Writer, membership, sealed
 
 LOG = f"g1/dledger-n1/data/{0:020d}"
 
@@ -110,3 +112,41 @@ def test_a_backup_of_another_history_diverges(tmp_path: Path) -> None:
     other[25] = type(other[25])(other[25].topic, b"other", other[25].queue, term=other[25].term, time=other[25].time)
     result = run([*(tmp_path / "nodes" / name for name in NODES), write_backup(tmp_path, other)])
     assert ("divergence", "n1:backup", 25) in {(f.klass, f.replica, f.flaw.index) for f in result.findings}, as_text(result)
+
+
+def test_the_backup_of_a_replica_does_not_vouch_for_it(tmp_path: Path) -> None:
+    """A replica that lags is not verified because a backup bears its name."""
+    messages = history(6)
+    write_cluster(tmp_path / "nodes", messages)
+    backup = write_backup(tmp_path, messages[:30])
+    shutil.rmtree(tmp_path / "nodes" / "n1")
+    lagging = Writer(tmp_path / "nodes" / "n1")
+    for message in messages[:40]:
+        lagging.append(message)
+    lagging.finish()
+    result = run([*(tmp_path / "nodes" / name for name in NODES), backup])
+    assert result.verdict == "INCOMPLETE" and not result.findings, as_text(result)
+    told = {replica: verdict for (_, _, replica), verdict in result.replica_verdicts.items()}
+    assert told == {"n1": "INCOMPLETE", "n2": "PASS", "n3": "PASS", "n1:backup": "PASS"}
+
+
+def test_old_backups_do_not_say_who_belongs_to_a_group(tmp_path: Path) -> None:
+    """More backups than replicas, from before n4 took the place of n3: the replicas know better."""
+    messages = history(6)
+    now = membership(("n1", "n2", "n4"))
+    changed = [*messages, replace(now, term=messages[-1].term, time=messages[-1].time)]
+    for name in ("n1", "n2", "n4"):
+        writer = Writer(tmp_path / "nodes" / name)
+        for message in changed:
+            writer.append(message)
+        writer.finish()
+    backups = []
+    for number in range(4):
+        backups.append(tmp_path / f"backup-{number}")
+        write_backup(tmp_path, messages).rename(backups[-1])
+    # Backups of one node would be one replica twice.
+    for number, path in enumerate(backups):
+        (path / "g1" / "dledger-n1").rename(path / "g1" / f"dledger-m{number}")
+    result = run([*(tmp_path / "nodes" / name for name in ("n1", "n2", "n4")), *backups])
+    assert result.groups[0].voters == ("n1", "n2", "n4"), as_text(result)
+    assert result.compared == len(changed) - 1

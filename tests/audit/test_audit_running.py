@@ -293,6 +293,48 @@ def test_a_replica_that_lags_is_compared_as_far_as_it_is(tmp_path: Path) -> None
     assert [(f.replica, f.flaw.index) for f in cluster.audit().findings] == [("n3", 20)]
 
 
+def test_replicas_that_lag_are_no_loss(tmp_path: Path) -> None:
+    """The leader has applied the marker, both others are too slow to do so in time: that is no proof of a lost commit."""
+    cluster, _ = running(tmp_path)
+    cluster.nodes["n2"].applied = cluster.nodes["n3"].applied = cluster.marker - 10
+    incomplete(cluster, "reached entry", "n2")
+
+
+def test_a_marker_that_nobody_reached_is_told(tmp_path: Path) -> None:
+    """Replicas that agree as far as they are have not shown what stands before the marker."""
+    cluster, _ = running(tmp_path)
+    for node in cluster.nodes.values():
+        node.applied = cluster.marker - 10
+    incomplete(cluster, "reached entry", "n2")
+
+
+def test_a_node_that_answers_for_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    """An address that leads elsewhere, as behind a balancer, shows no replica twice: it is told, and no damage."""
+    cluster, _ = running(tmp_path)
+    real = type(cluster.nodes["n1"]).do_ClusterStatus
+
+    def told(self: object, request: object) -> object:
+        answer = real(self, request)  # type: ignore[arg-type]
+        answer.nodes[2].endpoint = cluster.nodes["n2"].address
+        return answer
+
+    for node in cluster.nodes.values():
+        node.do_ClusterStatus = told.__get__(node)  # type: ignore[method-assign]
+    incomplete(cluster, "replica n3", "is node n2")
+
+
+def test_bytes_of_a_replica_that_was_mended_meanwhile_are_no_finding(tmp_path: Path) -> None:
+    """`--deep`: the last file is read once more for its digest."""
+    cluster, writers = running(tmp_path)
+
+    def restart() -> None:
+        in_the_marker(writers[1], cluster.marker)
+        cluster.nodes["n2"].life = "b-1"
+
+    result = cluster.audit(deep=True, between=restart)
+    assert result.verdict == "INCOMPLETE" and not result.findings, as_text(result)
+
+
 def test_pins_are_renewed_and_a_lost_one_is_told(tmp_path: Path) -> None:
     """An audit that takes longer than a pin lasts keeps it; where it could not, files may have gone."""
     cluster, _ = running(tmp_path)

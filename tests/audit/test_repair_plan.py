@@ -189,13 +189,7 @@ def test_a_majority_decides_and_a_minority_of_one_does_not(base: Path, whole: Pa
 
 def test_another_history_is_replaced_and_kept(base: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """One replica holds other entries than the two others: theirs take the place, state is derived again, what it held stays beside."""
-    other = tmp_path_factory.mktemp("other")
-    write(other, 18)
-    for name in ("identity.json", "state/peers.json"):
-        if (base / "n1" / "g1" / name).exists():
-            shutil.copy(base / "n1" / "g1" / name, other / "n1" / "g1" / name)
-    shutil.rmtree(base / "n1" / "g1")
-    shutil.copytree(other / "n1" / "g1", base / "n1" / "g1")
+    another_history(base, tmp_path_factory.mktemp("other"))
     held = log_contents(base, "n1")
     result = findings(base)
     assert {f.flaw.rule for f in result.findings} & {"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"}
@@ -204,6 +198,33 @@ def test_another_history_is_replaced_and_kept(base: Path, tmp_path_factory: pyte
     assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
     kept = {path.name.partition(".")[0]: path.read_bytes() for path in (base / "n1" / "g1" / "state" / "replaced").iterdir()}
     assert kept and all(held[name] == raw for name, raw in kept.items() if name in held)
+
+
+def another_history(base: Path, other: Path) -> None:
+    """n1 holds other entries than the two others."""
+    write(other, 18)
+    for name in ("identity.json", "state/peers.json"):
+        if (base / "n1" / "g1" / name).exists():
+            shutil.copy(base / "n1" / "g1" / name, other / "n1" / "g1" / name)
+    shutil.rmtree(base / "n1" / "g1")
+    shutil.copytree(other / "n1" / "g1", base / "n1" / "g1")
+
+
+def test_a_log_is_not_cut_off_by_findings_from_before_it_grew(
+    base: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The nodes went on after the audit: a majority holds entries behind the compared index that this replica has promised, too."""
+    another_history(base, tmp_path_factory.mktemp("other"))
+    result = findings(base)
+    first = min(f.flaw.index for f in result.findings if f.flaw.rule.startswith("replica.") and f.flaw.index is not None)
+    report = base / "findings" / "verdict.json"
+    value = json.loads(report.read_text())
+    value["repair"]["groups"][0]["compared_to_index"] = first + 2
+    report.write_text(json.dumps(value))
+    held = contents(base)
+    assert repair(base) == 2
+    assert "audit again" in capsys.readouterr().err
+    assert contents(base) == held
 
 
 def damaged_derived(base: Path, pattern: str) -> Path:
