@@ -29,6 +29,8 @@ UNITS_TRIED = 4096
 """So many index units behind a damaged entry are tried as places of the next good one; then the beginnings of the next files."""
 MARKER = "repair"
 """In the log's directory, from before the first write until everything is durable: an open must not believe what is in the cache only."""
+MARK = b"repair\n"
+"""What it says while bytes are put back in place."""
 UNDER_REPAIR = "repair.alloc"
 """The file that is made anew, until it has its name: unfinished work is removed at every start."""
 
@@ -98,6 +100,8 @@ class Mending:
         self._index = IndexFiles(_TolerantFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
         self._dirty: dict[DiskFile, None] = {}
         self._marked = self.again
+        self._noted = self.again and disk.read_file(f"{directory}/{MARKER}") == MARK
+        """The marker may be the fence of an exchange of files, below which everything is durable."""
 
     def mend_files(self) -> list[str]:
         """Let every file of the log up to the mark exist and have its length. Returns the paths of those made anew. Raises OSError, Damaged
@@ -279,12 +283,12 @@ class Mending:
         if self._marked:
             self._disk.unlink(f"{self._directory}/{MARKER}")
             self._disk.sync_dir(self._directory)
-            self._marked = False
+            self._marked = self._noted = False
 
     def _note(self) -> None:
-        if not self._marked:
-            self._disk.replace_file(f"{self._directory}/{MARKER}", b"repair\n")
-            self._marked = True
+        if not self._noted:
+            self._disk.replace_file(f"{self._directory}/{MARKER}", MARK)
+            self._marked = self._noted = True
 
     def close(self) -> None:
         self._files.close()

@@ -21,9 +21,7 @@ from ledgermq.storage.disk import Buffer, Disk, DiskFile
 from ledgermq.storage.errors import needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, make_units
 from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.mending import MARKER
-
-MARK = b"repair\n"
+from ledgermq.storage.mending import MARK, MARKER
 
 
 class Stretch:

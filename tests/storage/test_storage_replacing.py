@@ -126,6 +126,31 @@ def test_another_replica_and_an_interrupted_repair_of_the_node_are_refused() -> 
         carried_out(victim.disk, plan)
 
 
+def test_a_node_that_goes_on_with_an_exchange_in_place_says_so() -> None:
+    """From its first write on the fence means what a repair in place means: what verifies may not be durable."""
+    victim, _, plan = damaged()
+    peer = replicas()["n2"]
+    started = KillDisk(copy.deepcopy(victim.disk), 20)
+    with pytest.raises(Killed):
+        carried_out(started, plan)
+    assert started.disk.read_file(f"{log_of('n1')}/{MARKER}") == FENCE
+    held = Replica("n1", copy.deepcopy(started.disk)).log_files()
+    seen = 0
+    for at in range(10_000):
+        node = Replica("n1", copy.deepcopy(started.disk))
+        kill = KillDisk(node.disk, at)
+        try:
+            run(Wire(), {"n2": peer.shipper()}, {"n1": Replica("n1", kill).repair()})  # type: ignore[arg-type]
+        except Killed:
+            if node.log_files() != held:
+                seen += 1
+                marker = f"{log_of('n1')}/{MARKER}"
+                assert not node.disk.exists(marker) or node.disk.read_file(marker) != FENCE
+            continue
+        break
+    assert seen
+
+
 def test_a_full_disk_is_said_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     victim, _, plan = damaged()
     before = {path: victim.disk.read_file(path) for path in victim.disk.files()}
