@@ -98,7 +98,8 @@ class Digests:
         error = future.exception()
         if error is None:
             self.known[base] = future.result()
-            self._worker.submit(self._write_note, dict(self.known))
+            if not self._stopping.is_set():
+                self._worker.submit(self._write_note, dict(self.known))
         elif isinstance(error, FileNotFoundError):
             # Trimmed while it was read.
             return

@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.node import agreement, metrics
 from ledgermq.node.core.calls import GroupMembers
-from ledgermq.node.digests import DIGESTS_FILE
+from ledgermq.node.digests import DIGESTS_FILE, Digests
 from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
@@ -90,6 +90,18 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, 
     one.driver.hosted._ranges.mended += 1
     one.check(3)
     assert one.agreement.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
+
+
+def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> None:
+    """A check that is under way when the files' next life begins finishes with the digests of the former one."""
+    one: Stage = stage(files=1)
+    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    digests.want([0])
+    assert digests._running is not None
+    digests._running[1].result(20)
+    digests.stop()
+    digests.keep_from(0)
+    assert list(digests.known) == [0]
 
 
 def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
