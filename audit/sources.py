@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ledgermq.audit.checks.replica import FOUND_FOLDER, Replica
 from ledgermq.audit.reading.decode import sealed_json
-from ledgermq.audit.reading.files import is_directory, is_readable, names_in, read_if_there
+from ledgermq.audit.reading.files import exists, is_directory, is_readable, names_in, read_if_there
 
 FORMAT_VERSION = 1
 
@@ -54,7 +54,8 @@ def refuse_unreadable(one: Replica) -> None:
     places = [one.root]
     while places:
         place = places.pop()
-        if not is_readable(place):
+        # A node that is at work may have removed it since its name was read.
+        if not is_readable(place) and exists(place):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
         if is_directory(place):
             places += [f"{place}/{name}" for name in names_in(place)]

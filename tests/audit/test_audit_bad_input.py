@@ -197,6 +197,13 @@ def test_what_the_file_system_keeps_is_not_looked_into(
     assert command(*nodes(tmp_path)) == 0
 
 
+def test_a_file_that_went_meanwhile_is_no_missing_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here a name that leads nowhere; a node at work removes files between the look at a folder and the look at them."""
+    write_cluster(tmp_path, history(3))
+    (tmp_path / "n2" / "g1" / "state" / "gone").symlink_to(tmp_path / "nowhere")
+    assert command(*nodes(tmp_path)) == 0
+
+
 def test_java_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It is said how the project provides it, and what goes without; a wrong JAVA home is named."""
     write_cluster(tmp_path, history(3))
