@@ -182,6 +182,10 @@ class Replica:
     disk_bytes: Mapping[str, int]
     rebuild: Rebuild | None
     catch_up: CatchUp | None
+    differing_files: tuple[int, ...]
+    """Sealed log files, by their first position, whose bytes here are not what a majority sealed."""
+    unverified_ms: int | None
+    """How long ago the byte that waits longest was last read and verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,8 @@ class BrokerGroup:
     voters: tuple[str, ...]
     learners: tuple[str, ...]
     files_kept: Mapping[str, int]
+    disputed_files: tuple[int, ...]
+    """Sealed log files, by their first position, that the replicas hold differently without a majority for any."""
 
 
 @dataclass(frozen=True, slots=True)

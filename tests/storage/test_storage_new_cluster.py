@@ -137,7 +137,7 @@ def test_a_recovered_group_is_backed_up_and_restored_with_its_record(tmp_path: P
     check(disk, f"{restored}/g1", vote=None)
     node = look_at_node(restored)
     assert node is not None and node.groups[0].recovery == f"begun anew behind entry 41 of log {ME.log_id}, given up: n2, n3"
-    assert "begun anew" in as_text(restored, examine(read_facts(restored), None), node)
+    assert "begun anew" in as_text(restored, examine(read_facts(restored), None), node, None)
 
 
 def test_it_can_happen_twice(tmp_path: Path) -> None:
