@@ -274,7 +274,10 @@ class _Group:
         if any(_whole_json(f"{one.root}/{name}") for name in left):
             return None
         marked = -1 if one.mark is None else one.mark.index
-        hurt = {told.replica for told in self._report.findings if told.group == self._name and "/state/snapshot" in told.file}
+        others = HISTORIES | {"commit.lost"}
+        about = [told for told in self._report.findings if told.group == self._name]
+        # The state of another history is right for nobody else.
+        hurt = {told.replica for told in about if "/state/snapshot" in told.file or told.rule in others}
         for other in self._replicas:
             applied = other.snapshot.get("applied_index") if other.snapshot is not None else None
             usable = other is not one and other.name not in hurt and not is_remote(other.directory)

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.reading.bytewise import digest
 from ledgermq.audit.repairs import plan
+from ledgermq.audit.repairs.told import Report, read_report
 from ledgermq.audit.report import write_findings
 from ledgermq.cli import run as command
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 from ledgermq.storage.repair_log import read_notes
-from tests.audit.damage_cases import NODES, flip
+from tests.audit.damage_cases import NODES, flip, history
+from tests.audit.log_writer import Writer
 from tests.audit.test_audit_stored import FILE_BYTES, write
 
 
@@ -375,3 +378,23 @@ def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int
         assert all(log_contents(base, node) == log_contents(whole, node) for node in NODES)
     else:
         assert status == 2 and result.verdict == "FAIL"
+
+
+def test_a_snapshot_of_another_history_is_not_given_to_a_replica(tmp_path: Path) -> None:
+    """Of a trimmed log whose snapshot is damaged: the state of a replica that holds other entries is no substitute, the third one's is."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        messages = history(3, 120)
+        for number, message in enumerate(messages):
+            writer.append(replace(message, body=b"another") if (name, number) == ("n2", len(messages) - 3) else message)
+        writer.append(writer.trim_record(1))
+        writer.finish()
+        writer.decide(1)
+        writer.trim(1)
+        writer.trim_queues(1)
+    flip(tmp_path / "n1" / "g1" / "state" / "snapshot", 30)
+    findings(tmp_path)
+    report = read_report(str(tmp_path / "findings"))
+    assert isinstance(report, Report)
+    planned = {one.replica: one.snapshot for one in plan.make_plan(report).directories}
+    assert planned["n1"] == str(tmp_path / "n3" / "g1" / "state" / "snapshot")
