@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ledgermq.audit.checks.agreement import agree
 from ledgermq.audit.checks.compare import GroupResult, compare
-from ledgermq.audit.checks.replica import Replica, find_replicas, fingerprint
+from ledgermq.audit.checks.opening import find_replicas, fingerprint
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.seals import check_seals
 from ledgermq.audit.reading import bytewise

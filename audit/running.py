@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from ledgermq.audit.checks.replica import Point, Replica, open_running
+from ledgermq.audit.checks.opening import open_running
+from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.reading.remote import call, require
 from ledgermq.client.connection import Connection

@@ -10,7 +10,8 @@ import errno
 import os
 from collections.abc import Sequence
 
-from ledgermq.audit.checks.replica import FOUND_FOLDER, Replica
+from ledgermq.audit.checks.opening import FOUND_FOLDER
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import sealed_json
 from ledgermq.audit.reading.files import exists, is_directory, is_readable, names_in, read_if_there
 

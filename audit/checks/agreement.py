@@ -14,8 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from ledgermq.audit.checks.after_scan import check_names
 from ledgermq.audit.checks.compare import GroupResult, check_identities, find_voters, note_lag
-from ledgermq.audit.checks.replica import Replica, check_names
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
 from ledgermq.audit.reading import bytewise

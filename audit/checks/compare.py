@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ledgermq.audit.checks.after_scan import check_log, check_queues
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapshot, check_state, dispatched_too_far, entry, same_snapshots
-from ledgermq.audit.checks.replica import Replica, check_log, check_queues
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
 from ledgermq.audit.reading import bytewise

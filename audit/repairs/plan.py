@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.audit.checks.replica import Replica, find_replicas
+from ledgermq.audit.checks.opening import find_replicas
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, numbered_files, sealed_json
 from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of

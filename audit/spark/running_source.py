@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ledgermq.audit.checks.replica import Point, Replica, open_running
+from ledgermq.audit.checks.opening import open_running
+from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.node_paths import node_path
 from ledgermq.audit.reading.ranges import Span

@@ -27,7 +27,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ledgermq.audit.checks.replica import Replica, find_replicas
+from ledgermq.audit.checks.opening import find_replicas
+from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading.files import is_directory
 from ledgermq.audit.reading.node_paths import NODE

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
-from ledgermq.audit.checks.replica import find_replicas
+from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
 from ledgermq.proto.key_columns import key_hash

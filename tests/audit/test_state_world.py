@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.audit.checks.replica import find_replicas
+from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.state.derive import StateReport, check_state
 from ledgermq.sim.faults import FAULTS, schedule
 from ledgermq.sim.settings import SMALL_FILE_BYTES

@@ -1,0 +1,283 @@
+"""Finding the replicas of a node directory, and reading their small files: identities, marks, hard state, checkpoints, snapshots, peers.
+
+What they say is put into the `Replica`, what is wrong with them becomes flaws. Log files and what was made of them are not looked at here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ledgermq.audit.checks.backups import MANIFEST, SUFFIX, manifest_of
+from ledgermq.audit.checks.replica import INDEX_FILE_BYTES, QUEUE_FILE_BYTES, Mark, Point, Replica
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading.begin import KEYS, WHOLE, read_begin
+from ledgermq.audit.reading.decode import (
+    HARD_STATE,
+    MARK,
+    PAGE,
+    SLOT_FILE_BYTES,
+    crc,
+    current,
+    log_checkpoint,
+    numbered_files,
+    read_slots,
+    sealed_json,
+    slot_bytes,
+)
+from ledgermq.audit.reading.files import absolute, exists, names_in, read_if_there, size_of, stat_of
+
+SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
+IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
+NAME_KEYS = ("cluster_id", "group", "log_id", "replica", "incarnation", "node")
+NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
+SLOT_LOOKS = 5
+FOUND_FOLDER = "lost+found"
+"""Of a volume that is a file system of its own; only root may look into it."""
+
+
+def find_replicas(directory: str) -> list[Replica]:
+    """The broker groups of a node directory: every folder that holds an identity or an entry log."""
+    replicas = []
+    for name in names_in(directory):
+        if name == FOUND_FOLDER:
+            continue
+        root = f"{absolute(directory)}/{name}"
+        logs = [entry for entry in names_in(root) if entry.startswith("dledger-")]
+        if logs or exists(f"{root}/identity.json"):
+            replicas.append(_open(directory, root, name, logs))
+    if replicas:
+        _check_node(directory, replicas)
+    return replicas
+
+
+def open_running(directory: str, group: str, point: Point) -> Replica:
+    """A replica of a running node, as far as the point that its node has described. Raises OSError."""
+    root = f"{directory}/{group}"
+    replica = _open(directory, root, group, [entry for entry in names_in(root) if entry.startswith("dledger-")], point)
+    _check_node(directory, [replica])
+    return replica
+
+
+def _open(directory: str, root: str, group: str, logs: list[str], point: Point | None = None) -> Replica:
+    replica = Replica(directory, root, group, "", "", point=point)
+    replica.identity = _json(replica, f"{root}/identity.json", "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
+    if replica.identity is not None:
+        replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
+        data, index, queue = (int(replica.identity[key]) for key in SIZE_KEYS)
+        replica.sizes = data, index, queue
+        if replica.identity["group"] != group:
+            replica.flaw("identity.agree", "identity.json", f"it belongs to group {replica.identity['group']}, its folder is {group}")
+    folder = f"dledger-{replica.name}"
+    replica.log_folder = folder if folder in logs or not logs else logs[0]
+    if folder != replica.log_folder and replica.identity is not None:
+        replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
+    # Whatever the identity says, the log is that of the node whose name it has.
+    replica.name = replica.log_folder.removeprefix("dledger-")
+    if point is None and exists(f"{directory}/{MANIFEST}"):
+        replica.name += SUFFIX
+    # Whatever lies before the point is committed, and has to be there.
+    replica.clean = point is not None or not exists(f"{root}/abort")
+    if replica.identity is None:
+        lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
+        replica.sizes = (lengths.most_common(1)[0][0] if lengths else 0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
+    _read_small_files(replica)
+    replica.fingerprint = fingerprint(replica)
+    return replica
+
+
+def fingerprint(replica: Replica) -> tuple[object, ...]:
+    """What changes whenever a node works on the directory: to notice that it did so during the audit. Of a running replica, nothing."""
+    if replica.point is not None:
+        return ()
+    names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
+    names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
+    return tuple(stat_of(name) for name in names)
+
+
+def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
+    """`keys`: the sets of keys it may have; none for any."""
+    raw = _read(replica, path, shown, missing)
+    if raw is None:
+        return None
+    value = sealed_json(raw)
+    if value is None or (keys and (set(value) not in keys or not _has_types(value))):
+        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, len(raw))
+        return None
+    return value
+
+
+def _read(replica: Replica, path: str, shown: str, missing: str | None = None) -> bytes | None:
+    """A small file; None where there is none, which breaks rule `missing`, or where it cannot be read. Raises PermissionError, NodeLost."""
+    try:
+        raw = read_if_there(path)
+    except PermissionError:
+        raise
+    except OSError as error:
+        replica.flaw("file.read", shown, str(error.strerror))
+        return None
+    if raw is None and missing is not None:
+        replica.flaw(missing, shown, "the file is missing")
+    return raw
+
+
+def _has_types(value: dict[str, Any]) -> bool:
+    """Whether what an identity file names are names and sizes."""
+    sizes = [value[key] for key in SIZE_KEYS if key in value]
+    names = [value[key] for key in NAME_KEYS if key in value]
+    return all(type(size) is int and size > 0 for size in sizes) and all(isinstance(name, str) for name in names)
+
+
+def _check_node(directory: str, replicas: list[Replica]) -> None:
+    """node.json concerns all groups of the directory; its flaws are told once, with the first."""
+    first = replicas[0]
+    if first.is_backup and manifest_of(directory) is None:
+        first.flaws.append(Flaw("backup.json", MANIFEST, None, 0, size_of(f"{directory}/{MANIFEST}"), "it does not have its checksum"))
+    before = len(first.flaws)
+    node = _json(first, f"{directory}/node.json", "identity.json", "node.json", "identity.missing", [NODE_KEYS])
+    first.flaws[before:] = [Flaw(flaw.rule, "node.json", None, flaw.byte_from, flaw.byte_to, flaw.proof) for flaw in first.flaws[before:]]
+    for replica in replicas:
+        replica.node = node
+        if node is None or replica.identity is None:
+            continue
+        if node["node"] != replica.identity["replica"]:
+            proof = f"node.json says {node['node']}, identity.json {replica.identity['replica']}, the log is that of {replica.name}"
+            # The log's folder decides between the two.
+            if node["node"] == replica.name:
+                replica.flaw("identity.agree", "identity.json", proof)
+            else:
+                replica.flaws.append(Flaw("identity.agree", "node.json", None, 0, 0, proof))
+
+
+def _read_small_files(replica: Replica) -> None:
+    folder = replica.log_folder
+    mark = _slots(replica, f"{folder}/syncedmark", MARK, "mark")
+    if mark is not None:
+        log_id, _, term, index, end_pos, chain = mark
+        if replica.point is None or index <= replica.point.index:
+            replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
+    hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
+    replica.hard_term = None if hard is None else hard[0]
+    raw = _read(replica, f"{replica.log}/checkpoint", f"{folder}/checkpoint")
+    if raw is not None:
+        hints = log_checkpoint(raw)
+        if hints is None or hints[1] > hints[0] or hints[1] < -1:
+            replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, len(raw))
+        else:
+            replica.end_hint, replica.commit = hints
+            if replica.point is not None:
+                replica.commit = min(replica.commit, replica.point.index)
+    begin = _json(
+        replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}]
+    )
+    if begin is not None:
+        replica.begin = read_begin(begin) or WHOLE
+        if replica.log_id is not None and begin["log_id"] != replica.log_id:
+            replica.flaw("identity.agree", f"{folder}/begin", f"it belongs to log {begin['log_id']}, the replica to {replica.log_id}")
+        if replica.begin.chain is not None and not replica.begin.index:
+            _check_seed(replica, f"{folder}/begin", replica.begin.chain)
+    names = ("state/snapshot", "state/snapshot.previous")
+    snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
+    whole = [value for value in snapshots if value is not None]
+    replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
+    if begin is None:
+        _find_begin(replica, f"{folder}/begin")
+    elif replica.begin.index:
+        _check_begin(replica, f"{folder}/begin")
+    if replica.begin.index and replica.snapshot is None:
+        replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
+    shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
+    peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
+    if peers is not None and isinstance(peers["peers"], dict):
+        replica.peers = peers["peers"]
+        if replica.name in replica.peers:
+            replica.flaw("peers.incarnation", "state/peers.json", f"{replica.name} is listed as a peer of its own")
+    _json(replica, f"{replica.root}/state/boots.json", "boots.json", "state/boots.json", None, [{"generation", "boots"}])
+    _store_checkpoint(replica)
+
+
+def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
+    """Whether a snapshot is of an entry that is looked at."""
+    applied = snapshot.get("applied_index")
+    return replica.point is None or (isinstance(applied, int) and applied <= replica.point.index)
+
+
+def _check_begin(replica: Replica, path: str) -> None:
+    """The snapshot repeats the begin that was decided, once it knows of it."""
+    retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
+    if not isinstance(retained, dict) or retained.get("begin_index") != replica.begin.index:
+        return
+    begin = replica.begin
+    own = {"pos": begin.pos, "term": begin.term, "chain": begin.chain}
+    for name, value in own.items():
+        told = retained.get(f"begin_{name}")
+        if isinstance(told, int) and told != value:
+            replica.flaw("begin.snapshot", path, f"its {name} is {value}, the snapshot has {told} for the same begin")
+
+
+def _find_begin(replica: Replica, path: str) -> None:
+    """A trimmed log without a whole begin file: where it begins, the snapshot knows as well, if the files that are left bear it out."""
+    retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
+    told = {name: retained.get(f"begin_{name}") for name in KEYS} if isinstance(retained, dict) else {}
+    found = read_begin({"v": 1, **told})
+    files = numbered_files(f"{replica.log}/data")
+    if found is None or not found.index or not files or files[0][0] != found.pos:
+        return
+    replica.begin = found
+    if not exists(f"{replica.root}/{path}"):
+        replica.flaw("begin.missing", path, f"the log begins with entry {found.index}, as the snapshot knows, and no file says so")
+
+
+def _check_seed(replica: Replica, path: str, chain: int) -> None:
+    """A whole log whose chain does not begin with its own log id goes on from another one: the record of a recovery has to name it."""
+    record = _json(replica, f"{replica.root}/recovery.json", "identity.json", "recovery.json", None)
+    former = None if record is None else record.get("former")
+    if not isinstance(former, list) or not former or crc(str(former[0]).encode("ascii", "replace")) != chain:
+        replica.flaw("identity.agree", path, f"the chain begins with {chain:08x}, which no log id in recovery.json explains")
+
+
+def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
+    data = _read_slots(replica, name, kind, f"{rule}.missing")
+    if data is None:
+        return None
+    if len(data) != SLOT_FILE_BYTES:
+        bounds = sorted((len(data), SLOT_FILE_BYTES))
+        replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
+    slots = read_slots(data, kind)
+    newest = current(slots)
+    for slot in slots:
+        start, used = slot.number * PAGE, slot.number * PAGE + slot_bytes(kind)
+        if slot.state == "damaged":
+            replica.flaw(f"{rule}.slot", name, f"slot {slot.number} is neither intact nor empty", start, used)
+        elif slot.state == "empty" and newest is not None and newest.sequence > 1:
+            replica.flaw(f"{rule}.slot", name, f"slot {slot.number} is empty, but value {newest.sequence} was not the first", start, used)
+        rest = data[used : start + PAGE]
+        if any(rest):
+            places = [used + at for at, byte in enumerate(rest) if byte]
+            replica.flaw(f"{rule}.fill", name, "bytes outside the slots are not zero", places[0], places[-1] + 1)
+    if newest is None:
+        replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
+        return None
+    return newest.fields
+
+
+def _read_slots(replica: Replica, name: str, kind: tuple[bytes, Any], missing: str) -> bytes | None:
+    """A file of two slots. A running node may be writing one while it is read: a slot that stays damaged is damaged."""
+    path = f"{replica.root}/{name}"
+    data = _read(replica, path, name, missing)
+    for _ in range(SLOT_LOOKS if replica.point is not None else 0):
+        if data is None or all(slot.state != "damaged" for slot in read_slots(data, kind)):
+            break
+        data = read_if_there(path)
+    return data
+
+
+def _store_checkpoint(replica: Replica) -> None:
+    data = _read(replica, f"{replica.root}/checkpoint", "checkpoint")
+    if data is None:
+        return
+    if len(data) != PAGE or any(data[24:]):
+        places = [24 + at for at, byte in enumerate(data[24:]) if byte] or [min(len(data), PAGE)]
+        replica.flaw("checkpoint.store", "checkpoint", "not 4096 bytes, zero behind the stamps", places[0], places[-1] + 1)
+    replica.store_stamps = tuple(int.from_bytes(data[at : at + 8], "big", signed=True) for at in (0, 8, 16)) if len(data) >= 24 else ()
