@@ -1,7 +1,8 @@
-"""How fast the audit reads: three replicas of a log of 100-byte and of 1,000-byte messages, through both engines.
+"""How fast the audit reads: three replicas of a log of messages of several sizes, in one process and on Spark with one core and two.
 
-The directories are written by the storage package itself, whole: index, consume queues, snapshot, checkpoints. Spark's fixed cost (session,
-first query) is reported on its own, measured with an audit of one small cluster.
+Everything an audit does counts: both CRCs of every entry, records, index units, consume queues, derived state, comparison. One process is
+what Python and NumPy do without Spark. The directories are written by the storage package itself, whole: index, consume queues, snapshot,
+checkpoints. Spark's fixed cost (session, first query) is reported on its own, measured with an audit of one small cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ NAME, RUNS, DURABLE = "audit_scan", 3, False
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 NODES = ("n1", "n2", "n3")
 CREATED_MS = 1_700_000_000_000
-LOG_MIB = 128
+LOG_MIB = 256
+BODIES = (100, 512, 1000)
+CORES = (1, 2)
 FILE_MIB = 64
 BATCH = 1000
 QUEUES = 8
@@ -134,20 +137,39 @@ def measure(directory: Path, engine: Engine, log_bytes: int) -> dict[str, Any]:
 
 
 def run(directory: Path) -> dict[str, Any]:
+    sizes = {f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size)) for size in BODIES}
+    tiny = write_cluster(directory / "tiny", 1, 100)
+    results: dict[str, Any] = {"log_mib_each": LOG_MIB, "replicas": len(NODES), "file_mib": FILE_MIB}
+    results["one_process"] = {name: measure(directory / str(size), local_engine, total) for name, (size, total) in sizes.items()}
+    for cores in CORES:
+        results[f"spark_on_{cores}"] = on_spark(directory, cores, tiny, sizes)
+    one, two = (results[f"spark_on_{cores}"]["audits"] for cores in CORES)
+    results["of_one_process"] = {name: round(one[name]["mib_per_s"] / results["one_process"][name]["mib_per_s"], 3) for name in sizes}
+    results["two_to_one"] = {name: round(two[name]["mib_per_s"] / one[name]["mib_per_s"], 3) for name in sizes}
+    return results
+
+
+def on_spark(directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """Audits in one Spark of so many cores; what it costs before the first of them, and the most that the driver's two processes took."""
     from ledgermq.audit.spark.engine import SparkEngine
     from ledgermq.audit.spark.java import spark_session
 
-    sizes = {f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size)) for size in (100, 1000)}
-    tiny = write_cluster(directory / "tiny", 1, 100)
-    results: dict[str, Any] = {"log_mib_each": LOG_MIB, "replicas": len(NODES), "file_mib": FILE_MIB, "master": "local[*]"}
-    results["local"] = {name: measure(directory / str(size), local_engine, total) for name, (size, total) in sizes.items()}
     began = time.perf_counter()
-    session = spark_session()
+    session = spark_session(f"local[{cores}]")
     try:
         engine = SparkEngine(session)
         measure(directory / "tiny", engine, tiny)
-        results["spark_fixed_s"] = round(time.perf_counter() - began, 3)
-        results["spark"] = {name: measure(directory / str(size), engine, total) for name, (size, total) in sizes.items()}
+        fixed_s = round(time.perf_counter() - began, 3)
+        audits = {name: measure(directory / str(size), engine, total) for name, (size, total) in sizes.items()}
+        java = int(session._jvm.java.lang.ProcessHandle.current().pid())
+        return {"fixed_s": fixed_s, "audits": audits, "driver_mib": {"java": most_memory(java), "python": most_memory("self")}}
     finally:
         session.stop()
-    return results
+
+
+def most_memory(process: int | str) -> float:
+    """MiB that a process has had in memory at most."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    raise RuntimeError(f"process {process} tells no VmHWM")
