@@ -35,7 +35,7 @@ class Background:
         def result() -> T:
             try:
                 return future.result()
-            except BaseException:
+            except BaseException:  # whoever gave up waiting, by Ctrl-C too, wants no result any more
                 future.cancel()
                 raise
 

@@ -87,7 +87,7 @@ class AsyncConsumer:
     async def __aenter__(self) -> AsyncConsumer:
         try:
             await self.open()
-        except BaseException:
+        except BaseException:  # a cancelled opening leaves a stream behind, too
             await self.close()
             raise
         return self
@@ -154,7 +154,7 @@ class AsyncConsumer:
         """An error of what runs beside the application is the application's: the next batch raises it."""
         try:
             await work
-        except Exception as error:
+        except Exception as error:  # whatever it was, nobody else would hear of it
             self._failure = self._failure or error
             self._news.set()
 

@@ -108,7 +108,7 @@ class AsyncProducer:
     async def __aenter__(self) -> AsyncProducer:
         try:
             await self.start()
-        except BaseException:
+        except BaseException:  # a cancelled start leaves tasks behind, too
             await self.close(0)
             raise
         return self
@@ -141,7 +141,7 @@ class AsyncProducer:
         """Without its stream a lane would keep its messages for ever: they fail with what ended it."""
         try:
             await stream.run()
-        except Exception as error:
+        except Exception as error:  # whatever it was: the messages must hear of it
             failed = SendFailed(f"the producer has ended by {type(error).__name__}: {error}", "open another one", unknown=False)
             self._fail(failed)
             stream.lane.give_up(failed)

@@ -43,7 +43,7 @@ class Consumer:
         self._background = Background("ledgermq-consumer")
         try:
             self._background.wait(self._consumer.__aenter__())
-        except BaseException:
+        except BaseException:  # Ctrl-C too must not leave the thread running
             self._background.close()
             raise
         return self

@@ -39,7 +39,7 @@ class Producer:
         self._background = Background("ledgermq-producer")
         try:
             self._do(self._producer.start())
-        except BaseException:
+        except BaseException:  # Ctrl-C too must not leave the thread running
             self.close(0)
             raise
         return self

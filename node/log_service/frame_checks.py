@@ -75,7 +75,7 @@ class FrameChecker:
         hold = self._callers.enter(origin.caller, Kind.TOPIC, (stored,), receive=False, messages=request.count, size=size)
         try:
             return Checked(stored, await self._read(origin, stored, request, queues), hold)
-        except BaseException:
+        except BaseException:  # a caller that went away in between must not keep its share
             if hold is not None:
                 hold.__exit__(None, None, None)
             raise

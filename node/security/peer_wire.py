@@ -57,7 +57,7 @@ class PeerWire:
             # With TLS the loop's own answer is its protocol of the encryption, not ours.
             stream = make()
             await loop.connect_accepted_socket(lambda: stream, connection, ssl=context)
-        except BaseException:
+        except BaseException:  # a cancelled greeting must not leak the socket
             connection.close()
             raise
         return stream

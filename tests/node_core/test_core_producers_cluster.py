@@ -47,7 +47,7 @@ class Client:
         """It has to open, or to resume, before it sends."""
 
     def act(self, tokens: count[int]) -> list[Call]:
-        """What it asks the leader for now."""
+        """What it asks the leader for at this moment."""
         if self.asking is not None:
             return []
         if self.broken:
