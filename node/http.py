@@ -171,7 +171,8 @@ class StateCollector(Collector):
 class HttpServer:
     """The port itself."""
 
-    def __init__(self, health: Health, collector: StateCollector) -> None:
+    def __init__(self, cluster_id: str, node: str, health: Health, collector: StateCollector) -> None:
+        self._own = {"cluster": cluster_id, "node": node}
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
@@ -201,7 +202,9 @@ class HttpServer:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reasons = await self._health.why_not_ready()
-        return web.json_response({"status": "not ready" if reasons else "ready", "reasons": reasons}, status=503 if reasons else 200)
+        # Who answers: a port that another cluster's node took must not make the watcher of this node believe that it is ready.
+        answer = {"status": "not ready" if reasons else "ready", "reasons": reasons, **self._own}
+        return web.json_response(answer, status=503 if reasons else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         try:

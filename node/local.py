@@ -7,6 +7,7 @@ starting, watching and ending the processes. Nothing here speaks the protocols; 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import secrets
@@ -220,13 +221,14 @@ class LocalCluster:
         return {child.node: child.wait(timeout_s) for child in running}
 
     def ready(self, node: str) -> bool:
-        """What the node answers at /readyz."""
+        """Whether this very node answers "ready" at /readyz; whatever else listens on its port does not count."""
         address = self.nodes[node]
         try:
             with _OPENER.open(f"http://{address.host}:{address.http_port}/readyz", timeout=2) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
+                answer = json.load(response)
+        except (urllib.error.URLError, OSError, ValueError):
             return False
+        return isinstance(answer, dict) and (answer.get("cluster"), answer.get("node")) == (self.cluster_id, node)
 
     def wait_ready(self, timeout_s: float = 60, nodes: Sequence[str] | None = None) -> None:
         """Return when the nodes (default: all) are ready; raise when one stopped or the time is over."""

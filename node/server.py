@@ -348,7 +348,8 @@ class Node:
             *(self.leadership, members, users, clients, receipt_keys),
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
-        self.http = HttpServer(self.health, StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families))
+        collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
+        self.http = HttpServer(config.cluster_id, config.node, self.health, collector)
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []

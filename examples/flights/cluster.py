@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,17 @@ def undisturbed() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def free_base_port() -> int:
-    """A base port P such that P, P+1000, P+2000 and P+3000 and their neighbours are free (the ports of `ledgermq up`)."""
-    for base in range(18081, 28081, 50):
+BASE_PORTS = range(18_081, 28_081, 50)
+PORT_TAKEN = 72
+START_ATTEMPTS = 3
+
+
+def free_base_port(among: Sequence[int] = BASE_PORTS) -> int:
+    """A base port P of these such that P, P+1000, P+2000 and P+3000 and their neighbours are free (the ports of `ledgermq up`).
+
+    Any of them, not the first: two programs that look at the same time should not find the same one.
+    """
+    for base in random.sample(among, len(among)):
         probes = [socket.socket() for _ in range(4 * NODES)]
         try:
             for probe, port in zip(probes, (base + 1000 * kind + node for kind in range(4) for node in range(NODES)), strict=True):
@@ -52,7 +61,7 @@ def free_base_port() -> int:
         finally:
             for probe in probes:
                 probe.close()
-    raise DemoFailure("no free ports between 18081 and 31100")
+    raise DemoFailure(f"no free ports between {min(among)} and {max(among) + 3000 + NODES}")
 
 
 class Nodes:
@@ -60,13 +69,30 @@ class Nodes:
 
     def __init__(self, work: Path) -> None:
         self.data = work / "data"
-        self.base_port = free_base_port()
-        self.endpoints = ";".join(f"127.0.0.1:{self.base_port + k}" for k in range(NODES))
+        self.base_port = 0
         self._log = (work / "up.log").open("ab")
         self._processes: list[subprocess.Popen[bytes]] = []
 
+    @property
+    def endpoints(self) -> str:
+        return ";".join(f"127.0.0.1:{self.base_port + k}" for k in range(NODES))
+
     def start(self, ready: Callable[[], None]) -> None:
-        """Returns when `up` says that every node is ready and every group has a leader."""
+        """Returns when `up` says that every node is ready and every group has a leader.
+
+        Between the search for free ports and their use somebody else may take one: then with other ports.
+        """
+        for _ in range(START_ATTEMPTS):
+            self.base_port = free_base_port()
+            status = self._up(ready)
+            if status is None:
+                return
+            if status != PORT_TAKEN:
+                break
+        raise DemoFailure(f"the cluster did not start (exit status {status}); see up.log and data/n*/node.log")
+
+    def _up(self, ready: Callable[[], None]) -> int | None:
+        """None when it runs, or the status with which it ended."""
         command = [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)]
         with undisturbed():
             up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
@@ -75,8 +101,8 @@ class Nodes:
         for line in up.stdout:
             if line.startswith(b"ready: endpoints="):
                 ready()
-                return
-        raise DemoFailure(f"the cluster did not start (exit status {up.wait()}); see up.log and data/n*/node.log")
+                return None
+        return up.wait()
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """One `ledgermq` command against this cluster: exit status and stdout."""

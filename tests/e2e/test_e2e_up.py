@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.flights.cluster import free_base_port
+from examples.flights.cluster import BASE_PORTS, free_base_port
 from ledgermq.node.local import LocalCluster, free_ports
 from tests.cluster import prepare, running, wait_for
 from tests.e2e.command_line import LEDGERMQ, CommandLine, environment
@@ -20,10 +20,16 @@ from tests.e2e.command_line import LEDGERMQ, CommandLine, environment
 pytestmark = pytest.mark.slow
 
 
+def base_port() -> int:
+    """Ports that neither the demo (other bases) nor another worker of this test run uses; a step of 1,000 keeps the four kinds apart."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return free_base_port(range(min(BASE_PORTS) + 25 + 50 * (worker % 20), max(BASE_PORTS), 1000))
+
+
 @contextmanager
-def up(data: Path, base_port: int, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def up(data: Path, base: int, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A running `up` and the endpoints it printed; whatever is left of it is killed at the end."""
-    command = [*LEDGERMQ, "up", "--data", str(data), "--base-port", str(base_port), "--log-file-size", "4MiB", *more]
+    command = [*LEDGERMQ, "up", "--data", str(data), "--base-port", str(base), "--log-file-size", "4MiB", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(""))
     try:
         assert process.stdout is not None and process.stderr is not None
@@ -57,10 +63,10 @@ def children_of(data: Path) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_resumes_its_directory_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     """Messages survive a stop by Ctrl-C or SIGTERM, which ends with 0, no process and no abort file."""
-    data, base_port = tmp_path / "data", free_base_port()
+    data, base = tmp_path / "data", base_port()
     for round_ in range(2):
-        with up(data, base_port) as (process, endpoints):
-            assert endpoints == ";".join(f"127.0.0.1:{base_port + k}" for k in range(3))
+        with up(data, base) as (process, endpoints):
+            assert endpoints == ";".join(f"127.0.0.1:{base + k}" for k in range(3))
             cli = CommandLine(endpoints)
             if round_ == 0:
                 cli.ok("topic", "create", "t")
@@ -79,7 +85,7 @@ def test_up_resumes_its_directory_and_leaves_nothing_behind(tmp_path: Path, numb
 def test_nodes_end_with_an_up_that_was_killed(tmp_path: Path) -> None:
     """SIGKILL of `up` leaves no node behind: each notices that its supervisor is gone."""
     data = tmp_path / "data"
-    with up(data, free_base_port()) as (process, _):
+    with up(data, base_port()) as (process, _):
         assert len(children_of(data)) == 3
         process.kill()
         process.wait()

@@ -100,7 +100,8 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
     with real.running(tmp_path, nodes=1, groups=("g1", "g2")) as cluster:
         real.create_topic(cluster, "t")
         assert send(cluster, "n1", "t", "one") == 20000
-        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": []}
+        own = {"cluster": cluster.cluster_id, "node": "n1"}
+        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": [], **own}
         text = real.http(cluster, "n1", "/metrics")[1]
         for wanted in (
             'ledgermq_role{group="g1",role="leader"} 1.0',

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -84,3 +90,48 @@ def test_extra_sections_become_part_of_the_configuration(tmp_path: Path) -> None
     loaded = config_of(cluster, "n1")
     assert loaded.delivery.liveness_ms == 2000 and [group.name for group in loaded.hosted_groups] == ["g1", "g2"]
     assert "delivery" in yaml.safe_load(cluster.config_file.read_text())
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[int]:
+    """The port of something that answers 200 with these bytes to everything."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("changed", "ready"),
+    [({}, True), ({"cluster": "another"}, False), ({"node": "n2"}, False), ({"cluster": None}, False)],
+)
+def test_only_its_own_answer_makes_a_node_ready(tmp_path: Path, changed: dict[str, Any], ready: bool) -> None:
+    """Of two clusters started on the same ports at once, one would take the other's nodes for its own (track record 2026-11-22)."""
+    cluster = LocalCluster.prepare(tmp_path, nodes=1)
+    answer = {"status": "ready", "reasons": [], "cluster": cluster.cluster_id, "node": "n1", **changed}
+    with answering(json.dumps(answer).encode()) as port:
+        cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": port})
+        assert cluster.ready("n1") is ready
+
+
+@pytest.mark.parametrize("body", [b"ok", b"[]", b"\xff"])
+def test_what_is_no_answer_of_a_node_is_not_ready(tmp_path: Path, body: bytes) -> None:
+    """Another program on the port."""
+    cluster = LocalCluster.prepare(tmp_path, nodes=1)
+    with answering(body) as port:
+        cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": port})
+        assert not cluster.ready("n1")
