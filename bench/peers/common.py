@@ -272,6 +272,7 @@ def servers(directory: Path) -> Iterator[Processes]:
     try:
         yield processes
     except Exception:
+        # Whatever failed, the servers' logs say why, and are gone in a moment.
         for log in sorted(work.glob("*.log")):
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr, flush=True)
         raise

@@ -41,6 +41,7 @@ def make_again(disk: Disk, root: str, found: Identity) -> int:
                 store.write_snapshot(machine.export(found.log_id))
             checkpoints.write_log_checkpoint(disk, store.log_directory, checkpoints.LogCheckpoint(log.end_index, machine.applied_index))
     except BaseException:
+        # Whatever ended it: the files must be free for the next attempt, and nothing half-derived may look like a clean stop.
         store.abandon()
         raise
     store.close()
