@@ -147,7 +147,7 @@ def test_a_leader_that_is_killed(session: Any, tmp_path: Path) -> None:
         cli = CommandLine(cluster.endpoints)
         status = cli.ok("status", "--json").json
         leader = next(group["leader"] for group in status["groups"] if group["group"] == "g1")
-        marker = tmp_path / "kill-now"
+        marker, killed = tmp_path / "kill-now", tmp_path / "killed"
 
         def waits(batches: Iterator[Any]) -> Iterator[Any]:
             import time
@@ -155,7 +155,8 @@ def test_a_leader_that_is_killed(session: Any, tmp_path: Path) -> None:
             for number, batch in enumerate(batches):
                 if number == 2:
                     marker.touch()
-                    time.sleep(1.0)
+                    while not killed.exists():
+                        time.sleep(0.02)
                 yield batch
 
         import threading
@@ -165,6 +166,7 @@ def test_a_leader_that_is_killed(session: Any, tmp_path: Path) -> None:
             while not marker.exists():
                 time.sleep(0.02)
             cluster.kill(leader)
+            killed.touch()
 
         thread = threading.Thread(target=killer)
         thread.start()
