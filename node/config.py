@@ -31,6 +31,8 @@ ENV_PREFIX = "LEDGERMQ_"
 FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT"})
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
+HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")
+DEFAULT_MIN_IN_SYNC = 2
 
 
 class NodeAddress(Section):
@@ -56,9 +58,23 @@ class BrokerGroup(Section):
     preferred_leader: Name | None = None
     """Gets leadership whenever it has kept up for a while; it may change at any restart."""
     key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
+    replication: Literal["raft", "ha"] = "raft"
+    """How the group is made: by elections and majorities, or under a master that the controller quorum appoints (docs/ha.md). Afterwards
+    the group's log knows better: `ledgermq replication`."""
+    ack: Literal["async", "in-sync"] | None = None
+    """What a send to an HA group waits for: the master alone, or every member of the in-sync set (the default)."""
+    min_in_sync: Annotated[int, Field(ge=1)] | None = None
+    """With `ack: in-sync`: so many members, the master among them, or sends are refused. Two by default."""
+    in_sync_lag_ms: Annotated[Milliseconds, Field(ge=100)] | None = None
+    """A slave that has lacked something for so long leaves the in-sync set. 10 s by default."""
+    in_sync_lag_bytes: Annotated[Bytes, Field(ge=64 << 10)] | None = None
+    """A slave that lacks more than this leaves the in-sync set. 64 MiB by default."""
+    transfer: Literal["push", "pull"] | None = None
+    """Whether the master of an HA group sends what is new unasked (the default), or a slave asks for it, as RocketMQ's slaves do."""
 
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:
+        self._check_ha()
         if len(set(self.replicas)) != len(self.replicas):
             raise ValueError("replicas must not name a node twice")
         if self.preferred_leader is not None and self.preferred_leader not in self.replicas:
@@ -66,6 +82,33 @@ class BrokerGroup(Section):
         if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
             raise ValueError("index_file_bytes must be a multiple of 32 and consume_queue_file_bytes a multiple of 20")
         return self
+
+    def _check_ha(self) -> None:
+        if self.replication == "raft":
+            given = [name for name in HA_SETTINGS if getattr(self, name) is not None]
+            if given:
+                what = f"{given[0]} is a setting of HA groups, and this one has replication raft"
+                raise ValueError(f"{what}: set replication: ha, or leave it out")
+            return
+        if len(self.replicas) < 2:
+            raise ValueError("an HA group needs at least two replicas, a master and a slave: name another node, or set replication: raft")
+        if self.min_in_sync is not None and self.ack == "async":
+            raise ValueError("min_in_sync says how many members ack: in-sync waits for; with ack: async leave it out")
+        if self.min_in_sync is not None and self.min_in_sync > len(self.replicas):
+            what = f"min_in_sync is {self.min_in_sync}, and the group has {len(self.replicas)} replicas"
+            raise ValueError(f"{what}: no send could ever be accepted; lower it, or name more replicas")
+
+    @property
+    def ack_async(self) -> bool:
+        """Whether sends are acknowledged by the master alone."""
+        return self.ack == "async"
+
+    @property
+    def least_in_sync(self) -> int:
+        """The in-sync set must have so many members, or sends are refused."""
+        if self.ack_async:
+            return 1
+        return self.min_in_sync if self.min_in_sync is not None else min(DEFAULT_MIN_IN_SYNC, len(self.replicas))
 
 
 class Cluster(Section):
@@ -555,6 +598,12 @@ cluster:
       replicas: [n1, n2, n3]
       data_file_bytes: 1GiB                  # fixed when the group is created
       # preferred_leader: n1                 # leads whenever it has kept up for a while
+      replication: raft                      # or ha: a master appointed by the controller quorum, with the settings below (docs/ha.md)
+      # ack: in-sync                         # or async: the master alone
+      # min_in_sync: 2                       # with in-sync: fewer members, and sends are refused
+      # in_sync_lag_ms: 10s                  # a slave that lacks something for longer,
+      # in_sync_lag_bytes: 64MiB             # or more than this, leaves the in-sync set
+      # transfer: push                       # or pull: slaves ask for what is new
 nodes:                         # where every node is reached
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}

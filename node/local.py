@@ -122,14 +122,14 @@ class LocalCluster:
         nodes: int | None = None,
         base_port: int | None = None,
         log_file_bytes: int | None = None,
-        groups: Sequence[str] = (DEFAULT_GROUP,),
+        groups: Sequence[str | Mapping[str, Any]] = (DEFAULT_GROUP,),
         extra: Mapping[str, Any] | None = None,
         settings: Sequence[str] = (),
         tls: bool = False,
     ) -> LocalCluster:
         """Create or resume a cluster directory. `nodes` and `log_file_bytes` must agree with an existing one; without a base port free
-        ports are chosen. `extra` are further configuration sections (raft, delivery, limits), used when the directory is created. `tls`:
-        with certificates of the directory's own authority; it stays so."""
+        ports are chosen. `groups`: names, or settings of broker groups with their names. `extra` are further configuration sections (raft,
+        delivery, limits), used when the directory is created. `tls`: with certificates of the directory's own authority; it stays so."""
         directory = directory.absolute()
         path = directory / CLUSTER_FILE
         try:
@@ -257,7 +257,9 @@ class LocalCluster:
         return own[-1] if own else f"exit status {self.children[node].exit_code}, see {self.log_file(node)}"
 
 
-def _create(directory: Path, nodes: int, log_file_bytes: int, groups: Sequence[str], extra: Mapping[str, Any]) -> None:
+def _create(
+    directory: Path, nodes: int, log_file_bytes: int, groups: Sequence[str | Mapping[str, Any]], extra: Mapping[str, Any]
+) -> None:
     names = [f"n{k + 1}" for k in range(nodes)]
     secret = directory / SECRET_FILE
     if not secret.exists():
@@ -269,7 +271,10 @@ def _create(directory: Path, nodes: int, log_file_bytes: int, groups: Sequence[s
         "id": str(uuid.uuid4()),
         "created_ms": time.time_ns() // 1_000_000,
         "secret_file": str(secret),
-        "groups": [{"name": group, "replicas": names, "data_file_bytes": log_file_bytes} for group in groups],
+        "groups": [
+            {"replicas": names, "data_file_bytes": log_file_bytes, **({"name": group} if isinstance(group, str) else group)}
+            for group in groups
+        ],
     }
     _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {} for name in names}})
 

@@ -30,7 +30,7 @@ def prepare(
     directory: Path,
     *,
     nodes: int = 3,
-    groups: Sequence[str] = ("g1",),
+    groups: Sequence[str | Mapping[str, Any]] = ("g1",),
     log_file_bytes: int = SMALL_LOG_FILE_BYTES,
     extra: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),

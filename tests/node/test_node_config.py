@@ -25,7 +25,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     *above, last = path.split(".")
     for part in above:
         place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-    place[last] = value
+    place[int(last) if isinstance(place, list) else last] = value
     return tree
 
 
@@ -36,6 +36,48 @@ def test_example_is_valid_and_its_units_are_read() -> None:
     assert loaded.cluster.groups[0].data_file_bytes == 1 << 30
     assert loaded.address.peer_port == 9081
     assert [group.name for group in loaded.hosted_groups] == ["g1"]
+
+
+HA = {"name": "g1", "replicas": ["n1", "n2", "n3"], "replication": "ha"}
+
+
+def test_an_ha_group_waits_for_two_members_unless_told_otherwise() -> None:
+    """Without settings a send waits for the in-sync set, which must have a slave; with `ack: async` for the master alone."""
+    made = {
+        (): (False, 2),
+        (("ack", "async"),): (True, 1),
+        (("min_in_sync", 3),): (False, 3),
+        (("ack", "in-sync"), ("min_in_sync", 1), ("in_sync_lag_ms", "3s"), ("in_sync_lag_bytes", "1MiB"), ("transfer", "pull")): (False, 1),
+    }
+    for settings, expected in made.items():
+        group = config.validate(changed("cluster.groups.0", {**HA, **dict(settings)})).cluster.groups[0]
+        assert (group.ack_async, group.least_in_sync) == expected, settings
+    assert (group.in_sync_lag_ms, group.in_sync_lag_bytes, group.transfer) == (3_000, 1 << 20, "pull")
+
+
+def test_what_is_shown_of_a_group_is_accepted_again() -> None:
+    """`config show` names every setting of a group, those of the other kind of replication too: they are empty there."""
+    for group in (HA, {**HA, "replication": "raft"}):
+        tree = changed("cluster.groups.0", group)
+        shown = config.masked(config.validate(tree))["cluster"]["groups"][0]
+        assert config.validate(changed("cluster.groups.0", shown)).cluster.groups == config.validate(tree).cluster.groups
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"min_in_sync": 4}, "min_in_sync is 4, and the group has 3 replicas: no send could ever be accepted"),
+        ({"min_in_sync": 2, "ack": "async"}, "with ack: async leave it out"),
+        ({"replicas": ["n1"]}, "an HA group needs at least two replicas"),
+        ({"ack": "sync"}, "expected one of 'async' or 'in-sync'"),
+        ({"min_in_sync": 0}, "expected at least 1"),
+    ],
+)
+def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+    """Each names the setting, and what to do."""
+    with pytest.raises(ConfigError) as refused:
+        config.validate(changed("cluster.groups.0", {**HA, **settings}))
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +97,9 @@ def test_example_is_valid_and_its_units_are_read() -> None:
         ("cluster.groups.0.data_file_bytes", "x", ["cluster.groups.0.data_file_bytes", "'x'"]),
         ("cluster.groups.0.key_index_units", 1, ["cluster.groups.0.key_index_units = 1", "at least 2"]),
         ("cluster.groups.0.key_index_slots", 0, ["cluster.groups.0.key_index_slots = 0", "at least 1"]),
+        ("cluster.groups.0.replication", "chain", ["replication = 'chain'", "'raft' or 'ha'"]),
+        ("cluster.groups.0.ack", "async", ["ack is a setting of HA groups", "set replication: ha"]),
+        ("cluster.groups.0.transfer", "pull", ["transfer is a setting of HA groups"]),
         ("node", "n9", ["'n9'", "n1, n2, n3"]),
         ("node", "../etc", ["node = '../etc'", "letters, digits"]),
         ("raft.heartbeat_ms", 300, ["heartbeat_ms", "election_min_ms"]),
