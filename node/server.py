@@ -436,6 +436,8 @@ class Node:
         former, self._views[group] = self._views.get(group), view
         if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
             self._book.name(group, view.in_effect, view.incarnations)
+            # Who votes in the controller quorum is no listener, whatever is said here.
+            self.controller.listen(any(self.config.node in known.in_effect for known in self._views.values()))
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()

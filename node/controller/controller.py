@@ -157,6 +157,11 @@ class Controller:
         if self._quorum is not None:
             self._quorum.addresses = self._addresses
 
+    def listen(self, wanted: bool) -> None:
+        """Whether this node is sent what the quorum decides while it has no vote there: for a replica that never votes. From any thread."""
+        if self._quorum is not None:
+            self._quorum.listening = wanted
+
     # -- calls --------------------------------------------------------------------------------------------------------------------
 
     async def create_topic(
@@ -268,6 +273,19 @@ class Controller:
                 raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:g} s: {why}")
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
+
+    async def name_voters(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Have the voters of now named by a new entry: the first entry of a journal that joined names nobody, and a node that only listens
+        would not learn who votes before the next change. Raises HA_NOT_AVAILABLE when that was not done in time."""
+        assert self._quorum is not None and self._loop is not None, "start the controller first"
+        quorum, until = self._quorum, self._loop.time() + timeout
+        while (left := until - self._loop.time()) > 0:
+            await self.barrier(left)
+            outcome, _ = await self._one_attempt(partial(quorum.submit_voters, quorum.voters), min(max(left, PAUSE_S), ATTEMPT_S))
+            if outcome is not None:
+                return
+            await asyncio.sleep(PAUSE_S)
+        raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not name its voters within {timeout:g} s; try again")
 
     async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """After this, `state` here contains every command that was answered anywhere before the call. Callers that wait together share

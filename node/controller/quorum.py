@@ -11,6 +11,8 @@ What is bent, and why it has to be:
   `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change is under way, applies old changes again after a restart, and
   writes members into a snapshot that are newer than it.
 * Nodes are known by name (`wire.Member`), not by address: an address may change, a voter may not.
+* A node without a vote may listen (`listening`): it dials the voters as what the library calls a read-only node, is sent every entry,
+  counts for nothing, and hands commands on to the leader. `__onReadonlyNodeDisconnected` removes what the library would keep of it.
 """
 
 from __future__ import annotations
@@ -128,6 +130,10 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._place = place
         self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
         """Node → where its controller may be (host:port), the likeliest first; replaced as a whole when it changes."""
+        self.listening = False
+        """Whether this node is to be sent what is decided while it has no vote. Set from any thread, heeded by the next `tick`."""
+        self.listens = False
+        """As of the last tick."""
         self.refusal = ""
         """Why this node, leading, last refused a change of the voters."""
         self.state = metadata.State()
@@ -175,6 +181,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
 
     def tick(self) -> None:
         """Wait for something to do, at most a tick, and do it. Raises what cannot be survived."""
+        self._listen_or_not()
         self.doTick(self._timing.tick_s)
         now = time.monotonic()
         if len(self.journal) > self._timing.compact_entries and (
@@ -182,6 +189,15 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         ):
             self._compacted_s = now
             self.forceLogCompaction()
+
+    def _listen_or_not(self) -> None:
+        """Greet everybody anew once this node has a vote, or is to listen without one."""
+        listens = self.listening and self._place.node not in self.voters
+        if listens != self.listens:
+            self.listens = listens
+            self._SyncObj__updateClusterConfiguration([])
+            self._SyncObj__updateClusterConfiguration([self._member(name) for name in self._others()])
+            logger.info("controller: this node %s", "listens without a vote" if listens else "does not listen any more: it votes, or waits")
 
     def make_durable(self) -> None:
         """Called before anything leaves this process."""
@@ -290,6 +306,10 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__deleteEntriesFrom(self, index: int) -> None:
         super()._SyncObj__deleteEntriesFrom(index)
         self._adopt(self._decided())
+
+    def _SyncObj__onReadonlyNodeDisconnected(self, node: Any) -> None:
+        super()._SyncObj__onReadonlyNodeDisconnected(node)
+        self._SyncObj__lastResponseTime.pop(node, None)
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         """Who is no voter never stands for election."""

@@ -5,7 +5,7 @@ appended, undone when it is cut off (Raft dissertation, chapter 4). The first en
 node's first entry names nobody, until it is told.
 
 One voter more or less at a time, and only when the former change and an entry of the leader's own term are committed: then the majorities
-before and after a change have a node in common.
+before and after a change have a node in common. An entry that names the same voters again changes nothing; it is for those who only listen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def objection(leader: str, current: Collection[str], wanted: Collection[str], re
     """Why the leader must not append a change from `current` to `wanted`; None: it may. `reached`: the nodes it is connected to, itself
     included. `settled`: the last change and an entry of its own term are committed. A voter that is added counts as reached: whoever asks
     has made sure."""
-    if len(set(current) ^ set(wanted)) != 1:
+    if len(set(current) ^ set(wanted)) > 1:
         return f"the controller quorum changes by one node at a time; it is {', '.join(sorted(current))} now"
     if not settled:
         return "the last change of the controller quorum is not committed yet"

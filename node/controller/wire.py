@@ -31,6 +31,11 @@ UNPROVEN_BYTES = 16 << 10
 UNPROVEN_SECONDS = 5.0
 UNPROVEN_CONNECTIONS = 64
 REBIND_SECONDS = 1.0
+LISTENER = "listener "
+"""What a node that only listens says before its name."""
+READ_ONLY = "readonly"
+"""What such a node says in the library, which knows no names of them."""
+SAID_BY_LISTENERS = frozenset({"next_node_idx", "apply_command"})
 STRANGER_EVERY_S = 60.0
 """A node that was not added yet, or was removed, knocks twice a second; the log hears of it this often."""
 
@@ -170,12 +175,26 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
     # -- what arrives -------------------------------------------------------------------------------------------------------------
 
     def _shouldConnect(self, node: Any) -> bool:
-        return bool(super()._shouldConnect(node)) and node.known
+        """A listener dials everybody: nobody knows where it is."""
+        dials = node in self._nodes and node not in self._preventConnectNodes if self._quorum.listens else super()._shouldConnect(node)
+        return bool(dials) and node.known
+
+    def _connectIfNecessarySingle(self, node: Any) -> bool:
+        if node in self._nodes and node not in self._connections and self._shouldConnect(node):
+            # Where it is was not known yet when it was added: the library makes a connection only then, and counts on it later.
+            self.addNode(node)
+        return bool(super()._connectIfNecessarySingle(node))
+
+    def _sendSelfAddress(self, conn: Any) -> None:
+        if self._quorum.listens:
+            conn.send(LISTENER + self._selfNode.address)
+        else:
+            super()._sendSelfAddress(conn)
 
     def _onMessageReceived(self, node: Any, message: Any) -> None:
-        if node not in self._nodes:
-            return  # it was removed while this was on its way
         kind = message["type"]
+        if node not in self._nodes and not (node in self._readonlyNodes and kind in SAID_BY_LISTENERS):
+            return  # it was removed while this was on its way, or it has no voice in this
         if kind == "request_vote" and not self._quorum.voters:
             return  # it joins, or its journal is new: what this node may have promised before, it does not know
         if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
@@ -222,9 +241,12 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             self._dismiss(min(self._unknownConnections, key=self._arrived.__getitem__), "too many connections wait to greet")
 
     def _onIncomingMessageReceived(self, conn: Any, message: Any) -> None:
-        """The greeting of an authenticated peer: first its random key, then the address it is known by. Everything else the library would
-        take here (observers, administration) is refused."""
-        if conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
+        """The greeting of an authenticated peer: first its random key, then the address it is known by, or that it only listens: a node
+        that was added and has no vote. Everything else the library would take here (administration) is refused."""
+        listener = isinstance(message, str) and message.startswith(LISTENER) and message.removeprefix(LISTENER) in self._quorum.state.nodes
+        if conn.sendRandKey and listener:
+            message = READ_ONLY
+        elif conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
             told = f"it calls itself {message!r}, which has no vote here; was it removed, or not added yet?"
             self._dismiss(conn, told, quiet=self._heard_lately(str(message)[:100]))
             return
@@ -234,6 +256,13 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             # What an abandoned connection still holds is older than what the new one brings.
             if self._connections.get(node) is conn and old is not conn:
                 old.disconnect()
+
+    def _onDisconnected(self, conn: Any) -> None:
+        listener = self._connToNode(conn)
+        super()._onDisconnected(conn)
+        if listener is not None and listener not in self._nodes:
+            # The library keeps the connections of all listeners that ever were.
+            self._connections.pop(listener, None)
 
     def _heard_lately(self, name: str) -> bool:
         now = time.monotonic()

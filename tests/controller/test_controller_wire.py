@@ -180,7 +180,7 @@ def test_the_port_comes_back_after_a_failed_accept(tmp_path: Path, monkeypatch: 
 
 
 def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> None:
-    """The library would admit observers and administrators there; this quorum admits its nodes."""
+    """The library would admit observers and administrators there; this quorum admits its nodes, and listeners that it was told of."""
 
     async def greet(cluster: Cluster, name: Any) -> bytes:
         key = cluster_key()
@@ -199,7 +199,7 @@ def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> Non
     async def run() -> None:
         cluster = await alone(tmp_path)
         try:
-            for name in ("readonly", "10.0.0.1:1", ["status"], ["add", "10.0.0.1:1"], {"type": "x"}, 7):
+            for name in ("readonly", "listener n9", "10.0.0.1:1", ["status"], ["add", "10.0.0.1:1"], {"type": "x"}, 7):
                 assert await greet(cluster, name) == b""
         finally:
             await cluster.stop()

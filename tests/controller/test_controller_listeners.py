@@ -1,0 +1,95 @@
+"""A node that listens to the controller quorum without a vote: it is told everything, may ask for anything, and counts for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node.controller.controller import Controller
+from ledgermq.proto.status import LedgerError
+from tests.controller.controller_cluster import Cluster
+
+
+def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        cluster = Cluster(root, 3)
+        try:
+            await cluster.start()
+            await cluster.leader()
+            await cluster.describe()
+            await body(cluster)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(main())
+
+
+async def listener(cluster: Cluster, name: str) -> Controller:
+    """A node that joined and was given no vote; the others are not told where it is."""
+    if name not in cluster.addresses:
+        cluster.add_node(name)
+        there = next(iter(cluster.running.values()))
+        await there.set_node(name, {"peer": cluster.addresses[name]}, state="joining", timeout=20)
+    await cluster.start([name])
+    cluster.running[name].listen(True)
+    await cluster.until(lambda: cluster.running[name].health.ready)
+    return cluster.running[name]
+
+
+@pytest.mark.parametrize("name", ["a0", "n4"])
+def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, name: str) -> None:
+    """Whatever its name is: the order of names decides who dials whom among voters, and a listener dials all of them."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.running["n1"].create_topic("", "before", timeout=20)
+        fourth = await listener(cluster, name)
+        await fourth.barrier(timeout=20)
+        assert ("", "before") in fourth.state.topics
+        # Its own journal began with an entry that names nobody.
+        await cluster.running["n1"].name_voters(timeout=20)
+        await cluster.until(lambda: fourth.health.voters == ("n1", "n2", "n3"))
+        await fourth.create_topic("", "asked", timeout=20)
+        await cluster.running["n2"].barrier(timeout=20)
+        assert ("", "asked") in cluster.running["n2"].state.topics
+        # With another leader it goes on, and after a restart of its own.
+        await cluster.stop([await cluster.leader()])
+        await fourth.create_topic("", "under-another-leader", timeout=20)
+        await cluster.stop([name])
+        again = await listener(cluster, name)
+        await again.barrier(timeout=20)
+        assert ("", "under-another-leader") in again.state.topics
+
+    run(tmp_path, body)
+
+
+def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
+    """One voter of three and two listeners decide nothing, and a listener never leads."""
+
+    async def body(cluster: Cluster) -> None:
+        listening = [await listener(cluster, name) for name in ("n4", "n5")]
+        await cluster.stop(["n1", "n2"])
+        await cluster.until(lambda: not cluster.running["n3"].health.has_quorum)
+        with pytest.raises(LedgerError):
+            await listening[0].create_topic("", "never", timeout=2)
+        assert all(controller.health.leader not in ("n4", "n5") for controller in cluster.running.values())
+
+    run(tmp_path, body)
+
+
+def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
+    """It greets anew by its name once it has a vote, and counts from then on."""
+
+    async def body(cluster: Cluster) -> None:
+        fourth = await listener(cluster, "n4")
+        for controller in cluster.running.values():
+            controller.move(cluster.places)
+        assert "n4" in await cluster.running["n1"].set_voter("n4", present=True, timeout=20)
+        await cluster.until(lambda: fourth.health.voters == ("n1", "n2", "n3", "n4"))
+        await cluster.stop(["n1"])
+        await fourth.create_topic("", "with-its-vote", timeout=20)
+
+    run(tmp_path, body)
