@@ -24,7 +24,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, CancelReceive, ClientGone, ClientsAlive, Done, GroupView, Refused, Result, Returned, Token
+from ledgermq.node.core.calls import (
+    Appointed,
+    Call,
+    CancelReceive,
+    ClientGone,
+    ClientsAlive,
+    Done,
+    GroupView,
+    Refused,
+    Result,
+    Returned,
+    Token,
+)
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.gate import OPEN_BATCHES
@@ -41,7 +53,7 @@ INPUTS_PER_TURN = 2048
 # The engine is woken for calls once the loop brought none for so many passes, and after so many passes at the latest.
 QUIET_PASSES = 2
 DRAIN_PASSES = 32
-_SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned)
+_SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned, Appointed)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
 from ledgermq.proto.group_config import group_fields, read_group
@@ -19,6 +19,9 @@ from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, To
 VERSION = 1
 MEMBERSHIP_VERSION = 2
 """Of a membership record that says more than names."""
+RULED_VERSION = 3
+"""Of one that names another rule than that of a majority, or observers."""
+MAJORITY, ALL, IN_SYNC = RULES = ("majority", "all", "in-sync")
 MEMBERSHIP_CHANNEL = 1
 
 
@@ -40,7 +43,8 @@ class Membership:
     """Who replicates the group. The first entry of every group, which says no more than names, and one entry per change (version 2).
 
     `incarnations`: the directory a member is known by, where another than that of the group's beginning. `returning`: learners that are to
-    vote again. `reason` is for people. Reading raises ValueError for members that no group can have."""
+    vote again. `rule`, `towards`, `since`, `observers`: as in `ledgermq.raft.config.Members`; a record that says nothing of them has
+    version 1 or 2. `reason` is for people. Reading raises ValueError for members that no group can have."""
 
     TAG: ClassVar[str] = "membership"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -50,16 +54,32 @@ class Membership:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     returning: tuple[str, ...] = ()
     reason: str = ""
+    rule: str = MAJORITY
+    towards: str | None = None
+    observers: tuple[str, ...] = ()
+    since: int = 0
 
     def encode(self) -> bytes:
         fields = self.fields()
+        if self.is_ruled:
+            return _to_json({"v": RULED_VERSION, **fields, "reason": self.reason}).encode()
         if self.reason or self.incarnations or self.returning:
             return _to_json({"v": MEMBERSHIP_VERSION, **fields, "reason": self.reason}).encode()
         return _body(fields)
 
     def fields(self) -> dict[str, Any]:
         """The members as in the body, and in the snapshot."""
-        return {"voters": self._told(self.voters), "learners": self._told(self.learners)}
+        fields: dict[str, Any] = {"voters": self._told(self.voters), "learners": self._told(self.learners)}
+        if self.is_ruled:
+            fields["rule"], fields["since"] = self.rule, self.since
+            if self.towards is not None:
+                fields["towards"] = self.towards
+        return fields
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether only version 3 of the record can say it."""
+        return self.rule != MAJORITY or bool(self.observers)
 
     def _told(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
         told: dict[str, dict[str, Any]] = {}
@@ -67,6 +87,8 @@ class Membership:
             told[node] = {"incarnation": self.incarnations[node]} if node in self.incarnations else {}
             if node in self.returning:
                 told[node]["returning"] = True
+            if node in self.observers:
+                told[node]["observer"] = True
         return told
 
     @classmethod
@@ -77,7 +99,12 @@ class Membership:
         returning = tuple(sorted(node for node, known in learners.items() if known.get("returning") is True))
         if not voters or len(facts) != len(voters) + len(learners) or not all(facts):
             raise ValueError("a group needs a voter, and nobody is voter and learner at once")
-        return cls(tuple(sorted(voters)), tuple(sorted(learners)), incarnations, returning, str(fields.get("reason", "")))
+        observers = tuple(sorted(node for node, known in learners.items() if known.get("observer") is True))
+        said = cls(tuple(sorted(voters)), tuple(sorted(learners)), incarnations, returning, str(fields.get("reason", "")))
+        rule, towards, since = fields.get("rule", MAJORITY), fields.get("towards"), int(fields.get("since", 0))
+        if rule not in RULES or (rule == ALL) != (towards is not None) or towards not in (None, MAJORITY, IN_SYNC):
+            raise ValueError(f"no group has the rule {rule!r} towards {towards!r}")
+        return replace(said, rule=rule, towards=towards, observers=observers, since=since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +123,26 @@ class TermStart:
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TermStart:
         return cls(fields["term"], fields["leader"])
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRecord:
+    """An operator made `node` master of `epoch`, whoever was in sync. What only others held is lost: entries behind `kept`, the last one it
+    held before."""
+
+    TAG: ClassVar[str] = "forced"
+    TOPIC: ClassVar[str] = RAFT_TOPIC
+
+    epoch: int
+    node: str
+    kept: int
+
+    def encode(self) -> bytes:
+        return _body({"epoch": self.epoch, "node": self.node, "kept": self.kept})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> ForcedRecord:
+        return cls(fields["epoch"], fields["node"], fields["kept"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +549,7 @@ class AuditRecord:
 ControlRecord = (
     Membership
     | TermStart
+    | ForcedRecord
     | TopicRecord
     | GroupRecord
     | ProducerRecord
@@ -529,7 +577,7 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
         raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
     try:
         fields = json.loads(bytes(body))
-        if fields["v"] == VERSION or (kind is Membership and fields["v"] == MEMBERSHIP_VERSION):
+        if fields["v"] == VERSION or (kind is Membership and fields["v"] in (MEMBERSHIP_VERSION, RULED_VERSION)):
             return kind.read(fields)
         version = fields["v"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -92,7 +92,7 @@ class RaftRange(_message.Message):
     def __init__(self, last_index: _Optional[int] = ..., term: _Optional[int] = ..., pos: _Optional[int] = ...) -> None: ...
 
 class RaftAppendReply(_message.Message):
-    __slots__ = ("round", "boot_id", "rejected", "received", "durable", "hint_term", "leaving", "provisional")
+    __slots__ = ("round", "boot_id", "rejected", "received", "durable", "hint_term", "leaving", "provisional", "fetch")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class RaftAppendReply(_message.Message):
     HINT_TERM_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
     round: int
     boot_id: int
     rejected: bool
@@ -109,7 +110,8 @@ class RaftAppendReply(_message.Message):
     hint_term: int
     leaving: bool
     provisional: bool
-    def __init__(self, round: _Optional[int] = ..., boot_id: _Optional[int] = ..., rejected: _Optional[bool] = ..., received: _Optional[int] = ..., durable: _Optional[int] = ..., hint_term: _Optional[int] = ..., leaving: _Optional[bool] = ..., provisional: _Optional[bool] = ...) -> None: ...
+    fetch: bool
+    def __init__(self, round: _Optional[int] = ..., boot_id: _Optional[int] = ..., rejected: _Optional[bool] = ..., received: _Optional[int] = ..., durable: _Optional[int] = ..., hint_term: _Optional[int] = ..., leaving: _Optional[bool] = ..., provisional: _Optional[bool] = ..., fetch: _Optional[bool] = ...) -> None: ...
 
 class RaftLeftBehind(_message.Message):
     __slots__ = ("begin_index",)

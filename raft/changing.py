@@ -7,7 +7,7 @@ and never if it could stop the group. `membership.py` holds the values and their
 from __future__ import annotations
 
 from ledgermq.proto.types import Role
-from ledgermq.raft.config import Members
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.handing_over import HandingOver
 from ledgermq.raft.membership import Change, MemberChange, changed
 from ledgermq.raft.messages import Extent
@@ -34,17 +34,23 @@ class Changing(HandingOver):
             return f"this leader has not committed an entry of its term {self.term} yet; ask again"
         if self.configurations.latest_index > self.commit_index:
             return f"the change before, entry {self.configurations.latest_index}, is not committed yet; ask again"
-        members = changed(self.members, change)
+        members = changed(self.members, change, self.log.end_index + 1)
         if isinstance(members, str):
             return members
         if change.kind is Change.PROMOTE and (lag := self._lag(change.node, now_ns)):
             return lag
-        return self._would_stall(members, now_ns) or members
+        if change.kind is Change.RULE:
+            return self._not_all_there(now_ns) or members
+        return self._would_stall(members, now_ns) or self._still_in_sync(change, now_ns) or members
 
     def due_change(self, now_ns: int) -> MemberChange | None:
-        """Leader only: a learner that voted before it lost its directory, and has caught up: it is to be a voter again."""
+        """Leader only: the rule that a change-over leads to; or a learner that voted before it lost its directory, and has caught up: it is
+        to be a voter again."""
         if self.role is not Role.LEADER:
             return None
+        if self.members.towards is not None:
+            onward = MemberChange(Change.RULE, "", reason=f"all voters have entry {self.members.since}", rule=self.members.towards)
+            return onward if isinstance(self.propose_members(onward, now_ns), Members) else None
         for node in sorted(self.members.returning):
             change = MemberChange(Change.PROMOTE, node, reason=f"{node} has caught up with a new directory")
             if isinstance(self.propose_members(change, now_ns), Members):
@@ -63,8 +69,10 @@ class Changing(HandingOver):
         return f"{node} is {lag} entries behind entry {self.log.end_index}, the end of the log; promote it once it has caught up"
 
     def _would_stall(self, members: Members, now_ns: int) -> str | None:
-        """Whether the new voters could not even commit the change: a majority of them must be there."""
-        there = [voter for voter in members.voters if voter == self.config.node or self._is_there(self.peers[voter], now_ns)]
+        """Whether the new voters could not even commit the change: a majority of them must be there. An in-sync set is what it is."""
+        if members.rule is Rule.IN_SYNC:
+            return None
+        there = [voter for voter in members.voters if voter == self.config.node or self._is_there(voter, now_ns)]
         needed = majority(len(members.voters))
         if len(there) >= needed:
             return None
@@ -74,8 +82,28 @@ class Changing(HandingOver):
             "nothing could be committed any more, not even this change"
         )
 
-    def _is_there(self, peer: Peer, now_ns: int) -> bool:
-        return peer.boot_id is not None and not peer.provisional and now_ns - peer.contact_ns < self.config.timing.election_max_ns
+    def _not_all_there(self, now_ns: int) -> str | None:
+        """Whether the group could not change its rule now: between two rules it needs every voter, and nothing but that."""
+        for voter in self.members.voters:
+            if voter != self.config.node and (lag := self._lag(voter, now_ns)):
+                return f"to change the rule every voter is needed: {lag}"
+        agreed = self.agreed
+        if self.members.rule is Rule.IN_SYNC and (agreed is None or set(agreed.in_sync) != set(self.members.voters)):
+            return f"to change the rule every voter must be in sync; the in-sync set is {', '.join(sorted(self._in_sync()))}"
+        return None
+
+    def _still_in_sync(self, change: MemberChange, now_ns: int) -> str | None:
+        """Who is in the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters."""
+        leaves = change.kind in (Change.REMOVE, Change.DEMOTE, Change.RETURN)
+        if self.members.rule is not Rule.IN_SYNC or not leaves or change.node not in self._required():
+            return None
+        if change.node == self.config.node:
+            return f"{change.node} is the master; hand over first: ledgermq transfer"
+        left, minimum = len(self._in_sync()) - 1, self.config.ha.minimum
+        if left < minimum and change.kind is not Change.RETURN:
+            return f"this would leave {left} in the in-sync set, and the group demands {minimum}; nothing could be committed any more"
+        self._evicting[change.node] = now_ns + self.config.timing.stall_ns
+        return f"{change.node} is in the in-sync set still and is being taken out of it; ask again"
 
     def _change_members(self, extent: Extent, members: Members) -> None:
         """A leader's own change is in effect at once. Who is removed hears of it for a little while longer, so that it rests in peace."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 MS = 1_000_000
@@ -47,25 +48,49 @@ class Timing:
             raise ValueError("raft timing: a peer cannot be called stalled before the longest election timeout")
 
 
+class Rule(StrEnum):
+    """Who may lead a group, and what is committed in it (docs/decisions/2026-11-22-one-core-two-rules.md).
+
+    MAJORITY  votes of a majority; a majority has it on stable storage (Raft)
+    ALL       votes of all voters; all of them have it: for the moment between the two others, with either of which it shares a voter
+    IN_SYNC   whom the controller appointed; everybody in the in-sync set has it (HA groups, design §6)
+    """
+
+    MAJORITY = "majority"
+    ALL = "all"
+    IN_SYNC = "in-sync"
+
+
 @dataclass(frozen=True, slots=True)
 class Members:
     """Who replicates a group, as one membership record says (docs/format.md §11).
 
     `voters` make the quorums, `learners` only receive. `incarnations` names the directory a member is known by; a member without one is
     known by the directory it had when the group was made. `returning`: learners that voted until their directory was lost; the leader
-    makes them voters again as soon as they have caught up. No voters at all: nobody knows yet (`NOBODY`).
+    makes them voters again as soon as they have caught up. `observers`: learners for good, which nobody makes voters by the way. `towards`:
+    the rule that follows ALL. `since`: the entry that made the rule; 0 for one the group was made with, and for
+    MAJORITY. No voters at all: nobody knows
+    yet (`NOBODY`).
     """
 
     voters: tuple[str, ...]
     learners: frozenset[str] = frozenset()
     incarnations: Mapping[str, str] = field(default_factory=dict)
     returning: frozenset[str] = frozenset()
+    rule: Rule = Rule.MAJORITY
+    towards: Rule | None = None
+    observers: frozenset[str] = frozenset()
+    since: int = 0
 
     def __post_init__(self) -> None:
         if len(set(self.voters)) != len(self.voters) or self.learners & set(self.voters) or (self.learners and not self.voters):
             raise ValueError("raft members: voters must be present, distinct, and not learners")
         if not self.returning <= self.learners or not set(self.incarnations) <= {*self.voters, *self.learners}:
             raise ValueError("raft members: only learners return, and only members have an incarnation")
+        if not self.observers <= self.learners - self.returning:
+            raise ValueError("raft members: only learners observe, and who observes does not return to voting")
+        if (self.rule is Rule.ALL) != (self.towards is not None) or self.towards is Rule.ALL:
+            raise ValueError("raft members: the rule all, and no other, stands before another rule")
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -77,12 +102,35 @@ NOBODY = Members(())
 
 
 @dataclass(frozen=True, slots=True)
+class HaRules:
+    """What a master of the rule IN_SYNC holds itself to, and its slaves. Not part of the log: it may change at a restart.
+
+    `ack_async`: an acknowledgement may rest on the master's stable storage alone. `minimum`: with fewer members of the in-sync set at hand
+    nothing is committed. `lag_ns`, `lag_bytes`: how far a member may lie behind before it is out of the set. `pull`: a slave is sent the
+    next range when it asks for it, instead of as soon as the window allows.
+    """
+
+    ack_async: bool = False
+    minimum: int = 1
+    lag_ns: int = 10_000 * MS
+    lag_bytes: int = 64 * MIB
+    pull: bool = False
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1 or self.lag_ns <= 0 or self.lag_bytes <= 0:
+            raise ValueError("ha rules: a minimum of at least the master, and bounds of lag above 0")
+        if self.ack_async and self.minimum != 1:
+            raise ValueError("ha rules: who acknowledges alone waits for no minimum")
+
+
+@dataclass(frozen=True, slots=True)
 class RaftConfig:
     """One replica's view of itself.
 
-    `voters` and `learners` are the members as long as the log names none (docs/format.md §11): those the group was made with, or nobody,
-    for a replica that joins with an empty log. `boot_id` is unique to this start of the replica: to a leader a new one is the news that
-    what it knows of this peer may have become too high. `incarnation` is that of the replica's directory, empty where nobody compares it.
+    `voters`, `learners` and `rule` are the members as long as the log names none (docs/format.md §11): those the group was made with, or
+    nobody, for a replica that joins with an empty log. `boot_id` is unique to this start of the replica: to a leader a new one is the news
+    that what it knows of this peer may have become too high. `incarnation` is that of the replica's directory, empty where nobody compares
+    it. `ha`: what holds while the rule is IN_SYNC.
     """
 
     node: str
@@ -91,10 +139,12 @@ class RaftConfig:
     learners: frozenset[str] = frozenset()
     timing: Timing = Timing()
     incarnation: str = ""
+    rule: Rule = Rule.MAJORITY
+    ha: HaRules = HaRules()
 
     def __post_init__(self) -> None:
-        Members(self.voters, self.learners)
+        assert self.members.rule is self.rule
 
     @property
     def members(self) -> Members:
-        return Members(self.voters, self.learners)
+        return Members(self.voters, self.learners, rule=self.rule)

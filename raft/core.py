@@ -7,7 +7,8 @@ The core lives in layers, each of which knows only those below it:
   elections.py     votes and roles
   following.py     making the log the leader's             leading.py   bringing the log to the peers, reads
   handing_over.py  leadership goes over on request
-  changing.py      members come and go
+  changing.py      members come and go, and so does the rule
+  appointing.py    masters that the controller appoints, the in-sync set
   core.py          this: what the driver says to the core, and what the core leaves for it
 
 Decisions only. The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order
@@ -18,15 +19,15 @@ notice yet, because it is not admitted or no member, follows, and says that its 
 from __future__ import annotations
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.changing import Changing
-from ledgermq.raft.config import Members
+from ledgermq.raft.appointing import Appointing
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.effects import Effects, Push, Writes
 from ledgermq.raft.messages import Append, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.state import MS, NEVER_NS
 from ledgermq.raft.transfer import Cause, Reason
 
 
-class Core(Changing):
+class Core(Appointing):
     """Inputs and outputs; the counters are described at `State`."""
 
     # Inputs
@@ -34,8 +35,9 @@ class Core(Changing):
     def tick(self, now_ns: int) -> None:
         """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
         self._now_ns = now_ns
+        self._take_office(now_ns)
         if self.role is Role.LEADER:
-            silent_ns = now_ns - self._quorum_contact_ns(now_ns)
+            silent_ns = 0 if self.members.rule is Rule.IN_SYNC else now_ns - self._quorum_contact_ns(now_ns)
             if silent_ns >= self.config.timing.election_max_ns:
                 self._become_follower(self.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
             elif self.handover is not None and now_ns >= self.handover.until_ns:
@@ -45,6 +47,8 @@ class Core(Changing):
             known = self._last_leader is not None
             self._candidacy = Reason(Cause.ELECTION_TIMEOUT, self._last_leader or "", silent_ms) if known else Reason(Cause.STARTED)
             self._campaign(now_ns, pre=True)
+        elif now_ns >= self._canvass_until_ns:
+            self._count_votes(now_ns)
 
     def admit(self) -> None:
         """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
@@ -104,7 +108,8 @@ class Core(Changing):
             self._change_members(extent, members)
         if urgent:
             self.urgent_index = extent.last_index
-        if early:
+        self._trail.total_bytes += extent.size
+        if early and not (self.members.rule is Rule.IN_SYNC and self.config.ha.ack_async):
             self.early_index = extent.last_index
         self._advance_replicated()
 
@@ -121,6 +126,7 @@ class Core(Changing):
         self.durable_index = max(self.durable_index, self._covered_by_sync(term, index))
         if self.role is Role.LEADER:
             self._advance_commit()
+            self._advance_replicated()
         elif self._reply_owed and self.leader is not None:
             self._reply_owed = self._durable_claim() < self.verified_index
             self._accept(self.leader)
@@ -146,18 +152,22 @@ class Core(Changing):
         if self.role is Role.LEADER and self._fence is None:
             self._advance_handover(now_ns)
             self._watch_peers(now_ns)
+            self._review_in_sync(now_ns)
             pushes = self._replicate(now_ns)
             self._reads.answered(self._answered_round())
         left_behind, self._left_behind = self._left_behind, None
         messages, self._messages = (tuple(self._messages) if self._fence is None else ()), []
         changed, self._role_changed = self._role_changed, False
         reads = self._reads.take()
-        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed, reads, left_behind)
+        wishes, self._wishes = (tuple(self._wishes) if self._fence is None else ()), []
+        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed, reads, left_behind, wishes)
 
     def wake_at_ns(self, now_ns: int) -> int:
         """When `tick` and `take` are wanted at the latest."""
         if self.role is Role.LEADER:
             limit = NEVER_NS if self.handover is None else self.handover.until_ns
+            if self.members.rule is Rule.IN_SYNC:
+                return min(self._heartbeat_due_ns, self._news_due_ns, self._review_due_ns, limit)
             alone_ns = self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns
             return min(self._heartbeat_due_ns, self._news_due_ns, alone_ns, limit)
-        return self._election_due_ns if self._may_campaign() else NEVER_NS
+        return min(self._election_due_ns, self._canvass_until_ns) if self._may_campaign() else NEVER_NS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.proto.types import HardState
+from ledgermq.raft.appointments import Wish
 from ledgermq.raft.messages import Message
 
 
@@ -49,6 +50,8 @@ class Effects:
        when leadership was lost first.
 
     `left_behind`: (leader, its begin index) when the leader said that its log cannot help this replica; the core does nothing about it.
+    `wishes`: what the controller is asked for (rule IN_SYNC). What comes of it is told to `Core.appointed`; without news the core wishes
+    again.
     After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; both need no hurry for safety.
     """
 
@@ -60,3 +63,4 @@ class Effects:
     role_changed: bool
     reads: tuple[tuple[int, int | None], ...] = ()
     left_behind: tuple[str, int] | None = None
+    wishes: tuple[Wish, ...] = ()

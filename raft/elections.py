@@ -2,12 +2,15 @@
 
 A candidate asks for pre-votes, still in its term, then for votes in the next one; a majority makes it leader. A leader never leads the
 same term twice: each campaign takes a new term, durable before the first request leaves. A voter that hears its leader refuses everyone
-else, unless that leader sent the candidate. Every change of role goes through `_enter`; nothing here touches an entry.
+else, unless that leader sent the candidate. In a group of the rule IN_SYNC the pre-votes are a canvass, and the controller elects. Every
+change of role goes through `_enter`; nothing here touches an entry.
 """
 
 from __future__ import annotations
 
 from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import NO_EPOCH, Elect
+from ledgermq.raft.config import Rule
 from ledgermq.raft.messages import NO_INDEX, VoteReply, VoteRequest
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import Ballot, ballot
@@ -31,7 +34,9 @@ class Elections(Rules):
         self._votes = {self.config.node: True}
         self._restart_election_timer(now_ns)
         asked = self.term + int(pre)
-        for voter in self.members.voters:
+        appointed = self.members.rule is Rule.IN_SYNC
+        self._canvass_until_ns = now_ns + self.config.timing.heartbeat_ns if appointed else NEVER_NS
+        for voter in self._in_sync() if appointed else self.members.voters:
             if voter != self.config.node:
                 known_by = self.members.incarnations.get(voter, "")
                 end = self.log.end_index, self.log.end_term
@@ -39,7 +44,9 @@ class Elections(Rules):
         self._count_votes(now_ns)
 
     def _count_votes(self, now_ns: int) -> None:
-        result = ballot(self.members.voters, self._votes)
+        if self.members.rule is Rule.IN_SYNC:
+            return self._count_canvass(now_ns)
+        result = ballot(self.members.voters, self._votes, unanimous=self.members.rule is Rule.ALL)
         if result is Ballot.WON and self._pre:
             self._campaign(now_ns, pre=False)
         elif result is Ballot.WON:
@@ -47,10 +54,30 @@ class Elections(Rules):
         elif result is Ballot.LOST:
             self._become_follower(self.term, None, now_ns)
 
+    def _count_canvass(self, now_ns: int) -> None:
+        """Nobody in the in-sync set who answers hears a master or has a longer log: the controller may elect this replica. Who is silent is
+        waited for a moment, not for ever: it may be the master that is gone."""
+        answers = [self._votes.get(node) for node in self._in_sync()]
+        if False in answers:
+            self._become_follower(self.term, None, now_ns)
+        elif None not in answers or now_ns >= self._canvass_until_ns:
+            self._canvass_until_ns = NEVER_NS
+            self._wish_master(self.config.node, self._candidacy.cause)
+
+    def _wish_master(self, node: str, cause: Cause) -> None:
+        """Ask the controller for an election; without an answer the next campaign asks again."""
+        agreed, voters = self.agreed, {voter: self._known_by(voter) for voter in self.members.voters}
+        epoch = NO_EPOCH if agreed is None else agreed.epoch
+        known = self._known_by(node), self.members.since, epoch, self.term
+        self._wishes.append(Elect(node, *known, voters, cause, self.config.node))
+
     def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
         if not self._may_vote(request):
             self.refused["no-voter"] += 1
             return None
+        if self.members.rule is Rule.IN_SYNC and not request.pre:
+            # Votes make nobody master here; the candidate does not know yet that the group has this rule, or never had its word.
+            return self._answer_vote(request, granted=False)
         if request.term > self.term and self._hears_leader(now_ns) and not request.transfer:
             return self._answer_vote(request, granted=False)
         if request.term > self.term and not request.pre:
@@ -78,7 +105,7 @@ class Elections(Rules):
             return None
         if reply.granted and reply.term != self.term + int(self._pre):
             return None
-        if reply.granted or reply.term == self.term:
+        if reply.granted or reply.term == self.term or self.members.rule is Rule.IN_SYNC:
             self._votes[reply.sender] = reply.granted
             self._count_votes(now_ns)
         return None
@@ -95,6 +122,10 @@ class Elections(Rules):
         self.urge()
         self.early_index = self._held_by_majority = NO_INDEX
         self._lease_given_up = False
+        self._joining.clear()
+        self._evicting.clear()
+        self._review_due_ns = now_ns
+        self._trail.begin(self.log.end_index, now_ns)
         begins, timing = self.log.end_index + 1, self.config.timing
         self.peers = {node: Peer(node, begins, now_ns, Window(timing)) for node in self.members.nodes if node != self.config.node}
         self._advance_commit()
@@ -123,6 +154,7 @@ class Elections(Rules):
         self.role = role
         self.leader = leader
         self._votes = {}
+        self._canvass_until_ns = NEVER_NS
         if role is not Role.LEADER:
             self.peers = {}
             self._reads.lose()

@@ -7,7 +7,7 @@ counts as received once the driver wrote it. An answer names received and durabl
 from __future__ import annotations
 
 from ledgermq.proto.types import Role
-from ledgermq.raft.config import Members
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.elections import Elections
 from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, LeftBehind
 
@@ -38,9 +38,16 @@ class Following(Elections):
             return None
         if message.term == self.term and self.leader not in (None, message.sender):
             return self._stop(f"{message.sender} and {self.leader} both lead term {message.term} (invariant I1)")
+        if self.members.rule is Rule.IN_SYNC and message.term == self.term and self.voted_for not in (None, message.sender):
+            # One master per epoch: this one's was promised to somebody else, by votes before the group changed its rule. It takes another.
+            self._become_follower(self.term + 1, None, now_ns)
+            return self._answer_append(message.sender, 0, True, NO_INDEX, NO_INDEX)
         if (message.term, message.sender) != (self.term, self.leader):
             yields = self.role is Role.LEADER
             self._become_follower(message.term, message.sender, now_ns, self._reason_to_yield(message.sender) if yields else None)
+        if self.members.rule is not Rule.MAJORITY:
+            # Epoch and master are durable, like a vote, before anything of this message is (design §6).
+            self.voted_for = message.sender
         self._leader_heard_ns = now_ns
         self._restart_election_timer(now_ns)
         self._seen_round = max(self._seen_round, message.round)
@@ -106,7 +113,7 @@ class Following(Elections):
         self._appending = None
         self._reply_owed = True
         self._follow_commit()
-        if self._early and self.leader is not None:
+        if (self._early or self._pulls()) and self.leader is not None:
             self._accept(self.leader)
 
     def append_refused(self) -> None:
@@ -126,6 +133,10 @@ class Following(Elections):
         """Tell the leader how far we agree with it, and how much of that is durable."""
         self._answer_append(to, self._seen_round, False, self.verified_index, self._durable_claim())
 
+    def _pulls(self) -> bool:
+        """Whether this slave asks for every range."""
+        return self.config.ha.pull and self.members.rule is Rule.IN_SYNC
+
     def _reject(self, message: Append) -> None:
         """Name the last entry that can still be common, so that the leader steps back by terms, never below what is committed."""
         hint = max(self.log.last_at_most(message.prev_index, message.prev_term), min(self.commit_index, message.prev_index))
@@ -134,7 +145,7 @@ class Following(Elections):
 
     def _answer_append(self, to: str, round_: int, rejected: bool, received: int, durable: int, hint_term: int = NO_TERM) -> None:
         me = self.config
-        said = (rejected, received, durable, hint_term, self.leaving, not self._counts())
+        said = (rejected, received, durable, hint_term, self.leaving, not self._counts(), not rejected and self._pulls())
         self._messages.append(AppendReply(me.node, to, self.term, round_, me.boot_id, *said))
 
     def _on_left_behind(self, message: LeftBehind) -> None:

@@ -7,6 +7,7 @@ campaign; if that takes too long it goes on as before. `transfer.py` holds the r
 from __future__ import annotations
 
 from ledgermq.proto.types import Role
+from ledgermq.raft.config import Rule
 from ledgermq.raft.following import Following
 from ledgermq.raft.leading import Leading
 from ledgermq.raft.messages import TimeoutNow
@@ -36,7 +37,8 @@ class HandingOver(Following, Leading):
 
     def best_successor(self, now_ns: int) -> str | None:
         """Leader only: the voter that could take over soonest, if any is there."""
-        peers = [self.peers[voter] for voter in self.members.voters if voter in self.peers]
+        able_by_rule = self._in_sync() if self.members.rule is Rule.IN_SYNC else self.members.voters
+        peers = [self.peers[voter] for voter in able_by_rule if voter in self.peers]
         able = [(peer.durable, peer.received, peer.node) for peer in peers if self._objection(peer, now_ns) is None]
         return max(able)[2] if able else None
 
@@ -45,6 +47,8 @@ class HandingOver(Following, Leading):
         assert self.role is Role.LEADER and to != self.config.node and cause in HANDOVERS, (to, self)
         if to not in self.members.voters:
             return f"{to} is no voter of this group; its voters are {', '.join(self.members.voters)}"
+        if self.members.rule is Rule.IN_SYNC and to not in self._in_sync():
+            return f"{to} is not in sync; the in-sync set is {', '.join(sorted(self._in_sync()))}"
         if objection := self._objection(self.peers[to], now_ns):
             return objection
         if self.handover is not None and self.handover.to != to:
@@ -80,6 +84,8 @@ class HandingOver(Following, Leading):
         if handover.closed and self._holds_everything(peer) and now_ns >= handover.again_ns:
             handover.told = self._lease_given_up = True
             handover.again_ns = now_ns + self.config.timing.heartbeat_ns
+            if self.members.rule is Rule.IN_SYNC:
+                return self._wish_master(peer.node, handover.cause)
             me, end = self.config.node, self.log
             self._messages.append(TimeoutNow(me, peer.node, self.term, end.end_index, end.end_term, handover.cause))
 
@@ -102,7 +108,8 @@ class HandingOver(Following, Leading):
 
     def _on_timeout_now(self, message: TimeoutNow, now_ns: int) -> None:
         """Campaign in a term of our own at once, without a pre-vote; unless the word is old, or this replica is about to stop."""
-        if (message.term, message.sender) != (self.term, self.leader) or self.role is not Role.FOLLOWER or not self._may_campaign():
+        stale = (message.term, message.sender) != (self.term, self.leader) or self.role is not Role.FOLLOWER
+        if stale or self.members.rule is Rule.IN_SYNC or not self._may_campaign():
             self.refused["stale-handover"] += 1
             return
         if self.leaving:

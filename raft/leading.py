@@ -7,6 +7,7 @@ reads that rest on leading (Raft §5.3; dissertation §6.4).
 from __future__ import annotations
 
 from ledgermq.proto.types import PeerProgress, Role
+from ledgermq.raft.config import Rule
 from ledgermq.raft.effects import Push
 from ledgermq.raft.elections import Elections
 from ledgermq.raft.messages import NO_TERM, Append, AppendReply, Extent, LeftBehind
@@ -51,10 +52,12 @@ class Leading(Elections):
         beat = asks or now_ns >= self._heartbeat_due_ns
         if beat:
             self._heartbeat_due_ns = now_ns + timing.heartbeat_ns
+        pulled = self.members.rule is Rule.IN_SYNC and self.config.ha.pull
+        window_ranges = 1 if pulled else timing.window_ranges
         pushes, told, waits = [], not timing.news_ns or now_ns >= self._news_due_ns, False
         for peer in self.peers.values():
-            full = peer.next_index > self.log.end_index or peer.needs_snapshot
-            size, ranges = (0, 0) if full else peer.room(timing.window_ranges)
+            full = peer.next_index > self.log.end_index or peer.needs_snapshot or (pulled and not peer.asks)
+            size, ranges = (0, 0) if full else peer.room(window_ranges)
             news = told and self._lacks_news(peer)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):

@@ -8,10 +8,10 @@ these values and this arithmetic; whether a leader may change anything now is `c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from ledgermq.raft.config import Members
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.messages import NO_INDEX
 
 
@@ -22,6 +22,7 @@ class Change(Enum):
     PROMOTE  a learner becomes a voter
     DEMOTE   a voter becomes a learner
     REMOVE   a member becomes a stranger
+    RULE     the group is to have another rule; by the way of the rule ALL
     RETURN   a member lost its directory: it goes on as a learner with a new one, and if it voted, it will again once it has caught up
     """
 
@@ -30,24 +31,32 @@ class Change(Enum):
     DEMOTE = "demote"
     REMOVE = "remove"
     RETURN = "return"
+    RULE = "rule"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
     """A wish. `incarnation` is that of the node's directory, which the members name from then on; where they name one already, only ADD
-    and RETURN may name another. `reason` is for people and stands in the log."""
+    and RETURN may name another. `reason` is for people and stands in the log. `rule`: of RULE, which names no node. `observer`: ADD a
+    learner for good, or PROMOTE one of those on purpose."""
 
     kind: Change
     node: str
     incarnation: str = ""
     reason: str = ""
+    rule: Rule = Rule.MAJORITY
+    observer: bool = False
 
 
-def changed(members: Members, change: MemberChange) -> Members | str:
-    """The members after `change`, or why there is no such change of these members, for people."""
+def changed(members: Members, change: MemberChange, index: int) -> Members | str:
+    """The members after `change`, which the entry `index` is to make, or why there is no such change of these members, for people."""
+    if change.kind is Change.RULE:
+        return _with_rule(members, change.rule, index)
+    if members.rule is Rule.ALL:
+        return f"the group is changing over to the rule {members.towards}; ask again when that is done"
     node, kind = change.node, change.kind
     voters, learners, returning = set(members.voters), set(members.learners), set(members.returning)
-    incarnations = dict(members.incarnations)
+    incarnations, observers = dict(members.incarnations), set(members.observers)
     known = node in voters or node in learners
     if kind is Change.ADD and known:
         return f"{node} is a {'voter' if node in voters else 'learner'} of this group already"
@@ -59,6 +68,8 @@ def changed(members: Members, change: MemberChange) -> Members | str:
         return f"{node} is a learner already"
     if kind is Change.RETURN and (not change.incarnation or incarnations.get(node) == change.incarnation):
         return f"{node} is known by this very directory; only a node with a new one can return"
+    if kind is Change.PROMOTE and node in observers and not change.observer:
+        return f"{node} is an observer, which is not to vote; say so if it is to from now on"
     if kind in (Change.PROMOTE, Change.DEMOTE) and incarnations.get(node, change.incarnation) != change.incarnation != "":
         return f"{node} is known by another directory than the one it has now; it must return first"
     if kind in (Change.DEMOTE, Change.REMOVE, Change.RETURN) and voters == {node}:
@@ -68,17 +79,34 @@ def changed(members: Members, change: MemberChange) -> Members | str:
     if kind in (Change.ADD, Change.DEMOTE, Change.RETURN):
         learners.add(node)
         voters.discard(node)
+        if kind is Change.ADD and change.observer:
+            observers.add(node)
     elif kind is Change.PROMOTE:
         voters.add(node)
-        learners.discard(node)
-        returning.discard(node)
+        for part in (learners, returning, observers):
+            part.discard(node)
     else:
-        for part in (voters, learners, returning):
+        for part in (voters, learners, returning, observers):
             part.discard(node)
         incarnations.pop(node, None)
     if change.incarnation and kind is not Change.REMOVE:
         incarnations[node] = change.incarnation
-    return Members(tuple(sorted(voters)), frozenset(learners), incarnations, frozenset(returning))
+    parts = frozenset(learners), incarnations, frozenset(returning)
+    return Members(tuple(sorted(voters)), *parts, members.rule, members.towards, frozenset(observers), members.since)
+
+
+def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
+    """Neighbours in the log share a voter in any two of their quorums: a majority or an in-sync set meets the set of all voters, but a
+    majority and an in-sync set need not meet each other."""
+    if wanted is members.rule:
+        return f"the group has the rule {wanted} already"
+    if wanted is Rule.ALL:
+        return "the rule all only stands between two others; ask for one of those"
+    if members.rule is not Rule.ALL:
+        return replace(members, rule=Rule.ALL, towards=wanted, since=index)
+    if wanted is not members.towards:
+        return f"the group is changing over to the rule {members.towards}; ask again when that is done"
+    return replace(members, rule=wanted, towards=None, since=index if wanted is Rule.IN_SYNC else 0)
 
 
 class Configurations:

@@ -90,6 +90,7 @@ class AppendReply:
     highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
     term there; then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and would not
     take leadership over. `provisional`: the sender's copy does not count, because nobody would notice its loss yet (raft/membership.py).
+    `fetch`: the sender asks for what follows `received`; without being asked a master whose slaves pull pushes nothing.
     """
 
     sender: str
@@ -103,6 +104,7 @@ class AppendReply:
     hint_term: int = NO_TERM
     leaving: bool = False
     provisional: bool = False
+    fetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Peer:
     named_at        the entry by which this leader gave it another directory: who has not received that may be its former life
     removed_by      the entry that removed it from the group; it still hears of that
     leaving         it is about to stop, by its own word, and takes no leadership over
+    asks            it asked for what follows `received`, and was sent nothing since; matters only where slaves pull
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
@@ -69,6 +70,7 @@ class Peer:
         self.suspect = False
         self.probe_due = True
         self.needs_snapshot = False
+        self.asks = False
         self.leaving = False
         self.told_commit = -1
         self.told_urgent = -1
@@ -98,6 +100,7 @@ class Peer:
 
     def pushed(self, extent: Extent, round_: int, now_ns: int) -> None:
         assert extent.first_index == self.next_index, (extent, self)
+        self.asks = False
         self.next_index = extent.last_index + 1
         self.underway_bytes += extent.size
         self.underway.append(Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns))
@@ -152,6 +155,7 @@ class Peer:
             self.suspect = False
             self._progress_ns = self.contact_ns
         self.durable = max(self.durable, min(reply.durable, self.received))
+        self.asks = reply.fetch
         self.next_index = max(self.next_index, self.received + 1)
         arrived = None
         while self.underway and self.underway[0].last_index <= self.received:

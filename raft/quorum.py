@@ -26,9 +26,9 @@ def reached_by_majority(values: Sequence[int]) -> int:
     return sorted(values, reverse=True)[majority(len(values)) - 1]
 
 
-def ballot(voters: Sequence[str], votes: Mapping[str, bool]) -> Ballot:
+def ballot(voters: Sequence[str], votes: Mapping[str, bool], *, unanimous: bool = False) -> Ballot:
     """The state of an election; votes of strangers do not count."""
-    needed = majority(len(voters))
+    needed = len(voters) if unanimous else majority(len(voters))
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     refused = sum(1 for voter in voters if votes.get(voter) is False)
     if granted >= needed:

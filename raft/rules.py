@@ -5,9 +5,11 @@ Every other layer asks here before it promises anything, and none has a second o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Rule
 from ledgermq.raft.messages import NO_INDEX, VoteRequest
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
@@ -38,7 +40,48 @@ class Rules(State):
 
     def _may_campaign(self) -> bool:
         """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
+        if self.members.rule is Rule.IN_SYNC and not self._is_electable():
+            return False
         return self._resting_role() is Role.FOLLOWER and self._counts()
+
+    # The in-sync set (rule IN_SYNC)
+
+    @property
+    def agreed(self) -> Appointment | None:
+        """What the controller agreed on for the rule in force here; None before its first election."""
+        known = self.appointment
+        return known if known is not None and self.members.rule is Rule.IN_SYNC and known.generation == self.members.since else None
+
+    def _in_sync(self) -> Collection[str]:
+        """Whom the next master is taken from: by agreement, or all voters before there is one."""
+        agreed = self.agreed
+        return self.members.voters if agreed is None else agreed.in_sync.keys()
+
+    def _required(self) -> Collection[str]:
+        """Whose copies a master waits for: whoever may be elected; also those it wished into the set, who may be in it by now."""
+        return {*self._in_sync(), *self._joining} if self._joining else self._in_sync()
+
+    def _known_by(self, node: str) -> str:
+        """The directory by which the members know a node; empty for that of the group's beginning."""
+        return self.members.incarnations.get(node, "")
+
+    def _is_electable(self) -> bool:
+        """Whether the controller would take this replica, as far as is known here."""
+        agreed, node = self.agreed, self.config.node
+        return agreed is None or agreed.in_sync.get(node) == self._known_by(node)
+
+    def short_of(self, now_ns: int) -> int:
+        """Leader only: how many members of the in-sync set would have to be heard again before anything can be committed."""
+        if self.role is not Role.LEADER or self.members.rule is not Rule.IN_SYNC:
+            return 0
+        there = sum(1 for node in self._in_sync() if node == self.config.node or self._is_there(node, now_ns))
+        return max(0, self.config.ha.minimum - there)
+
+    def _is_there(self, node: str, now_ns: int) -> bool:
+        """Leader only: whether a peer whose copy counts was heard within the longest election timeout."""
+        peer = self.peers.get(node)
+        heard = peer is not None and peer.boot_id is not None and not peer.provisional
+        return heard and now_ns - peer.contact_ns < self.config.timing.election_max_ns  # type: ignore[union-attr]
 
     # Elections
 
@@ -66,43 +109,51 @@ class Rules(State):
         return self.durable_index if self.role is Role.LEADER else min(self.durable_index, self.verified_index)
 
     def _early_claim(self) -> int:
-        """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that."""
+        """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that. A master
+        that acknowledges alone has nothing but its own stable storage."""
+        if self.members.rule is Rule.IN_SYNC and self.config.ha.ack_async:
+            return self._durable_claim()
         return self._reached(self.log.end_index, lambda peer: peer.received)
 
     def _was_trimmed(self, index: int) -> bool:
         """An entry that this log began to do without was committed: by leader completeness every later leader has the very same."""
         return index < self.log.begin_index - 1
 
-    # Majorities
+    # Quorums
 
     def _may_commit(self, index: int) -> bool:
         """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
         return self.log.term_at(index) == self.term
 
     def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
-        """What a majority of the voters has reached. A leader that is no voter any more does not count itself, and nobody counts a
-        provisional copy."""
+        """What the quorum of the rule in force has reached: a majority of the voters, all of them, or everybody in the in-sync set. A
+        leader that is no voter any more does not count itself, and nobody counts a provisional copy."""
+        rule = self.members.rule
         reached = []
-        for voter in self.members.voters:
-            if voter == self.config.node:
+        for node in self._required() if rule is Rule.IN_SYNC else self.members.voters:
+            if node == self.config.node:
                 reached.append(own)
             else:
-                peer = self.peers[voter]
-                reached.append(NO_INDEX if peer.provisional else value(peer))
-        return reached_by_majority(reached)
+                peer = self.peers.get(node)
+                reached.append(NO_INDEX if peer is None or peer.provisional else value(peer))
+        return reached_by_majority(reached) if rule is Rule.MAJORITY else min(reached)
 
     def _quorum_contact_ns(self, now_ns: int) -> int:
-        """When a majority had last been heard of, ourselves included."""
+        """When the quorum had last been heard of, ourselves included."""
         return self._reached(now_ns, lambda peer: peer.contact_ns)
 
     def _answered_round(self) -> int:
-        """The last round of which every member of a majority answered this one or a later one."""
+        """The last round of which every member of a quorum answered this one or a later one."""
         return self._reached(NEVER_NS, lambda peer: peer.answered_round)
 
     def _advance_commit(self) -> None:
         candidate = self._reached(self._durable_claim(), lambda peer: peer.durable)
-        if candidate > self.commit_index and self._may_commit(candidate):
+        if candidate > self.commit_index and self._may_commit(candidate) and not self._is_short():
             self.commit_index = candidate
+
+    def _is_short(self) -> bool:
+        """Whether the in-sync set is smaller than its group demands: then nothing new is called committed."""
+        return self.members.rule is Rule.IN_SYNC and len(self._in_sync()) < self.config.ha.minimum
 
     def _advance_replicated(self) -> None:
         candidate = self._early_claim()

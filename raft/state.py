@@ -10,12 +10,14 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Chance, Members, RaftConfig
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Configurations
 from ledgermq.raft.messages import NO_INDEX, Message
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.reads import Reads
+from ledgermq.raft.trail import Trail
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange, Reason
 
 NEVER_NS = 1 << 62
@@ -107,6 +109,17 @@ class State:
         self._lease_given_up = False
         self._retiring = False
         self._left_behind: tuple[str, int] | None = None
+        self.appointment: Appointment | None = None
+        """The latest that this replica heard of, whatever rule the group has now."""
+        self._joining: set[str] = set()
+        """Whom a master wished into the in-sync set of the version it knows: each of them may be in it already."""
+        self._evicting: dict[str, int] = {}
+        """Whom a change of members wants out of the in-sync set, and until when."""
+        self._wishes: list[Wish] = []
+        self._canvass_until_ns = NEVER_NS
+        """Until when answers to a canvass are waited for; NEVER_NS without one."""
+        self._review_due_ns = now_ns
+        self._trail = Trail()
         self.restarts: Counter[str] = Counter()
         """How often a peer without progress was compared with from the beginning."""
         self.refused: Counter[str] = Counter()

@@ -24,6 +24,8 @@ class Cause(IntEnum):
     HIGHER_TERM = 7
     FOLLOWED = 8
     REMOVED = 9
+    FORCED = 10
+    """An operator made this master, whoever was in sync (`appointments.force`)."""
 
 
 HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Cause.REMOVED})

@@ -15,6 +15,7 @@ from ledgermq.node.core.calls import Call
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.machine import Effects, Machine
+from ledgermq.node.core.members import as_raft
 from ledgermq.node.core.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
@@ -340,4 +341,4 @@ def _known_members(machine: Machine) -> tuple[int, Members] | None:
     members = machine.members
     if members is None:
         return None
-    return machine.applied_index, Members(members.voters, members.learners, members.incarnations, members.returning)
+    return machine.applied_index, as_raft(members)

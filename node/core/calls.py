@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ledgermq.node.core.filters import Filter
 from ledgermq.proto.control import AuditRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, Frame, GroupConfig, TopicConfig
+from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.transfer import Cause
 
 Token = int
@@ -490,13 +491,14 @@ class HandingOver:
     lag_entries: int
 
 
-MembersKind = Literal["add", "remove", "promote", "demote"]
+MembersKind = Literal["add", "remove", "promote", "demote", "rule"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeMembers:
     """Change who replicates this broker group, by one node. `add`: a learner whose directory is `incarnation`; `promote`: a learner that
-    is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`. Answer: `MembersChanged` once the record is committed;
+    is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`; `rule`: of no node, the group is to have `rule`, and goes
+    on by itself once the answer to the first of two records is there. Answer: `MembersChanged` once the record is committed;
     asking for what is so already is answered at once. Refused with `members-refused` and the reason in words when it would cost the
     quorum, the learner is not caught up, or another change is under way."""
 
@@ -507,19 +509,26 @@ class ChangeMembers:
     """Of the node's directory; needed to add a node, and otherwise checked against what the group knows when given."""
     reason: str = ""
     """For the record: why, in the operator's words."""
+    rule: str = ""
+    observer: bool = False
+    """Of `add`: a learner for good. Of `promote`: one of those, on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
     """Who replicates a group, as of the record at `index`. `incarnations`: node → the directory that counts; a node that is absent goes on
     with the directory it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again by
-    themselves."""
+    themselves. `rule`, `towards`, `observers`, `since`: as in `ledgermq.raft.config.Members`."""
 
     index: int
     voters: tuple[str, ...]
     learners: frozenset[str] = frozenset()
     incarnations: Mapping[str, str] = field(default_factory=dict)
     returning: frozenset[str] = frozenset()
+    rule: str = "majority"
+    towards: str | None = None
+    observers: frozenset[str] = frozenset()
+    since: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -532,6 +541,13 @@ class MembersChanged:
     """The members in effect."""
 
     members: GroupMembers
+
+
+@dataclass(frozen=True, slots=True)
+class Appointed:
+    """What the controller agreed on for this HA group, told on every replica when it is news there, and now and then again. No answer."""
+
+    appointment: Appointment
 
 
 @dataclass(frozen=True, slots=True)
@@ -665,6 +681,7 @@ Call = (
     | Confirm
     | ChangeMembers
     | Returned
+    | Appointed
 )
 Result = (
     Produced

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.node.core.calls import (
+    Appointed,
     Call,
     CancelReceive,
     ChangeMembers,
@@ -44,6 +45,7 @@ from ledgermq.node.core.sequencer import Assignment, Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.appointments import Wish
 from ledgermq.raft.membership import MemberChange
 from ledgermq.storage.errors import NoSpace
 
@@ -72,6 +74,8 @@ class TurnOutput:
     view: GroupView | None
     hold_calls: bool = True
     open_batches: int = 0
+    wishes: tuple[Wish, ...] = ()
+    """What the controller is to be asked for; what comes of it is told with `Appointed`."""
     hides_view: bool = False
     """Nobody shall count on the last view any more: this replica does not run."""
 
@@ -89,6 +93,7 @@ class _Turn:
     replica_wake_at_ns: int = _NEVER_NS
     applied_bytes: int = 0
     changed: bool = False
+    wishes: list[Wish] = field(default_factory=list)
     full: bool = False
     """Not even control records find room: nothing more is appended in this turn."""
     stalled: bool = False
@@ -192,6 +197,8 @@ class Group:
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
             elif isinstance(call, Returned):
                 self.memberships.told(call)
+            elif isinstance(call, Appointed):
+                self.replicator.appointed(turn.now_ns, call.appointment)
             else:
                 if isinstance(call, CancelReceive):
                     turn.done += self._reads.pulls.cancel(call.receive)
@@ -206,6 +213,7 @@ class Group:
             turn.sync = output.sync
         turn.done += self._reads.confirmed(output.reads)
         turn.replica_wake_at_ns = output.wake_at_ns
+        turn.wishes += output.wishes
         self.left_behind = output.left_behind or self.left_behind
 
     def keep_recent(self) -> Recent:
@@ -225,7 +233,7 @@ class Group:
     # Leadership
 
     def _follow_role(self, turn: _Turn) -> None:
-        """Notice won and lost leadership; a new leader opens its term with a term-start record."""
+        """Notice won and lost leadership; a new leader opens its term with a term-start record, and says if that was forced."""
         leads = self.replicator.term if self.replicator.role is Role.LEADER else None
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
@@ -238,8 +246,11 @@ class Group:
             self._rebuild_sequencer()
         if self._term_start is None and not turn.full and self.replicator.accepting:
             index = self.replicator.end_index + 1
-            record = control.TermStart(leads, self.node)
-            if self._append(turn, [control.draft(record, turn.now_ms)], control_only=True) is not None:
+            records: list[control.ControlRecord] = [control.TermStart(leads, self.node)]
+            appointment = self.replicator.appointment
+            if appointment is not None and appointment.forced and appointment.epoch == leads:
+                records.append(control.ForcedRecord(leads, self.node, index - 1))
+            if self._append(turn, [control.draft(record, turn.now_ms) for record in records], control_only=True) is not None:
                 self._term_start = index
 
     def _rebuild_sequencer(self) -> None:
@@ -465,7 +476,8 @@ class Group:
         self._seen = seen
         while self._batches and (self._batches[0] <= self.replicator.commit_index or self.leader.term is None):
             self._batches.popleft()
-        return TurnOutput(turn.done, turn.packets, turn.sync, turn.wake_at_ns, view, self._may_hold_calls(), len(self._batches))
+        own = turn.done, turn.packets, turn.sync, turn.wake_at_ns, view
+        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.wishes))
 
     def _may_hold_calls(self) -> bool:
         """Only where every send waits for a sync does a batch lose nothing by beginning after the last one."""

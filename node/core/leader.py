@@ -17,6 +17,7 @@ from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
 from ledgermq.node.core.calls import (
     Ack,
+    Appointed,
     Call,
     CancelReceive,
     Change,
@@ -428,4 +429,4 @@ class Leader:
         return [Done(awaited.token, Received(awaited.leases))]
 
 
-_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Returned)
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Returned, Appointed)

@@ -80,6 +80,7 @@ def words(reason: Reason) -> str:
         Cause.NO_MAJORITY: f"check-quorum: heard from no majority for {reason.silent_ms} ms",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
         Cause.REMOVED: "the leader was removed from the voters",
+        Cause.FORCED: "an operator made it master, whoever was in sync: entries may be lost",
         Cause.FOLLOWED: f"{reason.peer} was followed as leader; its own reason is not known",
     }[reason.cause]
 

@@ -205,7 +205,7 @@ class Machine(State):
             return
         else:
             # Terms are the replicator's, markers the audit's; records that take effect between messages were applied before.
-            assert isinstance(record, control.TermStart | control.AuditRecord), record
+            assert isinstance(record, control.TermStart | control.ForcedRecord | control.AuditRecord), record
             return
         effects.touched.extend(touched)
 

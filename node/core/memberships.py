@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.core.calls import ChangeMembers, Done, GroupMembers, MembersChanged, Refused, Returned, Token
+from ledgermq.node.core.members import from_raft
 from ledgermq.node.core.ports import Replicator
+from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange
 
 AGAIN_NS = 100_000_000
@@ -48,7 +50,8 @@ class Memberships:
         if call.kind == "add" and not call.incarnation:
             why = f"nobody has told yet which directory {call.node} has; start it first, then ask again"
             return [Done(call.token, Refused("members-refused", detail=why))]
-        change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason)
+        rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
+        change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
         self._asked.append(Wish(change, call.token))
         return []
 
@@ -56,6 +59,8 @@ class Memberships:
         """Whether the call wants what is in force and committed: whoever asks again after a lost answer gets it."""
         if self._replicator.members_index > members.index:
             return False
+        if call.kind == "rule":
+            return call.rule in (members.rule, members.towards)
         same = call.incarnation in (None, members.incarnations.get(call.node))
         if call.kind == "add":
             return call.node in members.learners and call.incarnation == members.incarnations.get(call.node)
@@ -100,9 +105,7 @@ class Memberships:
 
     def in_force(self) -> GroupMembers:
         """As of the log's end."""
-        members = self._replicator.members
-        incarnations = dict(members.incarnations)
-        return GroupMembers(self._replicator.members_index, members.voters, members.learners, incarnations, members.returning)
+        return from_raft(self._replicator.members_index, self._replicator.members)
 
     def resign(self) -> list[Done]:
         """Leadership is lost: nothing of what is still here was appended."""
@@ -113,4 +116,5 @@ class Memberships:
 
     def wake_at_ns(self) -> int | None:
         """When `due` has something to try again."""
-        return self._again_ns if self._returned or self._replicator.members.returning else None
+        members = self._replicator.members
+        return self._again_ns if self._returned or members.returning or members.towards is not None else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
@@ -58,6 +59,8 @@ class ReplicaOutput:
     """(token, index) of `read_index` calls that are decided: the entry to apply before answering, None when leadership was lost."""
     left_behind: tuple[str, int] | None = None
     """(leader, begin index): the leader says that its log, which begins there, cannot help this replica any more."""
+    wishes: tuple[Wish, ...] = ()
+    """What the controller is to be asked for (HA groups). Nobody waits for it; what came of it is told to `Replicator.appointed`."""
 
 
 class NotLeader(Exception):
@@ -122,7 +125,21 @@ class Replicator(Protocol):
 
     @property
     def replicated_index(self) -> int:
-        """On a leader the last entry of its term that a majority holds in memory, ≥ `commit_index`; elsewhere `commit_index`."""
+        """On a leader the last entry of its term that an earlier acknowledgement may rest on, ≥ `commit_index`: a majority holds it in
+        memory, or, in an HA group that acknowledges alone, the master on stable storage. Elsewhere `commit_index`."""
+        ...
+
+    @property
+    def appointment(self) -> Appointment | None:
+        """What is agreed for this HA group as far as this replica knows; None in other groups, and before the first election."""
+        ...
+
+    def short_of(self, now_ns: int) -> int:
+        """Leader of an HA group only: how many members of the in-sync set it would need to hear of to commit anything; 0: none."""
+        ...
+
+    def appointed(self, now_ns: int, appointment: Appointment) -> None:
+        """What the controller agreed on, whenever it is news here; late or repeated words mean nothing."""
         ...
 
     @property

@@ -34,6 +34,7 @@ from ledgermq.node.core.tail import Tail
 from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.layout import BadEntry, chain_crc_at, encode_entries, verify_range
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
@@ -144,6 +145,17 @@ class RaftReplica:
     @property
     def handover_failure(self) -> str:
         return self.core.handover_failure
+
+    @property
+    def appointment(self) -> Appointment | None:
+        return self.core.agreed
+
+    def short_of(self, now_ns: int) -> int:
+        return self.core.short_of(now_ns)
+
+    def appointed(self, now_ns: int, appointment: Appointment) -> None:
+        self._refuse_when_fenced()
+        self.core.appointed(appointment, now_ns)
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
         return self.core.keeps_up(node, now_ns)
@@ -352,7 +364,7 @@ class RaftReplica:
         ticket = self._begin_sync(now_ns)
         self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind
+        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind, effects.wishes
         return ReplicaOutput(packets, ticket, *told)
 
     def check_invariants(self) -> None:

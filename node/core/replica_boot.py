@@ -16,7 +16,7 @@ from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, decode_record, encode_entries, verify_range
 from ledgermq.proto.types import Range
-from ledgermq.raft.config import Members
+from ledgermq.raft.config import Members, Rule
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import LogDamaged
 
@@ -28,12 +28,12 @@ _CHANNEL_AT = 35
 """The low byte of the channel in an entry's header (docs/format.md §2); `verify_range` admits no other bit."""
 
 
-def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int) -> None:
+def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int, rule: Rule = Rule.MAJORITY) -> None:
     """Make the membership entry the first of an empty log, on stable storage. Does nothing to a log that already has its first entry, so
     that a bootstrap cut short by a crash is simply repeated. Raises NoSpace, LogFenced."""
     if log.end_index >= MEMBERSHIP_INDEX:
         return
-    batch = encode_entries([control.draft(control.Membership(tuple(sorted(voters))), created_ms)])
+    batch = encode_entries([control.draft(record_of(Members(tuple(sorted(voters)), rule=rule), ""), created_ms)])
     log.append_leader(MEMBERSHIP_TERM, batch, np.zeros(1, np.int64), created_ms, NO_STORE_HOST, control=True)
     log.flush_mark()
 
@@ -55,13 +55,16 @@ def record_in(entries: Range) -> control.Membership:
 
 def members_of(record: control.Membership) -> Members:
     """What a record says, as the core takes it."""
-    return Members(tuple(record.voters), frozenset(record.learners), dict(record.incarnations), frozenset(record.returning))
+    towards = None if record.towards is None else Rule(record.towards)
+    parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
+    return Members(tuple(record.voters), *parts, Rule(record.rule), towards, frozenset(record.observers), record.since)
 
 
 def record_of(members: Members, reason: str) -> control.Membership:
     """The record that says it."""
-    told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning))
-    return control.Membership(members.voters, *told, reason)
+    told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), reason
+    towards = None if members.towards is None else members.towards.value
+    return control.Membership(members.voters, *told, members.rule.value, towards, tuple(sorted(members.observers)), members.since)
 
 
 def membership_entries(entries: Range) -> list[int]:

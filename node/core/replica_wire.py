@@ -70,7 +70,7 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBeh
         reply = header.append_reply
         reply.round, reply.boot_id, reply.rejected = message.round, message.boot_id, message.rejected
         reply.received, reply.durable, reply.hint_term = message.received, message.durable, message.hint_term
-        reply.leaving, reply.provisional = message.leaving, message.provisional
+        reply.leaving, reply.provisional, reply.fetch = message.leaving, message.provisional, message.fetch
     return _seal(header, b"")
 
 
@@ -131,7 +131,7 @@ def _plain(header: RaftMessage, kind: str | None) -> Message:
         raise BadPacket("shape", f"unknown content {kind}")
     reply = header.append_reply
     _demand(NO_INDEX <= reply.durable <= reply.received, "durable above received")
-    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving, reply.provisional)
+    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving, reply.provisional, reply.fetch)
     return AppendReply(header.sender, header.to, header.term, reply.round, reply.boot_id, *said)
 
 

@@ -124,12 +124,13 @@ class FakeReplicator:
         self.reads: list[tuple[int, int | None]] = []
         self.members = Members(("n1", "n2", "n3"))
         self.members_index = -1
+        self.appointment = None
         self.refusal = ""
         """Why the members cannot be changed now."""
         self.owed: MemberChange | None = None
 
     def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
-        after = self.refusal or changed(self.members, change)
+        after = self.refusal or changed(self.members, change, self.log.end_index + 1)
         if isinstance(after, str):
             return after
         record = Membership(after.voters, tuple(sorted(after.learners)), after.incarnations, tuple(sorted(after.returning)), change.reason)

@@ -87,7 +87,7 @@ def commit(raft: Core, *nodes: str) -> None:
 def test_4_1_a_change_moves_one_server(kind: Change, node: str, voters: str, learners: str) -> None:
     """Dissertation §4.1: one server at a time, so that any two majorities before and after share a voter."""
     before = Members(tuple("abc"), frozenset("d"), {"d": "d1"})
-    after = changed(before, MemberChange(kind, node, "new" if kind in (Change.ADD, Change.RETURN) else ""))
+    after = changed(before, MemberChange(kind, node, "new" if kind in (Change.ADD, Change.RETURN) else ""), 9)
     assert isinstance(after, Members)
     assert (after.voters, after.learners) == (tuple(voters), frozenset(learners))
     assert len(set(before.voters) ^ set(after.voters)) <= 1
@@ -112,14 +112,14 @@ def test_4_1_a_change_moves_one_server(kind: Change, node: str, voters: str, lea
 )
 def test_4_1_impossible_changes_are_refused_with_words(kind: Change, node: str, incarnation: str, why: str) -> None:
     """§4.1: what is no change of these members."""
-    answer = changed(Members(tuple("ab"), frozenset("d"), {"d": "d1"}), MemberChange(kind, node, incarnation))
+    answer = changed(Members(tuple("ab"), frozenset("d"), {"d": "d1"}), MemberChange(kind, node, incarnation), 9)
     assert isinstance(answer, str) and why in answer
 
 
 @pytest.mark.parametrize("kind", [Change.REMOVE, Change.DEMOTE, Change.RETURN])
 def test_4_1_the_last_voter_stays(kind: Change) -> None:
     """§4.1: a group without voters could never commit anything, not even another change."""
-    answer = changed(Members(("a",), frozenset("d")), MemberChange(kind, "a", "x"))
+    answer = changed(Members(("a",), frozenset("d")), MemberChange(kind, "a", "x"), 9)
     assert isinstance(answer, str) and "last voter" in answer
 
 

@@ -269,7 +269,8 @@ class Driver:
         elif event < 0.6 and self.raft.accepting:
             self.raft.appended(Extent(self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200))
         elif event < 0.63 and self.raft.accepting:
-            change = MemberChange(self.chance.choice(list(Change)), self.chance.choice(("n1", "n2", "n3", "n4", LEARNER)), "some")
+            kind = self.chance.choice([kind for kind in Change if kind is not Change.RULE])
+            change = MemberChange(kind, self.chance.choice(("n1", "n2", "n3", "n4", LEARNER)), "some")
             if isinstance(members := self.raft.propose_members(change, self.now_ns), Members):
                 index = self.raft.log.end_index + 1
                 self.raft.appended(Extent(index, index, self.raft.term, 100, membership=True), members=members)

@@ -1,0 +1,107 @@
+"""Groups of the rule IN_SYNC (design §6): taking office when the controller says so, and keeping the in-sync set true to what is there.
+
+Decided by the controller, in one order for all (`appointments.py`): who is master of which epoch, and who is in sync. A master leads an
+epoch only if that is above every term it has made durable, so never one that it led before a restart. It waits for everybody in the set;
+it takes out who is gone, or too far behind, by asking, and waits on until that is agreed; it takes in who has everything committed, and
+waits for it from the moment it asks. What a quorum is in this rule is said in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import Alter, Appointment
+from ledgermq.raft.changing import Changing
+from ledgermq.raft.config import Rule
+from ledgermq.raft.progress import Stage
+from ledgermq.raft.transfer import Cause, Reason
+
+
+class Appointing(Changing):
+    """What the controller said, and what it is asked for."""
+
+    def appointed(self, appointment: Appointment, now_ns: int) -> None:
+        """What the controller agreed on; late or repeated words mean nothing."""
+        if self._fence is not None or (self.appointment is not None and appointment.order <= self.appointment.order):
+            return
+        self._now_ns = now_ns
+        self.appointment = appointment
+        # Every wish that was on its way named an older version: it is granted in this one, or never.
+        self._joining.clear()
+        self._take_office(now_ns)
+        if self.role is Role.LEADER:
+            self._advance_commit()
+            self._advance_replicated()
+
+    def _take_office(self, now_ns: int) -> None:
+        """Lead the epoch this replica was appointed for, or make way for who was."""
+        agreed, me = self.agreed, self.config.node
+        if agreed is None or agreed.epoch <= self.term:
+            return
+        if agreed.master == me and self._is_electable() and self._counts():
+            if self.role is Role.LEADER:
+                self._become_follower(agreed.epoch, None, now_ns, Reason(agreed.cause, agreed.asked_by))
+            self.term, self.voted_for = agreed.epoch, me
+            if (agreed.asked_by, agreed.cause) != (me, self._candidacy.cause):
+                self._candidacy = Reason(agreed.cause, agreed.asked_by)
+            self._become_leader(now_ns)
+        elif self.role is Role.LEADER:
+            self._become_follower(agreed.epoch, None, now_ns, self._reason_to_yield(agreed.master))
+        elif self.role is Role.CANDIDATE:
+            self._become_follower(self.term, None, now_ns)
+
+    # The in-sync set
+
+    def _review_in_sync(self, now_ns: int) -> None:
+        """Master only, once in a heartbeat period: wish the set that is right now. Wishes may be lost; the next review wishes again."""
+        if self.members.rule is not Rule.IN_SYNC or now_ns < self._review_due_ns:
+            return
+        self._review_due_ns = now_ns + self.config.timing.heartbeat_ns
+        agreed, me = self.agreed, self.config.node
+        if agreed is None or (agreed.epoch, agreed.master) != (self.term, me):
+            # It led when the group took this rule: now it needs an epoch, like any master.
+            return self._wish_master(me, Cause.STARTED)
+        self._trail.sample(self.log.end_index, now_ns)
+        self._evicting = {node: until_ns for node, until_ns in self._evicting.items() if now_ns < until_ns and node in agreed.in_sync}
+        leaving = self._leaving_set(agreed, now_ns)
+        joining = {node for node in self.members.voters if node not in agreed.in_sync and self._may_join(node, now_ns)}
+        wanted = (set(agreed.in_sync) - leaving) | joining
+        # Who was wished into the set and is not wanted any more: with the next version that wish is void.
+        if wanted != set(agreed.in_sync) or not self._joining <= joining:
+            self._joining |= joining
+            in_sync = {node: self._known_by(node) for node in sorted(wanted)}
+            self._wishes.append(Alter(me, agreed.generation, agreed.epoch, agreed.version, in_sync))
+
+    def _leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
+        """Who is to leave the set: gone, too far behind, or no voter any more. Below the minimum nobody leaves for being late: nothing is
+        committed then anyway, and the more may be elected the better."""
+        others = [node for node in agreed.in_sync if node != self.config.node]
+        leaving = {node for node in others if node not in self.members.voters or node in self._evicting or self._is_renamed(agreed, node)}
+        late = sorted((self._contact_ns(node), node) for node in others if node not in leaving and self._is_late(node, now_ns))
+        while late and len(agreed.in_sync) - len(leaving) > self.config.ha.minimum:
+            leaving.add(late.pop(0)[1])
+        return leaving
+
+    def _is_renamed(self, agreed: Appointment, node: str) -> bool:
+        """The members know it by another directory since."""
+        return agreed.in_sync[node] != self._known_by(node)
+
+    def _contact_ns(self, node: str) -> int:
+        peer = self.peers.get(node)
+        return -1 if peer is None else peer.contact_ns
+
+    def _is_late(self, node: str, now_ns: int) -> bool:
+        peer = self.peers.get(node)
+        if peer is None or peer.provisional or now_ns - peer.contact_ns >= self.config.timing.election_max_ns:
+            return True
+        late_ns, late_bytes = self._trail.behind(peer.durable, self.log.end_index, now_ns)
+        return late_ns > self.config.ha.lag_ns or late_bytes > self.config.ha.lag_bytes
+
+    def _may_join(self, node: str, now_ns: int) -> bool:
+        """It has everything that is committed on stable storage, in this epoch, and keeps up."""
+        peer = self.peers.get(node)
+        if peer is None or not self._is_there(node, now_ns) or peer.stage is not Stage.FLOWING or peer.leaving or node in self._evicting:
+            return False
+        if self.configurations.latest_index > self.commit_index or not self._may_commit(self.commit_index):
+            return False
+        late_ns, _ = self._trail.behind(peer.durable, self.log.end_index, now_ns)
+        return peer.durable >= self.commit_index and late_ns <= self.config.timing.election_min_ns

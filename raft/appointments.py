@@ -1,0 +1,132 @@
+"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC (design §6), and the three ways to change it.
+
+Pure values and functions: whoever keeps the agreed state (the controller quorum, the simulator's stand-in for it) applies them in one order
+for all. Here is decided who may be master of which epoch and who is in sync; what a replica does with it is `appointed.py`'s business, and
+what entries it confirms nobody's here.
+
+What holds because of these functions, whatever messages are lost, late or repeated:
+  an epoch is given once, to one master, and is higher than every epoch before and than every term its master had;
+  only a member of the in-sync set is elected; only the master of the present epoch changes the set, from the set it knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ledgermq.raft.transfer import Cause
+
+NO_EPOCH = 0
+"""Before the first election."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appointment:
+    """`generation`: the entry that made the rule IN_SYNC (0: the group was made so), so that what was agreed before a group changed its
+    rule is not taken for the present. `version` grows with every change. `in_sync`: node → the directory it is known by in the log, empty
+    for that of the group's beginning. `cause`, `asked_by`: why this master, for people; FORCED: entries may be lost."""
+
+    generation: int
+    version: int
+    epoch: int
+    master: str
+    in_sync: Mapping[str, str] = field(default_factory=dict)
+    cause: Cause = Cause.STARTED
+    asked_by: str = ""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later ones are greater."""
+        return self.generation, self.version
+
+    @property
+    def forced(self) -> bool:
+        return self.cause is Cause.FORCED
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """`node`, known by `incarnation`, is to be master. `epoch`: the one after which it is to be, as far as `asked_by` knew. `term`: the
+    highest it has seen. `voters`: who is in sync if nothing was agreed for this generation yet."""
+
+    node: str
+    incarnation: str
+    generation: int
+    epoch: int
+    term: int
+    voters: Mapping[str, str]
+    cause: Cause
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alter:
+    """The master of `epoch` wishes another in-sync set in place of that of `version`."""
+
+    node: str
+    generation: int
+    epoch: int
+    version: int
+    in_sync: Mapping[str, str]
+
+
+Wish = Elect | Alter
+
+
+def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
+    """The appointment of an elected master, or why there is none, for people. Asked again after it was granted it is refused: the epoch
+    has moved on."""
+    if known is None or ask.generation > known.generation:
+        in_sync, epoch, version = ask.voters, NO_EPOCH if known is None else known.epoch, 0 if known is None else known.version
+    elif ask.generation < known.generation:
+        return f"{ask.node} speaks of entry {ask.generation}; the group changed its rule with entry {known.generation} since"
+    elif ask.epoch != known.epoch:
+        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}"
+    else:
+        in_sync, epoch, version = known.in_sync, known.epoch, known.version
+    if in_sync.get(ask.node) != ask.incarnation:
+        return f"{ask.node} with this directory is not in the in-sync set ({', '.join(sorted(in_sync))})"
+    return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, dict(in_sync), ask.cause, ask.asked_by)
+
+
+def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
+    """The appointment with another in-sync set, or why it stays as it is, for people."""
+    if known is None or (ask.generation, ask.epoch, ask.node) != (known.generation, known.epoch, known.master):
+        return f"{ask.node} is not the master of the present epoch"
+    if ask.version != known.version:
+        return f"the in-sync set has changed since version {ask.version}"
+    if ask.node not in ask.in_sync:
+        return f"the master {ask.node} is always in sync with itself"
+    return replace(known, version=known.version + 1, in_sync=dict(ask.in_sync))
+
+
+def force(known: Appointment | None, ask: Elect) -> Appointment | str:
+    """An operator's word that `ask.node` is master, whoever was in sync: what only others hold is lost. It alone is in sync then."""
+    if known is not None and ask.generation < known.generation:
+        return f"{ask.node} lacks entry {known.generation}, with which the group took the rule it has now; choose another node"
+    if known is not None and ask.epoch != known.epoch:
+        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}; look again, then ask again"
+    epoch, version = (NO_EPOCH, 0) if known is None else (known.epoch, known.version)
+    alone = {ask.node: ask.incarnation}
+    return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, alone, Cause.FORCED, ask.asked_by)
+
+
+def to_json(appointment: Appointment) -> dict[str, Any]:
+    """Plain JSON values; `from_json` is its inverse."""
+    return {
+        "generation": appointment.generation,
+        "version": appointment.version,
+        "epoch": appointment.epoch,
+        "master": appointment.master,
+        "in_sync": dict(sorted(appointment.in_sync.items())),
+        "cause": int(appointment.cause),
+        "asked_by": appointment.asked_by,
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Appointment:
+    """Raises KeyError, TypeError, ValueError."""
+    in_sync = {str(node): str(incarnation) for node, incarnation in value["in_sync"].items()}
+    numbers = int(value["generation"]), int(value["version"]), int(value["epoch"])
+    return Appointment(*numbers, str(value["master"]), in_sync, Cause(value["cause"]), str(value["asked_by"]))
