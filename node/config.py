@@ -72,6 +72,13 @@ class BrokerGroup(Section):
     transfer: Literal["push", "pull"] | None = None
     """Whether the master of an HA group sends what is new unasked (the default), or a slave asks for it, as RocketMQ's slaves do."""
 
+    follower_reads: bool = False
+    """Replicas that do not lead may serve readers that allow it (docs/observers.md); it may change at any restart, as may the next two."""
+    follower_read_age_ms: Annotated[Milliseconds, Field(ge=100)] = 2_000
+    """Not when what they know is older than this."""
+    follower_pull_bytes: Annotated[Bytes, Field(ge=0)] = 64 << 20
+    """They also answer a pull of the official contract that begins so far behind the end of the log."""
+
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:
         self._check_ha()

@@ -170,6 +170,11 @@ class HostedGroup:
         """The open group. Raises LedgerError (retryable: another node may do it) while there is none."""
         return self._require_running()
 
+    def age_ns(self, now_ns: int) -> int | None:
+        """From any thread: how old what this replica knows may be (`node/core/freshness.py`); None while that is unknown, or it leads."""
+        running = self._running
+        return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
+
     def _require_running(self) -> RunningGroup:
         if self._running is None or self._leaving is not None:
             raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")

@@ -48,6 +48,8 @@ from ledgermq.node.groups import Hosted, open_groups
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
+from ledgermq.node.local_reads import LocalReads
+from ledgermq.node.local_reads import Rules as ReadRules
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
@@ -319,6 +321,13 @@ class Node:
         quotas = Quotas(config.quotas)
         gate = Gate(self.authority, quotas)
         self._spans = spans_of(config.tracing, config.node)
+        rules = {
+            group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
+            for group in config.cluster.groups
+            if group.follower_reads
+        }
+        ages = {name: item.group.age_ns for name, item in hosted.items()}
+        self._local = LocalReads(config.node, rules, self.engine.views, lambda group: ages[group](time.monotonic_ns()))
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
         callers = Callers(self.authority, quotas, namespaces=namespaces)
@@ -338,6 +347,7 @@ class Node:
                 hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
                 keys=receipt_keys,
                 limits=config.limits,
+                local=self._local,
                 member_liveness_ms=config.delivery.member_liveness_ms,
                 spans=self._spans,
             )

@@ -235,7 +235,7 @@ class FetchRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenFetch, _Mapping]] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenFetch(_message.Message):
-    __slots__ = ("broker_group", "namespace", "topic", "from_index", "until_end", "max_response_bytes", "consumer_group", "credit_bytes")
+    __slots__ = ("broker_group", "namespace", "topic", "from_index", "until_end", "max_response_bytes", "consumer_group", "credit_bytes", "any_replica", "max_age_ms")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,8 @@ class OpenFetch(_message.Message):
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANY_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     namespace: str
     topic: str
@@ -253,7 +255,9 @@ class OpenFetch(_message.Message):
     max_response_bytes: int
     consumer_group: str
     credit_bytes: int
-    def __init__(self, broker_group: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., from_index: _Optional[int] = ..., until_end: _Optional[bool] = ..., max_response_bytes: _Optional[int] = ..., consumer_group: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., **kwargs) -> None: ...
+    any_replica: bool
+    max_age_ms: int
+    def __init__(self, broker_group: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., from_index: _Optional[int] = ..., until_end: _Optional[bool] = ..., max_response_bytes: _Optional[int] = ..., consumer_group: _Optional[str] = ..., credit_bytes: _Optional[int] = ..., any_replica: _Optional[bool] = ..., max_age_ms: _Optional[int] = ..., **kwargs) -> None: ...
 
 class FetchFrom(_message.Message):
     __slots__ = ("queue", "offset", "store_ms", "earliest")
@@ -282,16 +286,22 @@ class FetchResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[FetchOpened, _Mapping]] = ..., entries: _Optional[_Union[Entries, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., redirect: _Optional[_Union[Redirect, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ...) -> None: ...
 
 class FetchOpened(_message.Message):
-    __slots__ = ("begins", "ends", "commit_index", "log_id")
+    __slots__ = ("begins", "ends", "commit_index", "log_id", "replica", "role", "age_ms")
     BEGINS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     begins: _containers.RepeatedCompositeFieldContainer[QueueRange]
     ends: _containers.RepeatedCompositeFieldContainer[QueueRange]
     commit_index: int
     log_id: str
-    def __init__(self, begins: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., commit_index: _Optional[int] = ..., log_id: _Optional[str] = ...) -> None: ...
+    replica: str
+    role: str
+    age_ms: int
+    def __init__(self, begins: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., commit_index: _Optional[int] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., role: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class Entries(_message.Message):
     __slots__ = ("queue", "first_offset", "sizes", "entries", "end_offset", "skipped")
@@ -310,12 +320,14 @@ class Entries(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., first_offset: _Optional[int] = ..., sizes: _Optional[bytes] = ..., entries: _Optional[bytes] = ..., end_offset: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class CaughtUp(_message.Message):
-    __slots__ = ("ends", "commit_index")
+    __slots__ = ("ends", "commit_index", "age_ms")
     ENDS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     ends: _containers.RepeatedCompositeFieldContainer[QueueRange]
     commit_index: int
-    def __init__(self, ends: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., commit_index: _Optional[int] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, ends: _Optional[_Iterable[_Union[QueueRange, _Mapping]]] = ..., commit_index: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("broker_group", "namespace", "topic", "consumer_group", "offsets", "member", "generation")

@@ -62,7 +62,7 @@ class RaftVoteReply(_message.Message):
     def __init__(self, pre: _Optional[bool] = ..., granted: _Optional[bool] = ...) -> None: ...
 
 class RaftAppend(_message.Message):
-    __slots__ = ("round", "prev_index", "prev_term", "prev_chain", "commit_index", "range", "lazy", "early")
+    __slots__ = ("round", "prev_index", "prev_term", "prev_chain", "commit_index", "range", "lazy", "early", "end_index")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREV_INDEX_FIELD_NUMBER: _ClassVar[int]
     PREV_TERM_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class RaftAppend(_message.Message):
     RANGE_FIELD_NUMBER: _ClassVar[int]
     LAZY_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
+    END_INDEX_FIELD_NUMBER: _ClassVar[int]
     round: int
     prev_index: int
     prev_term: int
@@ -79,7 +80,8 @@ class RaftAppend(_message.Message):
     range: RaftRange
     lazy: bool
     early: bool
-    def __init__(self, round: _Optional[int] = ..., prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., prev_chain: _Optional[int] = ..., commit_index: _Optional[int] = ..., range: _Optional[_Union[RaftRange, _Mapping]] = ..., lazy: _Optional[bool] = ..., early: _Optional[bool] = ...) -> None: ...
+    end_index: int
+    def __init__(self, round: _Optional[int] = ..., prev_index: _Optional[int] = ..., prev_term: _Optional[int] = ..., prev_chain: _Optional[int] = ..., commit_index: _Optional[int] = ..., range: _Optional[_Union[RaftRange, _Mapping]] = ..., lazy: _Optional[bool] = ..., early: _Optional[bool] = ..., end_index: _Optional[int] = ...) -> None: ...
 
 class RaftRange(_message.Message):
     __slots__ = ("last_index", "term", "pos")

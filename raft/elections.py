@@ -135,6 +135,7 @@ class Elections(Rules):
         if (term, leader) != (self.term, self.leader):
             self.verified_index = NO_INDEX
             self._leader_commit = NO_INDEX
+            self._said = None
             self._seen_round = 0
             self._reply_owed = False
         if self.role is Role.LEADER:

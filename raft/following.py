@@ -9,7 +9,7 @@ from __future__ import annotations
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.elections import Elections
-from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, LeftBehind
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Heard, LeftBehind
 
 
 class Following(Elections):
@@ -26,6 +26,14 @@ class Following(Elections):
         if message.prev_index >= 0 and self.log.term_at(message.prev_index) == message.prev_term:
             return message.prev_index
         return None
+
+    @property
+    def heard(self) -> Heard | None:
+        """Of the leader that is followed; None without one."""
+        if self.leader is None or self._said is None:
+            return None
+        at_ns, commit_index, end_index = self._said
+        return Heard(self.leader, self.term, at_ns, end_index, commit_index)
 
     def _on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None) -> None:
         if message.term < self.term:
@@ -50,6 +58,9 @@ class Following(Elections):
             self.voted_for = message.sender
         self._leader_heard_ns = now_ns
         self._restart_election_timer(now_ns)
+        if message.round > self._seen_round:
+            # Whether the logs agree does not matter: this is how far the leader's is.
+            self._said = now_ns, message.commit_index, max(message.end_index, message.last_index)
         self._seen_round = max(self._seen_round, message.round)
         question = self.chain_question(message)
         if question is not None and not chains_agree:

@@ -63,7 +63,8 @@ class Append:
 
     `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
     `round` grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to let its sync wait; without
-    it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received.
+    it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received. `end_index`: where
+    the leader's log ended, for whoever is asked later what is lost with it.
     """
 
     sender: str
@@ -76,6 +77,7 @@ class Append:
     extent: Extent | None = None
     lazy: bool = False
     early: bool = False
+    end_index: int = NO_INDEX
 
     @property
     def last_index(self) -> int:
@@ -132,3 +134,14 @@ class TimeoutNow:
 
 
 Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehind
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a replica heard last of the leader it follows: when, on its own clock, and how far that one's log went and was committed."""
+
+    leader: str
+    term: int
+    at_ns: int
+    end_index: int
+    commit_index: int

@@ -99,6 +99,8 @@ class State:
         self._append: tuple[int, int] | None = None
         self._appending: tuple[int, int] | None = None
         self._leader_commit = NO_INDEX
+        self._said: tuple[int, int, int] | None = None
+        """When the leader that is followed was heard last, its commit index and where its log ended, by its own word."""
         self._messages: list[Message] = []
         self._fence: str | None = None
         self._role_changed = False

@@ -39,6 +39,8 @@ PASSING = ELSEWHERE | {grpc.StatusCode.INTERNAL}
 node said."""
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 1.0
+AWAY_S = 10.0
+"""A reader that prefers another replica and was sent to the leader tries that one again after so long."""
 
 STEPS_MS = ((15000, 600_000), (3000, 180_000), (2000, 120_000), (1000, 60_000), (550, 30_000))
 """RocketMQ's table of fault strategy: a broker that took so long is not used for so long; under 550 ms it is used on."""
@@ -130,9 +132,10 @@ class LogConnection(AsyncConnection):
 
     # -- who leads
 
-    def search(self, broker_group: str) -> Search:
-        """The way to the leader of a broker group, for one stream or call at a time."""
-        return Search(self, broker_group, Pauses(self.chance))
+    def search(self, broker_group: str, *, near: bool = False) -> Search:
+        """The way to the leader of a broker group, for one stream or call at a time; `near`: to the first endpoint that serves it, leader or
+        not, and to the leader where none does."""
+        return Search(self, broker_group, Pauses(self.chance), near=near)
 
     def leader(self, broker_group: str) -> Address | None:
         """Who led it, when somebody last said."""
@@ -201,12 +204,17 @@ class LogConnection(AsyncConnection):
 
 
 class Search:
-    """One caller's way to the leader of one broker group, retried with pauses. Not for several callers at once."""
+    """One caller's way to the leader of one broker group, retried with pauses. Not for several callers at once.
 
-    def __init__(self, connection: LogConnection, broker_group: str, pauses: Pauses) -> None:
+    With `near` every search begins at an endpoint that was given, for what serves there as well; sent away from it, it goes to the leader for
+    `AWAY_S`."""
+
+    def __init__(self, connection: LogConnection, broker_group: str, pauses: Pauses, *, near: bool = False) -> None:
         self._connection = connection
         self._group = broker_group
         self._pauses = pauses
+        self._near = near
+        self._away_until_s = 0.0
         self._due_s = 0.0
         self._address: Address | None = None
         self.last = "no endpoint was tried"
@@ -217,18 +225,31 @@ class Search:
         if self._due_s > 0:
             due, self._due_s = self._due_s, 0.0
             await asyncio.sleep(min(due, patience_s))
-        self._address = self._connection.leader(self._group) or self._connection.address
+        leader = None if self.at_home else self._connection.leader(self._group)
+        self._address = leader or self._connection.address
         return self._address
+
+    @property
+    def at_home(self) -> bool:
+        """Whether the next try is at an endpoint that was given, whoever leads."""
+        return self._near and asyncio.get_running_loop().time() >= self._away_until_s
+
+    def leave_home(self) -> None:
+        """The replica there cannot serve now; the leader can."""
+        self._away_until_s = asyncio.get_running_loop().time() + AWAY_S
 
     def worked(self) -> None:
         """The node leads and answers: the next pause is a short one again, and others may go there at once."""
         self._pauses.reset()
-        if self._group and self._address is not None:
+        if self._group and self._address is not None and not self._near:
             self._connection._leaders[self._group] = self._address
 
     def redirected(self, redirect: pb.Redirect) -> None:
         """Go where it says. Two nodes that name each other are asked with pauses, as a broker group without a leader is."""
         known = self._connection.redirected(redirect)
+        if known and self.at_home:
+            self.leave_home()
+            return
         if not known and self._address is not None:
             self._connection.forget(self._group, self._address)
         self.last = f"broker group {self._group} is led elsewhere" if known else f"broker group {self._group} has no leader"

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
-from ledgermq.client.native.connection import Located, LogConnection
+from ledgermq.client.native.connection import AWAY_S, Located, LogConnection
 from ledgermq.client.native.delivery_log import Deliveries
 from ledgermq.client.native.fetching import Flow
 from ledgermq.client.native.joining import Confirm, Membership
 from ledgermq.client.native.positions import Place, Positions, Run, Start
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.settings import WIRE, ConsumerOptions, ConsumerSettings, QueuesChanged, at_offset, start_of
-from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
+from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics, ServedBy
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import BadEntries
 from ledgermq.proto.names import stored_name
@@ -168,7 +168,8 @@ class AsyncConsumer:
         groups = {place.broker_group for place in places}
         window = self.settings.read_ahead_bytes // len(groups)
         for name in sorted(groups - self._flows.keys()):
-            flow = Flow(self._connection, name, self._positions, window, self._wanted(name), self._came)
+            near = self.settings.read_from == "nearest"
+            flow = Flow(self._connection, name, self._positions, window, self._wanted(name), self._came, near=near)
             self._flows[name] = flow
             self._start(flow.run())
 
@@ -176,6 +177,7 @@ class AsyncConsumer:
         s = self.settings
         opening = pb.OpenFetch(broker_group=broker_group, namespace=s.namespace, topic=s.topic, max_response_bytes=s.response_bytes)
         opening.consumer_group = s.group or ""
+        opening.any_replica = s.read_from == "nearest"
         return opening
 
     def _chosen(self) -> list[Place]:
@@ -209,7 +211,8 @@ class AsyncConsumer:
         suspects: dict[str, Address | None] = {}
         while True:
             await asyncio.sleep(WATCH_S)
-            quiet = [name for name, flow in self._flows.items() if flow.silent_s() >= WATCH_S]
+            self._look_after_near()
+            quiet = [name for name, flow in self._flows.items() if flow.silent_s() >= WATCH_S and not flow.near]
             if not quiet:
                 continue
             try:
@@ -227,6 +230,14 @@ class AsyncConsumer:
             if self.settings.group is None and self.settings.queues is None and (new := self._chosen()):
                 self._begin(new)
                 self._restart(new)
+
+    def _look_after_near(self) -> None:
+        """A replica that serves without leading says every second that it is there; one that served nobody may do so again."""
+        for flow in self._flows.values():
+            if flow.near and flow.at_home and flow.silent_s() >= WATCH_S:
+                flow.restart(f"{flow.address} gives no sign of life")
+            elif flow.near and not flow.at_home and flow.away_s() >= AWAY_S:
+                flow.restart()
 
     # -- batches
 
@@ -319,7 +330,8 @@ class AsyncConsumer:
             queues.append(QueueStatistics(self._places.index(place), place.broker_group, position, p.committed, p.end, skipped))
         buffered = sum(flow.window.waiting for flow in self._flows.values())
         streams = sum(flow.opened for flow in self._flows.values())
-        return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues))
+        served = tuple(ServedBy(name, flow.replica, flow.age_ms) for name, flow in sorted(self._flows.items()) if flow.live and flow.replica)
+        return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues), served)
 
     # -- positions
 

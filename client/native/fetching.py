@@ -1,4 +1,4 @@
-"""The Fetch stream of one broker group: opened at its leader, read, opened again where it broke off or where something else is wanted.
+"""The Fetch stream of one broker group: opened at its leader (or, where that is wanted, at a replica that is near), read, opened again where it broke off or where something else is wanted.
 
 What is accepted decides `positions.py`; here are streams, credit and the watch over silence. The server may send so many bytes as the
 window has room: what the application has not taken yet and what was granted and not used never exceed it together, but for the one response
@@ -69,18 +69,29 @@ class Flow:
         window_bytes: int,
         opening: pb.OpenFetch,
         ready: Callable[[Run | None], None],
+        *,
+        near: bool = False,
     ) -> None:
         self.broker_group = broker_group
+        self.near = near
+        """Any replica may serve it, the endpoints that were given before the leader."""
+        self.replica = ""
+        """Who serves it, by its own word."""
+        self.age_ms: int | None = None
+        """How old what that one knew was at most when it last said so; None: it leads, or does not say."""
         self.window = Window(window_bytes)
         self.opened = 0
         """How often a stream was opened."""
         self.quiet_since = 0.0
         """When the server last said something."""
         self.address: Address | None = None
+        self.at_home = False
+        """The stream is where a reader that is `near` wants to be."""
         self.live = False
         """A stream is open, and its leader has spoken."""
         self._good_at = 0.0
         """When messages last came, or the word that there are no more."""
+        self._opened_at = 0.0
         self._connection = connection
         self._positions = positions
         self._opening = opening
@@ -101,6 +112,10 @@ class Flow:
         """For how long nothing has come of what is wanted."""
         return _now() - self.quiet_since if self._positions.wanted(self.broker_group) else 0.0
 
+    def away_s(self) -> float:
+        """For how long the stream has been open, at the leader, of a reader that wants to be elsewhere."""
+        return 0.0 if self.at_home else _now() - self._opened_at
+
     def taken(self, size: int) -> None:
         """The application took so many bytes."""
         self.window.taken(size)
@@ -109,7 +124,7 @@ class Flow:
 
     async def run(self) -> None:
         """Read until cancelled. Raises Unreachable after the connection's time-out without any good answer, Refused when told so."""
-        search = self._connection.search(self.broker_group)
+        search = self._connection.search(self.broker_group, near=self.near)
         self.quiet_since = self._good_at = _now()
         while True:
             self._changed.clear()
@@ -118,6 +133,7 @@ class Flow:
                 self._good_at = _now()
                 continue
             self.address = address = await search.next_address()
+            self.at_home, self._opened_at = search.at_home, _now()
             try:
                 await self._read_at(address, search)
             except grpc.RpcError as error:
@@ -127,6 +143,8 @@ class Flow:
             if self._complaint:
                 search.failed(self._complaint)
                 self._complaint = ""
+                if self.at_home:
+                    search.leave_home()
             if _now() - self._good_at > self._connection.timeout_s:
                 raise Unreachable(f"broker group {self.broker_group} cannot be read ({search.last})", "check ledgermq status")
 
@@ -205,11 +223,14 @@ class Flow:
             search.problem(response.problem)
             return False
         if kind == "opened":
+            self.replica = response.opened.replica
+            self.age_ms = response.opened.age_ms if response.opened.HasField("age_ms") else None
             ends = {one.queue: one.first_offset for one in response.opened.ends}
             begins = {one.queue: one.first_offset for one in response.opened.begins}
             for queue, generation in generations.items():
                 self._positions.opened(Place(self.broker_group, queue), generation, begins.get(queue), ends.get(queue))
         elif kind == "caught_up":
+            self.age_ms = response.caught_up.age_ms if response.caught_up.HasField("age_ms") else None
             for one in response.caught_up.ends:
                 self._positions.reached(Place(self.broker_group, one.queue), one.first_offset)
         self._ready(None)

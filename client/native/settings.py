@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict, get_args
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.delivery_log import DeliveryLog
@@ -18,6 +18,7 @@ from ledgermq.proto.signature import Credentials
 From = str | datetime | Mapping[int, int]
 """`earliest`, `latest`, `committed`, a moment with a time zone, or an offset for each of some queues (the others: earliest)."""
 
+ReadFrom = Literal["leader", "nearest"]
 QueuesChanged = Callable[[tuple[int, ...]], Awaitable[None] | None]
 READ_AHEAD_BYTES = 32 << 20
 READ_AHEAD_LEAST = 1 << 20
@@ -38,6 +39,9 @@ class ConsumerOptions(TypedDict, total=False):
     """Hand out only messages with one of these tags. The others are read and passed over."""
     until_end: bool
     """Stop behind what was there when reading began, instead of waiting for more."""
+    read_from: ReadFrom
+    """`leader` (the default), or `nearest`: the first of the endpoints that has a replica, where the broker group allows it, and the leader
+    where none may serve; what comes is confirmed, in order and once in any case, and some seconds old at most (docs/observers.md)."""
     verify: bool
     """Check the CRC of every body (the default)."""
     read_ahead_bytes: int
@@ -78,6 +82,7 @@ class ConsumerSettings:
     queues: Collection[int] | None = None
     tags: Collection[str] | None = None
     until_end: bool = False
+    read_from: ReadFrom = "leader"
     verify: bool = True
     read_ahead_bytes: int = READ_AHEAD_BYTES
     response_bytes: int = RESPONSE_BYTES
@@ -97,6 +102,8 @@ class ConsumerSettings:
             raise BadArgument(f"read_ahead_bytes is {self.read_ahead_bytes}", f"give at least {READ_AHEAD_LEAST}: one message may be large")
         if self.response_bytes <= 0 or self.commit_interval_s <= 0:
             raise BadArgument("response_bytes and commit_interval_s have to be positive", "leave them away, or give larger ones")
+        if self.read_from not in get_args(ReadFrom):
+            raise BadArgument(f"{self.read_from!r} is no place to read from", "give leader or nearest")
         start_of(self.start, 0)
 
 

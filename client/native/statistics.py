@@ -26,6 +26,15 @@ class QueueStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedBy:
+    """Who serves a broker group's stream, and how old what that replica knew was at most when it last said so; None: it leads."""
+
+    broker_group: str
+    replica: str
+    age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
     """Since the consumer was opened; `messages` and `bytes` (of whole entries) are what was handed out."""
 
@@ -37,6 +46,8 @@ class ConsumerStatistics:
     streams: int
     """Fetch streams that were opened."""
     queues: tuple[QueueStatistics, ...]
+    served_by: tuple[ServedBy, ...] = ()
+    """Of the streams that are open."""
 
     @property
     def lag(self) -> int | None:

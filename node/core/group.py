@@ -31,6 +31,7 @@ from ledgermq.node.core.calls import (
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.core.frame_answers import answer, answer_in_log, certified
 from ledgermq.node.core.framing import Append, IfLeading, InLog, Later
+from ledgermq.node.core.freshness import Freshness
 from ledgermq.node.core.handovers import Handovers
 from ledgermq.node.core.leader import DECIDED, Leader, LeaderSettings
 from ledgermq.node.core.machine import Machine, last_store_ms
@@ -128,6 +129,8 @@ class Group:
         """Index of this term's term-start record once it is in the log."""
         self._seen: tuple[object, ...] = ()
         """What outsiders were told last, besides what applying entries changes."""
+        self.freshness = Freshness()
+        """How old what is known here is, where another replica leads."""
         self._log_full = 0
         self._reserve_left = _RESERVE_FOR_DELIVERY
         self.dispatch_stalled = 0
@@ -471,6 +474,7 @@ class Group:
             turn.wake(turn.now_ns + _RETRY_NS)
         elif self.leader.wants_turn():
             turn.wake(turn.now_ns)
+        self.freshness.note(self.replicator.heard, self.machine.applied_index, self.machine.applied_term)
         seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen

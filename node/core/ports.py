@@ -15,6 +15,7 @@ from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.errors import EXIT_FAILED, Damaged, is_exhausted
 
@@ -155,6 +156,11 @@ class Replicator(Protocol):
     @property
     def handover_failure(self) -> str:
         """Why the last handover of this leader came to nothing, for people."""
+        ...
+
+    @property
+    def heard(self) -> Heard | None:
+        """What the leader said last, on a replica that follows one; None elsewhere."""
         ...
 
     def durable_indexes(self) -> Mapping[str, int]:

@@ -40,7 +40,7 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
-from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.entry_log import EntryLog, SyncJob
 from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
@@ -156,6 +156,10 @@ class RaftReplica:
     def appointed(self, now_ns: int, appointment: Appointment) -> None:
         self._refuse_when_fenced()
         self.core.appointed(appointment, now_ns)
+
+    @property
+    def heard(self) -> Heard | None:
+        return self.core.heard
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
         return self.core.keeps_up(node, now_ns)

@@ -46,6 +46,8 @@ def encode_append(message: Append, prev_chain: int, entries: Range | None) -> Pe
     append.round, append.commit_index = message.round, message.commit_index
     append.prev_index, append.prev_term, append.prev_chain = message.prev_index, message.prev_term, prev_chain
     append.lazy, append.early = message.lazy, message.early
+    if message.end_index != NO_INDEX:
+        append.end_index = message.end_index
     if entries is None:
         return _seal(header, b"")
     append.range.last_index, append.range.term, append.range.pos = entries.last_index, entries.term, entries.pos
@@ -151,7 +153,9 @@ def _append(header: RaftMessage, payload: bytes | memoryview) -> Arrived:
     else:
         _demand(not len(payload), "payload without a range")
     place = (append.round, append.prev_index, append.prev_term, append.commit_index)
-    message = Append(header.sender, header.to, header.term, *place, extent, append.lazy, append.early)
+    end_index = append.end_index if append.HasField("end_index") else NO_INDEX
+    _demand(end_index >= NO_INDEX, "a log that ends before it begins")
+    message = Append(header.sender, header.to, header.term, *place, extent, append.lazy, append.early, end_index)
     return Arrived(message, payload, append.prev_chain, pos)
 
 

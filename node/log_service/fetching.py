@@ -4,6 +4,9 @@ Here live the opening, permissions, credit, quotas and the end of a stream; what
 served by the leader of its broker group and ends with a Redirect when that is another node: the reader goes on there behind the last entry
 it got. Everything handed out is applied here, so it is committed and stays true whoever leads.
 
+A reader may allow that any replica serves it (`local_reads.py`); then its stream ends with a Redirect when what this one knows becomes too
+old, or when the reader knows more than it, so that no place of a reader ever goes back.
+
 A response is no larger than the credit that is left, except for a single entry that is: then the credit falls below zero.
 """
 
@@ -21,6 +24,7 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Confirm, GroupView, Refused
 from ledgermq.node.core.ports import Unreadable
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.local_reads import LEADER, LocalReads, Standing
 from ledgermq.node.log_service.answers import Answer
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Caller, Callers, as_group, read
 from ledgermq.node.log_service.leaders import Leaders
@@ -51,6 +55,8 @@ LAST_WORDS_S = 1.0
 """So long a reader that was sent away may take to end its stream."""
 FAREWELL_S = 5.0
 """So long a reader that got everything it wanted may take to end its stream."""
+SIGN_OF_LIFE_S = 1.0
+"""A replica that does not lead says so often that it is still there, and looks whether it may go on."""
 _OWES_S = 1.0
 """A reader that is over its quota is looked at again after this time at the latest."""
 
@@ -61,9 +67,18 @@ class Fetcher:
     """The Fetch of one node. Belongs to the loop's thread."""
 
     def __init__(
-        self, node: str, topics: Topics, sources: Sources, leaders: Leaders, callers: Callers, streams: OpenStreams, meter: Meter
+        self,
+        node: str,
+        topics: Topics,
+        sources: Sources,
+        leaders: Leaders,
+        callers: Callers,
+        streams: OpenStreams,
+        meter: Meter,
+        local: LocalReads,
     ) -> None:
-        self._node = node
+        self.node = node
+        self._local = local
         self._topics = topics
         self._sources = sources
         self._leaders = leaders
@@ -102,7 +117,7 @@ class Fetcher:
             # The reader went in the middle of an answer.
             return None
         except Exception as error:  # the client gets a problem, never an exception
-            return pb.FetchResponse(problem=problem(_told(error, self._node)))
+            return pb.FetchResponse(problem=problem(_told(error, self.node)))
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]) -> None:
         try:
@@ -136,12 +151,27 @@ class Fetcher:
         for need in needs:
             self._callers.allow(caller, need)
 
+    @property
+    def views(self) -> Mapping[str, GroupView]:
+        return self._sources.engine.views
+
     def view(self, broker_group: str) -> GroupView:
         """Of a group that this node leads. Raises Moved."""
-        view = self._sources.engine.views.get(broker_group)
+        view = self.views.get(broker_group)
         if view is None or not view.serving:
             raise Moved(broker_group)
         return view
+
+    def bound_ms(self, opening: pb.OpenFetch) -> int | None:
+        """How old what this replica knows may be for a reader that allows any; None: only the leader serves it."""
+        return self._local.bound_ms(opening.broker_group, opening.max_age_ms) if opening.any_replica else None
+
+    def standing(self, broker_group: str, bound_ms: int) -> Standing:
+        """Raises Moved when the replica here may not serve now."""
+        found = self._local.standing(broker_group, bound_ms)
+        if found is None:
+            raise Moved(broker_group)
+        return found
 
     async def confirm(self, broker_group: str) -> None:
         """This node leads, and has applied everything that was acknowledged before. Raises Moved, LedgerError."""
@@ -205,6 +235,8 @@ class _Stream:
         """The reader says nothing more."""
         self._waiter = Waiter(self._topic)
         self._source: GroupSource | None = None
+        self._bound_ms = fetcher.bound_ms(opening)
+        """Set: this node serves the stream whether it leads or not, as long as what it knows is no older."""
         self._seen: tuple[object, ...] = ()
         _check(opening)
 
@@ -225,7 +257,8 @@ class _Stream:
     def listed(self) -> OpenStream:
         """As it stands in the list of clients."""
         topics = {self._topic} if self._topic else set()
-        return OpenStream(self._caller.client_id, CLIENT_TYPE, self._group, self._end, topics, self.consumer_group)
+        anywhere = self._bound_ms is not None
+        return OpenStream(self._caller.client_id, CLIENT_TYPE, self._group, self._end, topics, self.consumer_group, anywhere)
 
     def _end(self) -> None:
         """The reader goes elsewhere."""
@@ -241,7 +274,8 @@ class _Stream:
         """Everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""
         fetcher, group = self._fetcher, self._group
         fetcher.allow(self._caller, self._needs)
-        await fetcher.confirm(group)
+        if self._bound_ms is None or self._standing().role == LEADER:
+            await fetcher.confirm(group)
         if self._topic:
             await fetcher.find(self._topic, group)
         self._source = await fetcher.open(group, self._waiter)
@@ -252,15 +286,15 @@ class _Stream:
             self._waiter.begin()
             if self._broken is not None:
                 raise self._broken
-            view = fetcher.view(group)
+            view = self._view()
             fetcher.allow(self._caller, self._needs)
             if tail.finished:
-                await self._context.write(self._caught_up(tail, view))
+                await self._context.write(self._caught_up(tail))
                 await self._farewell()
                 return
             if self._credit <= 0:
                 metrics.FETCH_CREDIT_WAITS.labels(group).inc()
-                await self._waiter.wait()
+                await self._news()
                 continue
             room = min(self._max_bytes, self._credit)
             if await self._sent(tail, view, room, hold):
@@ -270,9 +304,33 @@ class _Stream:
                 continue
             if not told:
                 told = True
-                await self._context.write(self._caught_up(tail, view))
+                await self._context.write(self._caught_up(tail))
                 continue
+            told = await self._news()
+
+    def _standing(self) -> Standing:
+        """What this node is to the stream. Raises Moved where it may not serve it."""
+        if self._bound_ms is None:
+            self._fetcher.view(self._group)
+            return Standing(LEADER, None)
+        return self._fetcher.standing(self._group, self._bound_ms)
+
+    def _view(self) -> GroupView:
+        """As of now, of a node that may serve the stream. Raises Moved."""
+        self._standing()
+        return self._fetcher.views[self._group]
+
+    async def _news(self) -> bool:
+        """Wait for something new; False when it is time to say that this node is still there, which a leader need not."""
+        if self._bound_ms is None:
             await self._waiter.wait()
+            return True
+        try:
+            async with asyncio.timeout(SIGN_OF_LIFE_S):
+                await self._waiter.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _farewell(self) -> None:
         """Let the reader end the stream: one that gives credit in the moment when the node ends it loses what is on its way."""
@@ -317,7 +375,7 @@ class _Stream:
         for wanted in _places(self._opening):
             places[wanted.queue] = await self._place(source, ends, wanted)
         goals = {queue: ends.ends[queue] for queue in places} if self._opening.until_end else None
-        opened = pb.FetchOpened(commit_index=ends.applied_index, log_id=source.log_id)
+        opened = self._opened(source, ends.applied_index)
         for queue, offset in places.items():
             opened.begins.add(queue=queue, first_offset=offset)
             opened.ends.add(queue=queue, first_offset=ends.ends[queue])
@@ -332,7 +390,7 @@ class _Stream:
             ends = await source.run(lambda hosted: look(hosted, self._topic))
             if ends is not None:
                 return ends
-            self._fetcher.view(self._group)
+            self._standing()
             try:
                 async with asyncio.timeout_at(until):
                     await self._waiter.wait()
@@ -348,6 +406,7 @@ class _Stream:
         match wanted.WhichOneof("place"):
             case "offset":
                 if not 0 <= wanted.offset <= end:
+                    self._let_leader_judge()
                     what = f"offset {wanted.offset} is outside of queue {queue} of topic {self._topic}, which holds {begin} to {end}"
                     raise fail(Code.ILLEGAL_OFFSET, f"{what} (exclusive)")
                 return max(begin, wanted.offset)
@@ -360,16 +419,31 @@ class _Stream:
         begin, applied = await source.run(lambda hosted: (int(hosted.machine.begin_index), int(hosted.machine.applied_index)))
         first = self._opening.from_index
         if not 0 <= first <= applied + 1:
+            self._let_leader_judge()
             raise fail(Code.ILLEGAL_OFFSET, f"log index {first} is outside of the log of {self._group}, which holds {begin} to {applied}")
-        opened = pb.FetchOpened(commit_index=applied, log_id=source.log_id)
+        opened = self._opened(source, applied)
         opened.begins.add(queue=-1, first_offset=max(first, begin))
         opened.ends.add(queue=-1, first_offset=applied + 1)
         await self._context.write(pb.FetchResponse(opened=opened).SerializeToString())
         return LogTail(source, max(first, begin), applied + 1 if self._opening.until_end else None)
 
-    def _caught_up(self, tail: QueueTail | LogTail, view: GroupView) -> bytes:
+    def _let_leader_judge(self) -> None:
+        """What lies behind the end here may well be there. Raises Moved where another node leads."""
+        if self._standing().role != LEADER:
+            raise Moved(self._group)
+
+    def _opened(self, source: GroupSource, applied_index: int) -> pb.FetchOpened:
+        standing = self._standing()
+        opened = pb.FetchOpened(commit_index=applied_index, log_id=source.log_id, replica=self._fetcher.node, role=standing.role)
+        if standing.age_ms is not None:
+            opened.age_ms = standing.age_ms
+        return opened
+
+    def _caught_up(self, tail: QueueTail | LogTail) -> bytes:
         ends: Mapping[int, int] = {-1: tail.next_index} if isinstance(tail, LogTail) else tail.places
         told = pb.CaughtUp(commit_index=tail.next_index - 1)
+        if (age_ms := self._standing().age_ms) is not None:
+            told.age_ms = age_ms
         for queue, offset in ends.items():
             told.ends.add(queue=queue, first_offset=offset)
         return pb.FetchResponse(caught_up=told).SerializeToString()

@@ -20,6 +20,8 @@ class OpenStream:
     """Stored names of what it used so far."""
     group: str = ""
     """Stored consumer group."""
+    anywhere: bool = False
+    """It goes on whoever leads, and finds out by itself when it may not."""
 
 
 class OpenStreams:
@@ -51,5 +53,5 @@ class OpenStreams:
     def end_of(self, broker_group: str) -> None:
         """The node does not serve this broker group any more."""
         for stream in self:
-            if stream.broker_group == broker_group:
+            if stream.broker_group == broker_group and not stream.anywhere:
                 stream.end()

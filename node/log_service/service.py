@@ -18,6 +18,7 @@ import grpc
 from ledgermq.node.config import Limits
 from ledgermq.node.core.calls import Refused
 from ledgermq.node.forward import CallRefused
+from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.log_service import committing, fetching, joining, producing, verifying
 from ledgermq.node.log_service.callers import Caller, Callers
 from ledgermq.node.log_service.committing import Committer
@@ -58,6 +59,7 @@ class Parts:
     hosted: Mapping[str, Hosted]
     keys: ReceiptKeys
     limits: Limits
+    local: LocalReads
     spans: Spans | None = None
     member_liveness_ms: int = 10_000
 
@@ -71,7 +73,7 @@ class LogService:
         self.streams = OpenStreams()
         meter = parts.meters.of(f"Log/{fetching.METHOD}")
         sources = Sources(parts.engine)
-        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter)
+        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local)
         self._joiner = Joiner(
             parts.node,
             parts.engine,

@@ -13,6 +13,7 @@ import grpc.aio
 from ledgermq.node.config import Limits
 from ledgermq.node.controller.metadata import Outcome, State, apply
 from ledgermq.node.core.calls import GroupView
+from ledgermq.node.local_reads import LocalReads, Rules
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.leaders import Leaders
@@ -119,6 +120,11 @@ class Stage:
         authority = Authority(
             lambda: self.quorum.state.users, self.quorum.barrier, self.sealer, operator_of(SECRET), required=authentication
         )
+        self.read_rules: dict[str, Rules] = {}
+        """Broker groups that let other replicas than the leader serve readers."""
+        self.age_ns: int | None = None
+        """How old what this replica knows is."""
+        local = LocalReads("n1", self.read_rules, self.engine.views, lambda group: self.age_ns)
         self.leaders = Leaders("n1", self.engine, self._believed, ADDRESSES.get)
         self.meters = Meters()
         self.keys = ReceiptKeys(self.quorum, self.sealer, lambda: 0)
@@ -135,6 +141,7 @@ class Stage:
                 hosted={"g1": Hosted(LOG_ID, FILE_BYTES)},
                 keys=self.keys,
                 limits=limits or Limits(),
+                local=local,
                 spans=spans,
                 member_liveness_ms=member_liveness_ms,
             )

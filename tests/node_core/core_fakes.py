@@ -37,6 +37,7 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import MemberChange, changed
+from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import NoSpace
@@ -113,6 +114,7 @@ class FakeReplicator:
         self.replicated: int | None = None
         """The replicated index, when it is not the commit index."""
         self.hurried = 0
+        self.heard: Heard | None = None
         self.handover: Handover | None = None
         self.handover_failure = ""
         self.objection: str | None = None
