@@ -81,8 +81,8 @@ class Leading(Elections):
         term_there = self.log.term_at(prev_index)
         prev_term = NO_TERM if term_there is None else term_there
         lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= self.early_index
-        me = self.config.node
-        message = Append(me, peer.node, self.term, self._round, prev_index, prev_term, self.commit_index, extent, lazy, early, self.log.end_index)
+        me, place = self.config.node, (prev_index, prev_term, self.commit_index)
+        message = Append(me, peer.node, self.term, self._round, *place, extent, lazy, early, self.log.end_index)
         peer.asked(self._round, self._now_ns)
         peer.told_commit = max(peer.told_commit, min(self.commit_index, message.last_index))
         if not lazy:

@@ -63,8 +63,8 @@ class Append:
 
     `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
     `round` grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to let its sync wait; without
-    it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received. `end_index`: where
-    the leader's log ended, for whoever is asked later what is lost with it.
+    it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received. `end_index`:
+    where the leader's log ended, for whoever is asked later what was lost with it.
     """
 
     sender: str

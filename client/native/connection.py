@@ -133,8 +133,8 @@ class LogConnection(AsyncConnection):
     # -- who leads
 
     def search(self, broker_group: str, *, near: bool = False) -> Search:
-        """The way to the leader of a broker group, for one stream or call at a time; `near`: to the first endpoint that serves it, leader or
-        not, and to the leader where none does."""
+        """The way to the leader of a broker group, for one stream or call at a time; `near`: to the first endpoint that serves it, whether
+        it leads or not, and to the leader where none does."""
         return Search(self, broker_group, Pauses(self.chance), near=near)
 
     def leader(self, broker_group: str) -> Address | None:
@@ -206,8 +206,8 @@ class LogConnection(AsyncConnection):
 class Search:
     """One caller's way to the leader of one broker group, retried with pauses. Not for several callers at once.
 
-    With `near` every search begins at an endpoint that was given, for what serves there as well; sent away from it, it goes to the leader for
-    `AWAY_S`."""
+    With `near` every search begins at an endpoint that was given, for what serves there as well; sent away from it, it goes to the leader
+    for `AWAY_S`."""
 
     def __init__(self, connection: LogConnection, broker_group: str, pauses: Pauses, *, near: bool = False) -> None:
         self._connection = connection

@@ -330,7 +330,8 @@ class AsyncConsumer:
             queues.append(QueueStatistics(self._places.index(place), place.broker_group, position, p.committed, p.end, skipped))
         buffered = sum(flow.window.waiting for flow in self._flows.values())
         streams = sum(flow.opened for flow in self._flows.values())
-        served = tuple(ServedBy(name, flow.replica, flow.age_ms) for name, flow in sorted(self._flows.items()) if flow.live and flow.replica)
+        live = [(name, flow) for name, flow in sorted(self._flows.items()) if flow.live and flow.replica]
+        served = tuple(ServedBy(name, flow.replica, flow.age_ms) for name, flow in live)
         return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues), served)
 
     # -- positions

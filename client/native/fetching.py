@@ -1,4 +1,5 @@
-"""The Fetch stream of one broker group: opened at its leader (or, where that is wanted, at a replica that is near), read, opened again where it broke off or where something else is wanted.
+"""The Fetch stream of one broker group: opened at its leader (or at a replica that is near, where that is wanted), read, opened again
+where it broke off or where something else is wanted.
 
 What is accepted decides `positions.py`; here are streams, credit and the watch over silence. The server may send so many bytes as the
 window has room: what the application has not taken yet and what was granted and not used never exceed it together, but for the one response

@@ -1,8 +1,8 @@
 """How old what a replica knows may be, on a replica that does not lead: for readers who are served here instead of by the leader.
 
-A leader says with every message how far it has committed. Once everything up to there is applied here, whoever reads here misses nothing that
-was acknowledged before that message was sent; its age is counted from when it was heard, for clocks of two nodes cannot be compared. Words of
-a leader count only when an entry of its own term is applied: before that it may know less to be committed than its predecessor did.
+A leader says with every message how far it has committed. Once everything up to there is applied here, whoever reads here misses nothing
+that was acknowledged before that message was sent; its age is counted from when it was heard, for clocks of two nodes cannot be compared.
+Words of a leader count only when an entry of its own term is applied: before that it may know less than its predecessor did.
 """
 
 from __future__ import annotations

@@ -118,6 +118,12 @@ class FakeLog:
         self.overdrawn = 0
         """Bytes that were sent without credit, beyond one entry."""
         self.fetches = 0
+        self.fetched_at: list[int] = []
+        """The node of each."""
+        self.replicas: set[int] = set()
+        """Nodes that serve readers without leading."""
+        self.frozen: set[int] = set()
+        """Those of them that say nothing any more."""
         self.corrupt = 0
         """So many responses will be damaged."""
         self.keys: dict[str, int] = defaultdict(int)
@@ -128,6 +134,9 @@ class FakeLog:
     def changed(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def serves(self, node: int, opening: pb.OpenFetch) -> bool:
+        return self.groups[opening.broker_group].leader == node or (opening.any_replica and node in self.replicas)
 
     # -- what happens to the cluster
 
@@ -198,10 +207,11 @@ class FakeLog:
         opening = (await anext(requests)).open
         group = self.groups[opening.broker_group]
         breaks = group.breaks
-        if group.leader != node:
+        if not self.serves(node, opening):
             yield pb.FetchResponse(redirect=self.redirect(opening.broker_group))
             return
         self.fetches += 1
+        self.fetched_at.append(node)
         credit = [opening.credit_bytes]
         granting = asyncio.ensure_future(self._grants(requests, credit))
         try:
@@ -210,7 +220,7 @@ class FakeLog:
             told = False
             while True:
                 changed = self._changed
-                if group.leader != node:
+                if not self.serves(node, opening):
                     yield pb.FetchResponse(redirect=self.redirect(opening.broker_group))
                     return
                 if group.breaks != breaks or self.chance.random() < self.trouble:
@@ -224,7 +234,15 @@ class FakeLog:
                 if all(places[queue] >= group.queues[queue].end for queue in places) and not told:
                     told = True
                     yield pb.FetchResponse(caught_up=pb.CaughtUp(ends=_ranges({queue: group.queues[queue].end for queue in places})))
-                await changed.wait()
+                if group.leader == node or node in self.frozen:
+                    await changed.wait()
+                    continue
+                try:
+                    async with asyncio.timeout(1.0):
+                        await changed.wait()
+                except TimeoutError:
+                    # A sign of life.
+                    told = False
         finally:
             granting.cancel()
 
@@ -245,7 +263,7 @@ class FakeLog:
             else:
                 places[one.queue] = queue.begin if one.earliest else queue.end
         ends = {queue: group.queues[queue].end for queue in places}
-        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends))
+        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends), replica="somebody")
 
     def _entries(self, group: Group, places: dict[int, int], credit: int, limit: int) -> pb.Entries | None:
         ready = [queue for queue, place in places.items() if place < group.queues[queue].end]

@@ -626,3 +626,58 @@ def test_the_same_over_real_streams() -> None:
         assert log.committed == {place: 200 for place in places}
 
     asyncio.run(work())
+
+
+# -- from another replica than the leader
+
+
+def test_a_consumer_reads_from_the_endpoint_it_was_given_where_that_serves(run: Run) -> None:
+    """Node 0 is the first endpoint and node 2 leads: only who asked for the nearest is served by 0."""
+    for read_from, expected in (("leader", [2]), ("nearest", [0])):
+        log = filled(20, {"g1": 1})
+        log.lead("g1", 2)
+        log.replicas = {0}
+        assert run(read(log, read_from=read_from)) == {0: [body("g1", 0, k) for k in range(20)]}
+        assert log.fetched_at == expected
+
+
+def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_again(run: Run) -> None:
+    """Sent away from node 0 to the leader, back to node 0 once it serves; every message once and in order."""
+
+    async def work() -> None:
+        log = filled(10, {"g1": 1})
+        log.lead("g1", 2)
+        async with consumer_of(log, read_from="nearest") as consumer:
+            bodies = [b for batch in await some(consumer, 10) for b in batch.bodies()]
+            assert log.fetched_at == [2]
+            log.replicas = {0}
+            await asyncio.sleep(60)
+            assert log.fetched_at[-1] == 0
+            log.store("g1", 0, [body("g1", 0, k) for k in range(10, 20)])
+            bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
+            assert [found.replica for found in consumer.statistics().served_by] == ["somebody"]
+            log.replicas = set()
+            log.changed()
+            log.store("g1", 0, [body("g1", 0, k) for k in range(20, 30)])
+            bodies += [b for batch in await some(consumer, 10) for b in batch.bodies()]
+            assert log.fetched_at[-1] == 2 and bodies == [body("g1", 0, k) for k in range(30)]
+
+    run(work())
+
+
+def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader(run: Run) -> None:
+    """A quiet leader is believed; a quiet replica is not: it would say that it is there."""
+
+    async def work() -> None:
+        log = filled(10, {"g1": 1})
+        log.lead("g1", 2)
+        log.replicas = {0}
+        async with consumer_of(log, read_from="nearest") as consumer:
+            await some(consumer, 10)
+            await asyncio.sleep(60)
+            assert log.fetched_at == [0], "signs of life are enough"
+            log.frozen = {0}
+            await asyncio.sleep(12)
+            assert log.fetched_at[-1] == 2
+
+    run(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ledgermq.node.local_reads import Rules
 from ledgermq.node.log_service import fetching
@@ -55,7 +56,7 @@ def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_pat
     """Without the reader's word, without the group's setting, or with a replica that is too old: a Redirect, at once."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
-        async def redirected(**options: bool | int) -> None:
+        async def redirected(**options: Any) -> None:
             reader = Reader(wire)
             await reader.say(opening(**options))
             assert (await reader.control("redirect")).leader == "n2"
