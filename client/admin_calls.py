@@ -143,6 +143,14 @@ class AdminCalls:
         request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
         return self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
 
+    def elect_master(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
+        return self._ask("ElectMaster", request, pb.ElectMasterResponse)
+
+    def change_replication(self, broker_group: str, to: str) -> pb.ChangeReplicationResponse:
+        """One step: asked again, it goes on where it is."""
+        request = pb.ChangeReplicationRequest(broker_group=broker_group, to=to)
+        return self._ask("ChangeReplication", request, pb.ChangeReplicationResponse)
+
     def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
         return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)

@@ -105,6 +105,8 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
                 for r in group.replicas
             ],
             "disputed_files": list(group.disputed_files),
+            "replication": known(group, "replication"),
+            "ha": ha_json(group.ha) if group.HasField("ha") else None,
         }
         for group in status.groups
     ]
@@ -124,6 +126,19 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
         "nodes": nodes,
         "groups": groups,
         "topics": [topic_json(t) for t in status.topics],
+    }
+
+
+def ha_json(ha: admin_pb2.HaInfo) -> dict[str, Any]:
+    """What an HA group has besides; `short` says why nothing can be committed, null while it can."""
+    in_sync = list(ha.in_sync) or None
+    return {
+        "epoch": known(ha, "epoch"),
+        "in_sync": in_sync,
+        "min_in_sync": ha.min_in_sync,
+        "ack": ha.ack,
+        "transfer": ha.transfer,
+        "short": known(ha, "short"),
     }
 
 
@@ -152,7 +167,7 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         [
             g.group,
             r.node,
-            known(r, "role"),
+            _role(g, r),
             known(g, "term"),
             *(known(r, c) for c in ("begin_index", "end_index", "durable_index", "commit_index", "lag_entries")),
         ]
@@ -160,6 +175,13 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         for r in g.replicas
     ]
     print_table("replicas", ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"], replica_rows)
+    if any(g.HasField("ha") for g in status.groups):
+        ha_rows = [
+            [g.group, known(g, "leader"), known(g.ha, "epoch"), " ".join(g.ha.in_sync) or None, g.ha.min_in_sync, g.ha.ack, g.ha.transfer]
+            for g in status.groups
+            if g.HasField("ha")
+        ]
+        print_table("HA groups", ["group", "master", "epoch", "in sync", "needs", "ack", "transfer"], ha_rows)
     if behind := _behind(status):
         print_table("behind", ["group", "node", "state", "entries", "bytes", "bytes/s", "seconds left", "note"], behind)
     kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
@@ -167,6 +189,10 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
         disk_rows = [[g.group, r.node, *(r.disk_bytes.get(kind) for kind in kinds)] for g in status.groups for r in g.replicas]
         print_table("disk, bytes by kind", ["group", "node", *kinds], disk_rows)
     for g in status.groups:
+        if g.HasField("ha") and (lacks := _not_in_sync(g)):
+            print(lacks)
+        if " to " in g.replication:
+            print(f"{g.group} is changing its replication: {g.replication}")
         for r in g.replicas:
             if r.HasField("rebuild"):
                 print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild)}")
@@ -178,6 +204,19 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
             kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
+
+
+def _role(group: admin_pb2.BrokerGroupInfo, replica: admin_pb2.ReplicaInfo) -> str | None:
+    """For people; the JSON says leader and follower of every group."""
+    role: str | None = known(replica, "role")
+    return {"leader": "master", "follower": "slave"}.get(role or "", role) if group.HasField("ha") else role
+
+
+def _not_in_sync(group: admin_pb2.BrokerGroupInfo) -> str:
+    if group.ha.HasField("short"):
+        return group.ha.short
+    missing = sorted(set(group.voters) - set(group.ha.in_sync)) if group.ha.in_sync else []
+    return f"{group.group}: {', '.join(missing)} not in sync with the master" if missing else ""
 
 
 def _files(bases: Sequence[int]) -> str:

@@ -21,8 +21,8 @@ from typing import IO, Any, NamedTuple
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.native.outcomes import BatchAcknowledged, BatchFailed
 from ledgermq.client.native.sync_producer import Producer
-from ledgermq.client.sending import SendSummary
-from ledgermq.proto import log_pb2 as pb
+from ledgermq.client.sending import SendSummary, weaker_of
+from ledgermq.proto.receipts import class_of
 from ledgermq.proto.status import Code
 
 KINDS = (".jsonl", ".csv", ".parquet")
@@ -278,8 +278,8 @@ class FileSender:
                     self._failed(BadRow(rows[row].line, error.what), error)
         for frame in done.frames:
             summary.acknowledged += frame.count
-            if frame.receipt is not None and summary.durability != "memory":
-                summary.durability = "memory" if frame.receipt.durability == pb.MEMORY else "durable"
+            if frame.receipt is not None:
+                summary.durability = weaker_of(summary.durability, class_of(frame.receipt))
         self._tell(summary.acknowledged)
 
     def _failed(self, bad: BadRow, error: ClusterError | None = None) -> None:

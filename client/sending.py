@@ -26,9 +26,15 @@ WINDOW = 64
 CALL_TIMEOUT_S = 3.0
 EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
-WEAKER = "memory"
+BY_STRENGTH = ("memory", "master", "durable")
+"""The classes of acknowledgements, the weakest first; of what a newer node may say nothing is known."""
 _serial = itertools.count()
 _node = uuid.getnode()
+
+
+def weaker_of(known: str | None, told: str) -> str:
+    """The class that everything acknowledged so far has at least."""
+    return told if known is None else min(known, told, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1)
 
 
 def new_message_id() -> str:
@@ -161,6 +167,6 @@ class Sender:
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)
         for key, value in flight.future.trailing_metadata() or ():
-            if key == DURABILITY_KEY and self._summary.durability != WEAKER:
-                self._summary.durability = value
+            if key == DURABILITY_KEY:
+                self._summary.durability = weaker_of(self._summary.durability, str(value))
         return None

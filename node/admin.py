@@ -28,6 +28,8 @@ from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.node.repair_admin import RepairAdmin
+from ledgermq.node.replication import METHOD as REPLICATION_METHOD
+from ledgermq.node.replication import Replication
 from ledgermq.node.retention import WHY_METHOD, Retainer
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
@@ -59,6 +61,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         users: UserAdmin,
         clients: ClientList,
         receipt_keys: ReceiptKeys,
+        replication: Replication,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -71,6 +74,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._users = users
         self._clients = clients
         self._receipt_keys = receipt_keys
+        self._replication = replication
         self._repairs = RepairAdmin(engine)
 
     # -- status
@@ -79,6 +83,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         async def answer() -> admin_pb2.ClusterStatusResponse:
             replies = await self._overview.gather()
             response = self._overview.merge(replies)
+            for group in response.groups:
+                agreed = self._controller.state.appointments.get(group.group)
+                if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
+                    group.ha.epoch, group.ha.in_sync[:] = agreed.epoch, sorted(agreed.in_sync)
             ends = queue_ends(replies)
             for key in sorted(self._controller.state.topics):
                 response.topics.append(topic_info(self._controller.state.topics[key], ends))
@@ -320,6 +328,20 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
         return await _answered(admin_pb2.LeadershipHistoryResponse, answer)
 
+    async def ElectMaster(self, request: Any, context: Any) -> admin_pb2.ElectMasterResponse:
+        async def answer() -> admin_pb2.ElectMasterResponse:
+            self._require_broker_group(request.broker_group)
+            return await self._replication.elect(request)
+
+        return await _answered(admin_pb2.ElectMasterResponse, answer)
+
+    async def ChangeReplication(self, request: Any, context: Any) -> admin_pb2.ChangeReplicationResponse:
+        async def answer() -> admin_pb2.ChangeReplicationResponse:
+            self._require_broker_group(request.broker_group)
+            return await self._replication.change(request)
+
+        return await _answered(admin_pb2.ChangeReplicationResponse, answer)
+
     # -- members
 
     async def ChangeMember(self, request: Any, context: Any) -> admin_pb2.ChangeMemberResponse:
@@ -385,6 +407,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             # Without a group it is the whole request of a node that is to be removed itself.
             done = await (self._members.change_here(group, change) if group else self.ChangeMember(change, None))
             return [done.SerializeToString()]
+        if method == REPLICATION_METHOD:
+            to = admin_pb2.ChangeReplicationRequest.FromString(request)
+            return [(await self._replication.change_here(group, to)).SerializeToString()]
         if method == HISTORY_METHOD:
             history = admin_pb2.LeadershipHistoryRequest.FromString(request)
             return [(await self._leadership.history_here(history)).SerializeToString()]

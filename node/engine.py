@@ -43,6 +43,7 @@ from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.range_repairs import RangePut
 from ledgermq.node.syncer import Synced, Syncer
 from ledgermq.proto.types import ReplicaStatus
+from ledgermq.raft.appointments import Wish
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 
 T = TypeVar("T")
@@ -76,6 +77,8 @@ class TurnOutput(Protocol):
     def open_batches(self) -> int: ...
     @property
     def hides_view(self) -> bool: ...
+    @property
+    def wishes(self) -> Sequence[Wish]: ...
 
 
 class GroupLike(Protocol):
@@ -118,6 +121,12 @@ class _Inputs:
 @dataclass(frozen=True, slots=True)
 class _Packets:
     items: Sequence[tuple[str, str, PeerPacket]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Urgent:
+    group: str
+    call: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ class Engine:
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
+        self._wish_listeners: list[Callable[[str, Sequence[Wish]], None]] = []
         self.views: dict[str, GroupView] = {}
 
     # -- the loop's side
@@ -251,6 +261,10 @@ class Engine:
         if not self._syncers[group].gate.shut:
             self._drain()
 
+    def tell_at_once(self, group: str, call: Call) -> None:
+        """As `tell`, past the gate: what the group is told may be what opens it."""
+        self._inbox.put(_Urgent(group, call))
+
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
         self._inbox.put(_Packets(items))
@@ -313,6 +327,10 @@ class Engine:
         """Call `listener(group, view)` on the loop whenever a group publishes a new view."""
         self._listeners.append(listener)
 
+    def on_wishes(self, listener: Callable[[str, Sequence[Wish]], None]) -> None:
+        """Call `listener(group, wishes)` on the loop when a group wishes something of the controller quorum."""
+        self._wish_listeners.append(listener)
+
     def on_hidden(self, listener: Callable[[str], None]) -> None:
         """Call `listener(group)` on the loop whenever a group's view stops to count: it does not run here any more."""
         self._hidden_listeners.append(listener)
@@ -353,6 +371,9 @@ class Engine:
                 self.views[group] = output.view
                 for listener in self._listeners:
                     listener(group, output.view)
+            if output.wishes:
+                for wished in self._wish_listeners:
+                    wished(group, output.wishes)
             for done in output.done:
                 future = self._waiting.pop(done.token, None)
                 if future is not None and not future.done():
@@ -383,9 +404,9 @@ class Engine:
         for name in self._groups:
             given, gate = inputs.get(name), self._syncers[name].gate
             if self._held[name] and not gate.shut:
-                given = given or _Inputs()
-                given.calls = self._held[name][:]
-                del self._held[name][: len(given.calls)]
+                given, waited = given or _Inputs(), self._held[name][:]
+                given.calls += waited
+                del self._held[name][: len(waited)]
             if given is not None or self._wake_at_ns[name] <= self._now_ns():
                 outputs.append((name, self._turn(name, given or _Inputs())))
         self._hand_over(outputs)
@@ -402,7 +423,7 @@ class Engine:
         return output
 
     def _hand_over(self, outputs: list[tuple[str, TurnOutput]]) -> None:
-        if any(output.done or output.packets or output.view is not None or output.hides_view for _, output in outputs):
+        if any(output.done or output.packets or output.view is not None or output.hides_view or output.wishes for _, output in outputs):
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, outputs)
 
@@ -424,7 +445,7 @@ class Engine:
             pass
         return True
 
-    def _sort_in(self, item: _Look | _Packets | Synced | _Admit | _Wake | _Run, inputs: dict[str, _Inputs]) -> None:
+    def _sort_in(self, item: _Look | _Packets | Synced | _Admit | _Wake | _Urgent | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Packets):
             for group, sender, packet in item.items:
                 if group in self._groups:
@@ -437,6 +458,8 @@ class Engine:
             inputs.setdefault(item.group, _Inputs())
         elif isinstance(item, _Wake):
             inputs.setdefault(item.group, _Inputs())
+        elif isinstance(item, _Urgent):
+            inputs.setdefault(item.group, _Inputs()).calls.append(item.call)
         elif isinstance(item, _Run):
             item.work()
 

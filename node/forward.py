@@ -126,6 +126,8 @@ class Forwarder:
             changed = self._changed
             target = self._target(group)
             try:
+                if target is None:
+                    self._refuse_when_short(group)
                 if target == self._node:
                     return await self._execute(group, method, metadata, request, deadline)
                 if target is not None:
@@ -180,6 +182,8 @@ class Forwarder:
                     return peer_pb2.ForwardResult(not_leader=True, leader=leader)
                 if view.serving:
                     break
+                if view.short:
+                    return peer_pb2.ForwardResult(refusal="in-sync-short", grpc_message=view.short)
                 left = deadline - loop.time()
                 if left <= 0:
                     return peer_pb2.ForwardResult(not_leader=True)
@@ -280,6 +284,12 @@ class Forwarder:
         else:
             leader = self._hints.get(group) or self._guess(group)
         return leader if leader is not None and leader in self._links and self._links[leader].up else None
+
+    def _refuse_when_short(self, group: str) -> None:
+        """The master of an HA group is here and does not serve yet: it will not before somebody else is in sync."""
+        view = self._engine.views.get(group)
+        if view is not None and view.leader == self._node and view.short:
+            raise CallRefused(Refused("in-sync-short", detail=view.short))
 
     def _guess(self, group: str) -> str | None:
         """For a group without a replica here: its replicas in turn."""

@@ -69,6 +69,12 @@ SHIPPING_DROPPED = Counter(
     "ledgermq_shipping_requests_dropped_total", "Requests of peers for files dropped because too many waited.", ["group"], registry=REGISTRY
 )
 
+HA_WISHES = Counter(
+    "ledgermq_ha_wishes_total",
+    "What replicas of HA groups on this node asked of the controller quorum: `elect` or `alter`, granted, refused or unanswered.",
+    ["group", "kind", "outcome"],
+    registry=REGISTRY,
+)
 FOLLOWER_RESTARTS = Counter(
     "ledgermq_follower_restarts_total",
     "Followers that answered this leader, made no progress, and whose place in the log was looked for anew.",

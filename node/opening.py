@@ -33,7 +33,7 @@ from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.node.scrubbing import Plan
 from ledgermq.proto.layout import host_bytes
 from ledgermq.proto.types import Identity
-from ledgermq.raft.config import MS, Members, RaftConfig, Timing
+from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
 from ledgermq.storage import store as stores
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, explain
@@ -125,7 +125,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     _check_sizes(config, group, store.identity)
     joins = config.joins(group.name)
     if not joins:
-        bootstrap(store.log, group.replicas, config.cluster.created_ms)
+        bootstrap(store.log, group.replicas, config.cluster.created_ms, _rule(group))
     machine = Machine(store.queues, _record_of(store), _index_of(store))
     lost = restore(store, machine, phases)
     if lost is not None:
@@ -140,6 +140,8 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
             random.SystemRandom().getrandbits(62) + 1,
             timing=_timing(config),
             incarnation=store.identity.incarnation,
+            rule=Rule.MAJORITY if joins else _rule(group),
+            ha=_ha_rules(group),
         ),
         store.log,
         store.hard_state,
@@ -253,7 +255,7 @@ def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> Non
 
 
 def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -> None:
-    """The group's log decides who its members are; the configuration says with whom it began."""
+    """The group's log decides who its members are, and by which rule they go; the configuration says with whom and how it began."""
     if members.voters and set(members.nodes) != set(group.replicas):
         log.warning(
             "the configuration names other replicas than the log, which counts",
@@ -263,6 +265,31 @@ def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -
             learners=sorted(members.learners),
             member=config.node in members.nodes,
         )
+
+
+    if members.voters and members.rule is not Rule.ALL and members.rule is not _rule(group):
+        log.warning(
+            "the configuration names another kind of replication than the log, which counts",
+            group=group.name,
+            configured=group.replication,
+            rule=members.rule.value,
+        )
+
+
+def _rule(group: BrokerGroup) -> Rule:
+    return Rule.IN_SYNC if group.replication == "ha" else Rule.MAJORITY
+
+
+def _ha_rules(group: BrokerGroup) -> HaRules:
+    """What holds while the group is an HA group, whichever way it became one."""
+    default = HaRules()
+    return HaRules(
+        ack_async=group.ack_async,
+        minimum=group.least_in_sync,
+        lag_ns=default.lag_ns if group.in_sync_lag_ms is None else group.in_sync_lag_ms * MS,
+        lag_bytes=default.lag_bytes if group.in_sync_lag_bytes is None else group.in_sync_lag_bytes,
+        pull=group.transfer == "pull",
+    )
 
 
 def _timing(config: NodeConfig) -> Timing:
@@ -307,6 +334,7 @@ def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> Lea
         times=times,
         entry_bytes_max=room,
         policy=policy,
+        ha=_ha_rules(group),
         max_attempts=delivery.max_attempts,
         preferred=group.preferred_leader,
         transactions=rules,

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from ledgermq import __version__
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.calls import GroupMembers, GroupView, HaView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
+from ledgermq.raft.config import Rule
 
 ENGINE_ANSWERS_WITHIN_S = 1.0
 PEER_ANSWERS_WITHIN_S = 1.5
@@ -114,6 +115,9 @@ class Overview:
         if view is not None and view.members is not None:
             info.voters.extend(view.members.voters)
             info.learners.extend(sorted(view.members.learners))
+            info.replication = replication_of(view.members)
+        if view is not None and view.ha is not None:
+            info.ha.CopyFrom(_ha_of(view.ha, status, view.incarnations.get(status.node, "")))
         if self.storage is not None:
             info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
@@ -210,6 +214,29 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
     return info
 
 
+def replication_of(members: GroupMembers) -> str:
+    """In the words of the configuration."""
+    kind = {Rule.MAJORITY: "raft", Rule.IN_SYNC: "ha"}
+    if members.towards is None:
+        return kind[Rule(members.rule)]
+    goal = kind[Rule(members.towards)]
+    return f"{'ha' if goal == 'raft' else 'raft'} to {goal}"
+
+
+def _ha_of(view: HaView, status: ReplicaStatus, incarnation: str) -> admin_pb2.HaInfo:
+    return admin_pb2.HaInfo(
+        epoch=status.term,
+        in_sync=view.in_sync or (),
+        min_in_sync=view.minimum,
+        ack="async" if view.ack_async else "in-sync",
+        transfer="pull" if view.pull else "push",
+        short=view.short or None,
+        generation=view.generation,
+        incarnation=incarnation,
+        last_store_ms=view.last_store_ms,
+    )
+
+
 def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
     """A replica that does not run: it has no role, and what it last knew of others counts for nothing."""
     info = admin_pb2.BrokerGroupInfo(group=status.group)
@@ -260,6 +287,15 @@ def _merged_group(
     merged.voters.extend(configured if told is None else told.voters)
     if told is not None:
         merged.learners.extend(told.learners)
+        if told.HasField("replication"):
+            merged.replication = told.replication
+    if leading is not None and leading.HasField("ha"):
+        merged.ha.CopyFrom(leading.ha)
+    elif told is not None and told.HasField("ha"):
+        # Nobody is master: what the replicas last heard of who is in sync counts for nothing.
+        merged.ha.CopyFrom(told.ha)
+        merged.ha.ClearField("in_sync")
+        merged.ha.ClearField("epoch")
     for node in (*merged.voters, *merged.learners):
         replica = merged.replicas.add(node=node)
         if node in reports:
@@ -276,12 +312,18 @@ def _health(response: admin_pb2.ClusterStatusResponse) -> str:
     """ok, degraded or down, as admin.proto defines them."""
     for group in response.groups:
         present = sum(_takes_part(replica) for replica in group.replicas if replica.node in group.voters)
-        if not group.HasField("leader") or present * 2 <= len(group.voters):
+        if not group.HasField("leader") or (not group.HasField("ha") and present * 2 <= len(group.voters)):
             return "down"
     replicas = [replica for group in response.groups for replica in group.replicas]
     present = all(node.up for node in response.nodes) and all(_takes_part(replica) for replica in replicas)
     agree = not any(group.disputed_files for group in response.groups) and not any(replica.differing_files for replica in replicas)
-    return "ok" if present and agree else "degraded"
+    in_sync = all(map(_in_sync, response.groups))
+    return "ok" if present and agree and in_sync else "degraded"
+
+
+def _in_sync(group: admin_pb2.BrokerGroupInfo) -> bool:
+    """Whether everybody is who should be; of no HA group there is anything to say."""
+    return not group.HasField("ha") or (not group.ha.HasField("short") and set(group.voters) <= set(group.ha.in_sync))
 
 
 def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:

@@ -32,6 +32,7 @@ from ledgermq.node import logs
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort
 from ledgermq.node.agreement import Agreement
+from ledgermq.node.appointing import Appointing
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
@@ -67,6 +68,7 @@ from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
 from ledgermq.node.replicas import Replicas
+from ledgermq.node.replication import Replication
 from ledgermq.node.retention import Retainer
 from ledgermq.node.roster import Roster
 from ledgermq.node.security.authority import Authority
@@ -297,6 +299,7 @@ class Node:
         self.controller = Controller(_controller_config(config, secret, self.roster))
         self.overview = Overview(config, self.engine, self.peers.links, self.roster)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
+        self.appointing = Appointing(self.engine, self.controller, hosted)
         groups = {name: found.group for name, found in hosted.items()}
         self.agreement = Agreement(config, disk, groups, self.engine, self.forwarder)
         self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.agreement)
@@ -356,6 +359,7 @@ class Node:
         self.admin = AdminService(
             *(self.engine, self.controller, self.overview, peeks, queries, self.retainer),
             *(self.leadership, members, users, clients, receipt_keys),
+            Replication(config.node, self.engine, self.forwarder, self.controller, self.overview),
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
@@ -372,6 +376,7 @@ class Node:
         """Open everything; raises FatalError."""
         self.engine.on_view(self._view_changed)
         self.engine.on_hidden(self._view_hidden)
+        self.engine.on_wishes(self.appointing.wished)
         for name, item in self._hosted.items():
             item.group.connect(functools.partial(self.engine.wake, name), self._sender(name))
         self.controller.on_change(self._intent_changed)
@@ -413,6 +418,7 @@ class Node:
             await asyncio.to_thread(self._spans.close)
         self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
+        await self.appointing.stop()
         await self.peers.stop()
         await self.controller.stop()
         await self.http.stop()
@@ -423,6 +429,7 @@ class Node:
             await self.controller.barrier()
 
     def _intent_changed(self, state: State) -> None:
+        self.appointing.changed()
         self.reconciler.changed()
         self.service.told(state)
         changed = self.roster.told(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
@@ -444,6 +451,8 @@ class Node:
     def _view_changed(self, group: str, view: GroupView) -> None:
         """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
         former, self._views[group] = self._views.get(group), view
+        if former is None:
+            self.appointing.opened(group)
         if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
             self._book.name(group, view.in_effect, view.incarnations)
             # Who votes in the controller quorum is no listener, whatever is said here.

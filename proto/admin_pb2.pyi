@@ -60,7 +60,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "replication", "ha")
     class FilesKeptEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,8 @@ class BrokerGroupInfo(_message.Message):
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     DISPUTED_FILES_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    HA_FIELD_NUMBER: _ClassVar[int]
     group: str
     leader: str
     term: int
@@ -86,7 +88,31 @@ class BrokerGroupInfo(_message.Message):
     voters: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     disputed_files: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ...) -> None: ...
+    replication: str
+    ha: HaInfo
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ...) -> None: ...
+
+class HaInfo(_message.Message):
+    __slots__ = ("epoch", "in_sync", "min_in_sync", "ack", "transfer", "short", "generation", "incarnation", "last_store_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    MIN_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    in_sync: _containers.RepeatedScalarFieldContainer[str]
+    min_in_sync: int
+    ack: str
+    transfer: str
+    short: str
+    generation: int
+    incarnation: str
+    last_store_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., min_in_sync: _Optional[int] = ..., ack: _Optional[str] = ..., transfer: _Optional[str] = ..., short: _Optional[str] = ..., generation: _Optional[int] = ..., incarnation: _Optional[str] = ..., last_store_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
     __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up", "differing_files", "unverified_ms")
@@ -1159,3 +1185,49 @@ class RepairRangeResponse(_message.Message):
     source: str
     waits_for: str
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., repaired: _Optional[_Iterable[str]] = ..., written_bytes: _Optional[int] = ..., source: _Optional[str] = ..., waits_for: _Optional[str] = ...) -> None: ...
+
+class ElectMasterRequest(_message.Message):
+    __slots__ = ("broker_group", "node", "unclean", "preview")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    PREVIEW_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    node: str
+    unclean: bool
+    preview: bool
+    def __init__(self, broker_group: _Optional[str] = ..., node: _Optional[str] = ..., unclean: _Optional[bool] = ..., preview: _Optional[bool] = ...) -> None: ...
+
+class ElectMasterResponse(_message.Message):
+    __slots__ = ("status", "epoch", "loss", "lost_entries", "lost_ms")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LOST_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LOST_MS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    epoch: int
+    loss: str
+    lost_entries: int
+    lost_ms: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., epoch: _Optional[int] = ..., loss: _Optional[str] = ..., lost_entries: _Optional[int] = ..., lost_ms: _Optional[int] = ...) -> None: ...
+
+class ChangeReplicationRequest(_message.Message):
+    __slots__ = ("broker_group", "to")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    to: str
+    def __init__(self, broker_group: _Optional[str] = ..., to: _Optional[str] = ...) -> None: ...
+
+class ChangeReplicationResponse(_message.Message):
+    __slots__ = ("status", "done", "waits_for", "replication")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    waits_for: str
+    replication: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., replication: _Optional[str] = ...) -> None: ...

@@ -199,6 +199,16 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.FromString,
                 _registered_method=True)
+        self.ElectMaster = channel.unary_unary(
+                '/ledgermq.v1.Admin/ElectMaster',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ElectMasterRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ElectMasterResponse.FromString,
+                _registered_method=True)
+        self.ChangeReplication = channel.unary_unary(
+                '/ledgermq.v1.Admin/ChangeReplication',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -402,6 +412,18 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectMaster(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeReplication(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -569,6 +591,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RepairRange,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.SerializeToString,
+            ),
+            'ElectMaster': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectMaster,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ElectMasterRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ElectMasterResponse.SerializeToString,
+            ),
+            'ChangeReplication': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeReplication,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1462,6 +1494,60 @@ class Admin:
             '/ledgermq.v1.Admin/RepairRange',
             ledgermq_dot_proto_dot_admin__pb2.RepairRangeRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.RepairRangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectMaster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ElectMaster',
+            ledgermq_dot_proto_dot_admin__pb2.ElectMasterRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ElectMasterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeReplication(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ChangeReplication',
+            ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,9 +12,11 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
     DURABLE: _ClassVar[Durability]
     MEMORY: _ClassVar[Durability]
+    MASTER: _ClassVar[Durability]
 DURABILITY_UNSPECIFIED: Durability
 DURABLE: Durability
 MEMORY: Durability
+MASTER: Durability
 
 class Problem(_message.Message):
     __slots__ = ("code", "message", "retryable", "retry_after_ms")

@@ -28,7 +28,7 @@ COLUMNS = tuple(field.name for field in log_pb2.Receipt.DESCRIPTOR.fields)
 """Of a file of receipts: the fields of a receipt, by their numbers."""
 _TEXTS = ("cluster_id", "broker_group", "log_id", "topic", "key_id")
 _NUMBERS = ("producer_id", "epoch", "first_sequence", "count", "term", "first_index", "chain_crc", "store_ms")
-_CLASSES = {log_pb2.DURABLE: "durable", log_pb2.MEMORY: "memory", log_pb2.DURABILITY_UNSPECIFIED: ""}
+_CLASSES = {log_pb2.DURABLE: "durable", log_pb2.MEMORY: "memory", log_pb2.MASTER: "master", log_pb2.DURABILITY_UNSPECIFIED: ""}
 _DURABILITY = {text: number for number, text in _CLASSES.items()}
 
 
@@ -69,11 +69,16 @@ def proven(key: bytes, receipt: log_pb2.Receipt) -> bool:
 # Rows
 
 
+def class_of(receipt: log_pb2.Receipt) -> str:
+    """What the acknowledgement stands for: `durable`, `memory` or `master`; the number, of a newer version's."""
+    return _CLASSES.get(receipt.durability, str(int(receipt.durability)))
+
+
 def row_of(receipt: log_pb2.Receipt) -> dict[str, Any]:
-    """A receipt as one row, its fields by name: `durability` is `durable` or `memory`, `ranges` and `replicas` are lists of mappings, `mac`
-    is bytes. In a JSON line the MAC is written in hexadecimal."""
+    """A receipt as one row, its fields by name: `durability` is that of `class_of`, `ranges` and `replicas` are lists of mappings, `mac` is
+    bytes. In a JSON line the MAC is written in hexadecimal."""
     row: dict[str, Any] = {name: getattr(receipt, name) for name in (*_TEXTS, *_NUMBERS)}
-    row["durability"] = _CLASSES.get(receipt.durability, str(int(receipt.durability)))
+    row["durability"] = class_of(receipt)
     row["ranges"] = [{"queue": item.queue, "first_offset": item.first_offset, "count": item.count} for item in receipt.ranges]
     row["replicas"] = [{"node": item.node, "durable_index": item.durable_index} for item in receipt.replicas]
     row["mac"] = receipt.mac

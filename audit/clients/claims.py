@@ -165,10 +165,10 @@ def _contradictions(batch: pa.RecordBatch, numbers: Mapping[str, I64]) -> pa.Arr
     impossible |= (n["count"] < 1) | (n["count"] > MESSAGES_MAX)
     impossible |= (n["first_sequence"] < 0) | (n["first_sequence"] > SEQUENCES - MESSAGES_MAX)
     impossible |= (n["first_index"] < 0) | (n["term"] < 0)
-    class_ = pc.is_in(batch.column("durability"), pa.array(["durable", "memory"]))
+    class_ = pc.is_in(batch.column("durability"), pa.array(["durable", "memory", "master"]))
     wrong = pc.if_else(pa.array(odd | (sums != n["count"])), "its queue ranges do not hold as many messages as it says", wrong)
     wrong = pc.if_else(pa.array(impossible), "its numbers are none that a frame can have", wrong)
-    wrong = pc.if_else(pc.invert(class_), "its durability is neither durable nor memory", wrong)
+    wrong = pc.if_else(pc.invert(class_), "its durability is none of durable, memory and master", wrong)
     for name in batch.schema.names:
         if name not in ("cluster_id", "key_id"):
             wrong = pc.if_else(pc.is_null(batch.column(name)), f"the row has no {name}", wrong)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ledgermq.node.controller import metadata, voters
+from ledgermq.node.controller import ha, metadata, voters
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.metadata import Outcome, State, Topic
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
@@ -27,6 +27,7 @@ from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
 from ledgermq.proto.group_config import read_group
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
+from ledgermq.raft.appointments import Appointment, Wish, from_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.real_disk import RealDisk
@@ -250,6 +251,11 @@ class Controller:
     async def place_replica(self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """Note that a broker group is meant to have a replica on a node, or not; its own log decides. Raises NotFound, or see `submit`."""
         await self.submit("place-replica", {"group": group, "node": node, "present": present}, timeout)
+
+    async def appoint(self, group: str, wish: Wish, timeout: float = DEFAULT_TIMEOUT_S) -> Appointment:
+        """Elect or force a master of an HA group, or change its in-sync set, as its replica wishes. Raises Conflict when the wish is not
+        granted, or see `submit`."""
+        return from_json(_value(await self.submit(*ha.command_of(group, wish), timeout)))
 
     async def set_voter(self, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
         """Let a node vote in this quorum, or no longer; the voters afterwards, committed. Not to be asked of the node that is to go: it

@@ -1,4 +1,5 @@
-"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent (design §6).
+"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent (design §6), and the masters of
+HA groups, of which it is the only judge (`ha.py`).
 
 Pure and deterministic: `apply(state, command)` returns the next state and what to tell the caller, from its arguments alone. States are
 immutable, so any thread may read one; commands, outcomes and the exported state are plain JSON values. No clock, no chance, no I/O, and
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from ledgermq.node.controller import receipt_keys
+from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.security.grants import User
 from ledgermq.proto.group_config import group_fields, group_words, read_backoff, read_group
@@ -105,6 +106,8 @@ class State:
     """By name; replaced as a whole whenever one changes."""
     receipt_keys: receipt_keys.Keys = ()
     """What receipts are signed with, the newest last; replaced as a whole."""
+    appointments: ha.Appointments = field(default_factory=_empty)
+    """Of HA groups: epoch, master and in-sync set; replaced as a whole."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name). Dead-letter topics come into force in the logs by
@@ -359,6 +362,19 @@ def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
     return _changed(state, receipt_keys=keys), Outcome(value=value)
 
 
+def _on_appointments(operation: str) -> Callable[[State, Json], tuple[State, Outcome]]:
+    """A command of `ha.py` as one on the whole state."""
+
+    def carry_out(state: State, command: Json) -> tuple[State, Outcome]:
+        try:
+            appointments, value = ha.carry_out(operation, state.appointments, command)
+        except user_commands.Refusal as refusal:
+            raise _Refused(refusal.code, str(refusal)) from refusal
+        return _changed(state, appointments=appointments), Outcome(value=value)
+
+    return carry_out
+
+
 _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "barrier": barrier,
     "set-cluster": set_cluster,
@@ -376,6 +392,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "change-user": _on_users(user_commands.change),
     "delete-user": _on_users(user_commands.delete),
     "add-receipt-key": add_receipt_key,
+    **{operation: _on_appointments(operation) for operation in (ha.ELECT, ha.ALTER, ha.FORCE)},
 }
 
 
@@ -417,6 +434,7 @@ def export(state: State) -> Json:
         "removed_nodes": dict(sorted(state.removed_nodes.items())),
         "users": user_commands.export(state.users),
         "receipt_keys": receipt_keys.export(state.receipt_keys),
+        "appointments": ha.export(state.appointments),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -439,6 +457,7 @@ def restore(tree: Json) -> State:
         removed_nodes=MappingProxyType(dict(tree.get("removed_nodes", {}))),
         users=user_commands.restore(tree.get("users", [])),
         receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
+        appointments=ha.restore(tree.get("appointments", {})),
     )
 
 

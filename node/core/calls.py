@@ -48,7 +48,8 @@ class Produce:
 @dataclass(frozen=True, slots=True)
 class Produced:
     """Acknowledged for `durability`: `durable` is committed, on stable storage on a majority; `memory` is held by a majority of processes
-    and committed later, unless it is lost with them. Columns are in the order of the drafts."""
+    and committed later, unless it is lost with them; `master` is on the stable storage of an HA group's master and committed later, unless
+    another master follows before. Columns are in the order of the drafts."""
 
     first_index: int
     term: int
@@ -111,7 +112,7 @@ class FrameProduced:
     `topic`: where its messages are, which of a duplicate need not be what was said this time.
     `ranges`: (queue, first queue offset, count) of each queue in the frame, by queue: its messages have consecutive offsets in their order
     in the frame. `chain_crc`: of the entry of the last message. `durable`: the replicas known to have all of it on stable storage when this
-    was said, with their durable index, by node; empty for `memory`."""
+    was said, with their durable index, by node; empty for `memory`, the master at least for `master`."""
 
     topic: str
     first_index: int
@@ -720,6 +721,7 @@ class Refused:
     lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
     `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions`, `too-many-recalls`,
     `lite-topics` and `lite-subscriptions` (too many; nothing was appended),
+    `in-sync-short` (an HA group has fewer members in sync than it needs; nothing was appended; `detail` says what to do),
     `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
 
     Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (opened again by
@@ -738,6 +740,21 @@ class Refused:
 class Done:
     token: Token
     outcome: Result | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class HaView:
+    """An HA group as one of its replicas sees it. `generation`: the entry that made the rule. `in_sync`: None where nothing is known.
+    `short`: on the master, why nothing can be committed while so few are in sync, and what to do."""
+
+    generation: int
+    in_sync: tuple[str, ...] | None
+    minimum: int
+    ack_async: bool
+    pull: bool
+    short: str = ""
+    last_store_ms: int = 0
+    """Of the last entry that this replica applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -760,3 +777,10 @@ class GroupView:
     hears packets goes by it: the record that takes a directory in can be committed by the very node it belongs to."""
     in_effect: tuple[str, ...] = ()
     """Everyone whom that record names, voters first."""
+    ha: HaView | None = None
+    """Of a group that has the rule in-sync."""
+
+    @property
+    def short(self) -> str:
+        """See `HaView`."""
+        return "" if self.ha is None else self.ha.short

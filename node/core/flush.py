@@ -1,7 +1,9 @@
 """Flush policies: how soon a message must be durable, and when written bytes that nobody waits for are synced (design §4).
 
-Pure values and arithmetic. Commit means durable on a majority under every policy; a class only decides what an acknowledgement waits for,
-and so how long a sync may wait. Two classes exist: `durable` (commit) and `memory` (in memory on a majority, the replicated index).
+Pure values and arithmetic. Commit means durable on a majority (in an HA group: on every member of the in-sync set) under every policy; a
+class only decides what an acknowledgement waits for, and so how long a sync may wait. Three classes exist: `durable` (commit), `memory` (in
+memory on a majority, the replicated index), and in HA groups with `ack: async` `master`: what stands above in those groups for every topic
+that does not ask for `high` itself.
 """
 
 from __future__ import annotations
@@ -23,9 +25,17 @@ class Durability(str, Enum):
     """The class of an acknowledgement, as clients read it."""
 
     DURABLE = "durable"
-    """Committed: on stable storage on a majority."""
+    """Committed: on stable storage on a majority, or, in an HA group, on every member of the in-sync set."""
+    MASTER = "master"
+    """On stable storage on the master alone. It is lost if another master follows before a slave had it; until then it waits for its commit
+    like everything else."""
     MEMORY = "memory"
     """Held by a majority of processes. It may still be lost, until it is committed like everything else."""
+
+    @property
+    def early(self) -> bool:
+        """Acknowledged before the commit."""
+        return self is not Durability.DURABLE
 
 
 class FlushPolicy(str, Enum):
@@ -48,17 +58,29 @@ def policy_of(group_policy: FlushPolicy, topic: TopicDurability) -> FlushPolicy:
     return _BY_TOPIC.get(topic, group_policy)
 
 
-def durability_of(group_policy: FlushPolicy, topic: TopicDurability, priority: int) -> Durability:
-    """The class of one message; `priority` is −1 without one."""
+def durability_of(group_policy: FlushPolicy, topic: TopicDurability, priority: int, *, alone: bool = False) -> Durability:
+    """The class of one message; `priority` is −1 without one. `alone`: the master of an HA group acknowledges alone. It syncs at once, so
+    nothing there is weaker than that, and only who asks for more waits for the commit."""
     policy = policy_of(group_policy, topic)
+    weaker = Durability.MASTER if alone else Durability.MEMORY
     if policy is FlushPolicy.HYBRID:
-        return Durability.DURABLE if priority >= DURABLE_PRIORITY else Durability.MEMORY
-    return Durability.DURABLE if policy is FlushPolicy.DURABLE else Durability.MEMORY
+        return Durability.DURABLE if priority >= DURABLE_PRIORITY else weaker
+    if policy is FlushPolicy.DURABLE:
+        return Durability.MASTER if alone and topic is TopicDurability.GROUP else Durability.DURABLE
+    return weaker
+
+
+_BY_STRENGTH = (Durability.MEMORY, Durability.MASTER, Durability.DURABLE)
 
 
 def strongest(classes: Iterable[Durability]) -> Durability:
     """The class of a call with several messages."""
-    return Durability.DURABLE if Durability.DURABLE in classes else Durability.MEMORY
+    return max(classes, key=_BY_STRENGTH.index)
+
+
+def weakest(classes: Iterable[Durability]) -> Durability:
+    """The class that all of several acknowledgements have at least."""
+    return min(classes, key=_BY_STRENGTH.index)
 
 
 @dataclass(frozen=True, slots=True)

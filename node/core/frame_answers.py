@@ -58,7 +58,7 @@ def certified(done: Iterable[Done], durable: Callable[[], Mapping[str, int]]) ->
     out = []
     for one in done:
         outcome = one.outcome
-        if type(outcome) is FrameProduced and outcome.durability == Durability.DURABLE.value:
+        if type(outcome) is FrameProduced and outcome.durability != Durability.MEMORY.value:
             if known is None:
                 known = sorted(durable().items())
             last_index = outcome.last_index

@@ -23,6 +23,7 @@ from ledgermq.node.core.calls import (
     FrameProduced,
     GroupView,
     HandOver,
+    HaView,
     MembersChanged,
     ProduceFrame,
     Refused,
@@ -47,6 +48,7 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Wish
+from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import MemberChange
 from ledgermq.storage.errors import NoSpace
 
@@ -55,6 +57,7 @@ _READ_BYTES = 1 << 20
 _APPLY_BYTES_PER_TURN = 16 << 20
 _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
+_SETTLING_NS = 1_000_000_000
 _RESERVE_FOR_DELIVERY = 256 << 10
 """How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections and trims."""
 
@@ -121,10 +124,14 @@ class Group:
         self.memberships = Memberships(replicator)
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
-        self._hold_calls: tuple[object, bool] = (None, True)
-        """The topics that `hold_calls` was worked out for, and its value."""
+        self._ha = settings.ha
+        self._led_since_ns = 0
+        self._short_of = 0
+        """How many replicas would have to come into sync before a master could commit anything, as of this turn."""
+        self._hold_calls: tuple[object, bool, bool] = (None, False, True)
+        """The topics that `hold_calls` was worked out for, whether the master acknowledged alone, and its value."""
         self._batches: deque[int] = deque()
-        """The last entry of each batch this leader appended, until it is committed."""
+        """The last entry of each batch this leader appended, until its sends are answered."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._seen: tuple[object, ...] = ()
@@ -160,6 +167,7 @@ class Group:
             self.replicator.step(now_ns, sender, packet)
         self.replicator.tick(now_ns)
         self._follow_role(turn)
+        self._look_at_shortness(now_ns)
         if self.leader.term is not None:
             # A leader has everything committed in its log already: apply first and decide against the newest state.
             self._apply(turn)
@@ -171,6 +179,7 @@ class Group:
         self.leader.look(now_ns, now_ms)
         for _ in range(_PASSES_PER_TURN):
             self.leader.expire(now_ns)
+            self._refuse_when_short(turn)
             proposed = self._propose(turn) | self._change_members(turn)
             if self.leader.wants_commit():
                 self.replicator.hurry()
@@ -178,7 +187,7 @@ class Group:
             self._take_output(turn)
             self._follow_role(turn)
             if self.leader.term is not None:
-                turn.done += self.leader.replicated(self.replicator.replicated_index)
+                turn.done += self._certified(self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone))
             moved = self._apply(turn)
             turn.done += self._reads.answer()
             if not moved and not proposed:
@@ -246,6 +255,7 @@ class Group:
             return
         if self.leader.term is None:
             self.leader.lead(leads)
+            self._led_since_ns = turn.now_ns
             self._rebuild_sequencer()
         if self._term_start is None and not turn.full and self.replicator.accepting:
             index = self.replicator.end_index + 1
@@ -265,6 +275,39 @@ class Group:
             for topic, queue, offset in self.machine.last_of_queues(entries):
                 self._sequencer.seen(topic, queue, offset, last_store_ms(entries))
             index = entries.last_index + 1
+
+    # HA groups
+
+    @property
+    def _acks_alone(self) -> bool:
+        """Whether sends wait for the master's own disk and no other."""
+        return self._ha.ack_async and self.replicator.members.rule is Rule.IN_SYNC
+
+    def _look_at_shortness(self, now_ns: int) -> None:
+        """A new master was heard by nobody yet: it is given a moment before anybody is refused for that."""
+        settled = self.leader.term is not None and now_ns - self._led_since_ns >= _SETTLING_NS
+        self._short_of = self.replicator.short_of(now_ns) if settled else 0
+
+    def _why_short(self) -> str:
+        """Why nothing could be committed under the in-sync set as it is, and what to do; empty: it could."""
+        if self._short_of == 0:
+            return ""
+        needs = self._ha.minimum
+        what = f"broker group {self.group} has {needs - self._short_of} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        return f"{what}: nothing was stored; bring its other nodes back (ledgermq status), or lower min_in_sync of the group"
+
+    def _ha_view(self) -> HaView | None:
+        members, rules = self.replicator.members, self._ha
+        if members.rule is not Rule.IN_SYNC:
+            return None
+        agreed = self.replicator.appointment
+        known = None if agreed is None else tuple(sorted(agreed.in_sync))
+        return HaView(members.since, known, rules.minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
+
+    def _refuse_when_short(self, turn: _Turn) -> None:
+        """Nobody waits for what cannot come true before somebody else is in sync. Receives go on waiting."""
+        if why := self._why_short():
+            turn.done += self.leader.refuse_all("in-sync-short", why)
 
     # Proposing
 
@@ -312,12 +355,13 @@ class Group:
             # What is appended now could not be applied, and its caller would wait for nothing.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=self.writes_refused)
+        at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1), self._acks_alone
+        plan = self.leader.plan(*at, full=self.writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: clients' messages are refused, everything else may use the reserve.
             self.leader.withdraw()
-            plan = self.leader.plan(turn.now_ns, turn.now_ms, self.replicator.end_index + 1, full=True)
+            plan = self.leader.plan(*at, full=True, alone=alone)
             self._reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
             columns = self._append_plan(turn, plan, control_only=True) if self._reserve_left > 0 else None
         if columns is None:
@@ -334,13 +378,14 @@ class Group:
         for at, call in enumerate(calls):
             verdict = self.leader.framing.judge(call.frame)
             if isinstance(verdict, Append):
-                memory = call.memory and durability_of(self._policy, self.machine.topics[call.topic].durability, -1) is Durability.MEMORY
+                durability = self._durability_of(call)
+                memory = durability is Durability.MEMORY
                 found = self._append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
                 if found is None:
                     self._no_room_for(turn, calls[at:])
                     break
                 appended = True
-                self.leader.frame_appended(call, answer(call.frame.batch, *found, Durability.MEMORY if memory else Durability.DURABLE))
+                self.leader.frame_appended(call, answer(call.frame.batch, *found, durability))
                 continue
             self.leader.frame_judged(verdict)
             if isinstance(verdict, Later):
@@ -352,6 +397,11 @@ class Group:
             else:
                 turn.done.append(Done(call.token, verdict.outcome))
         return appended
+
+    def _durability_of(self, call: ProduceFrame) -> Durability:
+        """Memory is enough only where the producer asks for it; what a master acknowledges alone is the group's to say."""
+        found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
+        return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
 
     def _no_room_for(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> None:
         """The log took no frame: it is full, or this replica is about to lead no more, and then the next leader may take them."""
@@ -475,21 +525,27 @@ class Group:
         elif self.leader.wants_turn():
             turn.wake(turn.now_ns)
         self.freshness.note(self.replicator.heard, self.machine.applied_index, self.machine.applied_term)
-        seen = (self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index)
+        acknowledged = self.replicator.replicated_index if self._acks_alone else self.replicator.commit_index
+        standing = self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index
+        agreed = self.replicator.appointment
+        seen = (*standing, None if agreed is None else agreed.order, self._short_of)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
-        while self._batches and (self._batches[0] <= self.replicator.commit_index or self.leader.term is None):
+        while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
             self._batches.popleft()
         own = turn.done, turn.packets, turn.sync, turn.wake_at_ns, view
         return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.wishes))
 
     def _may_hold_calls(self) -> bool:
-        """Only where every send waits for a sync does a batch lose nothing by beginning after the last one."""
-        topics = self.machine.topics
-        if self._hold_calls[0] is not topics:
+        """Only where every send waits for a sync does a batch lose nothing by beginning after the last one. While too few are in sync calls
+        are refused, for which they must get here."""
+        if self._short_of:
+            return False
+        topics, alone = self.machine.topics, self._acks_alone
+        if self._hold_calls[0] is not topics or self._hold_calls[1] is not alone:
             policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
-            self._hold_calls = (topics, policies <= {FlushPolicy.DURABLE})
-        return self._hold_calls[1]
+            self._hold_calls = (topics, alone, alone or policies <= {FlushPolicy.DURABLE})
+        return self._hold_calls[2]
 
     def view(self) -> GroupView:
         """What outsiders may know of this group now."""
@@ -504,6 +560,7 @@ class Group:
             members=self.machine.members,
             incarnations=self.replicator.members.incarnations,
             in_effect=self.replicator.members.nodes,
+            ha=self._ha_view(),
         )
 
     def statistics(self) -> dict[str, Any]:

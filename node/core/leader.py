@@ -2,7 +2,8 @@
 
 Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
 `appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
-entry that bears it is applied (`applied`), but sends of the class `memory`: they are answered once it is replicated (`replicated`).
+entry that bears it is applied (`applied`), but sends of the classes `memory` and `master`: they are answered once it is replicated
+(`replicated`).
 Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader` for what was not.
 """
 
@@ -54,6 +55,7 @@ from ledgermq.node.core.polls import Pair, Polls
 from ledgermq.node.core.resolver import Resolver
 from ledgermq.node.core.wheel import Wheel, fire_times
 from ledgermq.proto.types import Range
+from ledgermq.raft.config import HaRules
 
 DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
 """Nearly all calls: nothing but the next plan is concerned with them."""
@@ -75,6 +77,8 @@ class LeaderSettings:
     """What messages of topics without a durability of their own are acknowledged for."""
     max_attempts: int = 17
     """Deliveries of a message to a consumer group that has no configuration."""
+    ha: HaRules = field(default_factory=HaRules)
+    """What holds while the group has the rule IN_SYNC."""
     preferred: str | None = None
     """The replica that is to lead whenever it can."""
     producers_max: int = PRODUCERS_MAX
@@ -280,10 +284,10 @@ class Leader:
         """Did this turn's share of work for filters run out before everybody was looked at?"""
         return self.serving and self._picker.looks.left <= 0 and bool(self.polls.dirty())
 
-    def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False) -> Plan:
-        """Decide everything that waits. With `full` no client message is accepted."""
+    def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False, alone: bool = False) -> Plan:
+        """Decide everything that waits. With `full` no client message is accepted; `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
-        return self._planner.plan(Plan(first_index, now_ns, now_ms, full), self._inbox, self._releases, self.polls)
+        return self._planner.plan(Plan(first_index, now_ns, now_ms, full, alone), self._inbox, self._releases, self.polls)
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
         """On a full disk, decide what can make room again; every other call is refused. Receives and releases go on waiting."""
@@ -297,9 +301,9 @@ class Leader:
         self._overlay.rollback()
         self.wheel.rollback()
 
-    def refuse_all(self, reason: str) -> list[Done]:
-        """Not even control records find room: refuse every call; Receives go on waiting."""
-        done = [Done(call.token, Refused(reason)) for call in self._inbox if not isinstance(call, _SIGNS)]
+    def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
+        """Not even control records find room, or none could be committed: refuse every call; Receives go on waiting."""
+        done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, _SIGNS)]
         self._inbox = []
         return done
 
@@ -321,11 +325,12 @@ class Leader:
                 offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
             produced = Produced(plan.first_index + place, self.term, offsets, store_ms, durability.value, fire_ms)
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
-            if durability is Durability.MEMORY:
-                self._early.append(awaited)
-                self._uncommitted.update((draft.stored_topic, awaited.index) for draft in call.drafts)
-            else:
+            if not durability.early:
                 self._await(awaited)
+                continue
+            self._early.append(awaited)
+            if durability is Durability.MEMORY:
+                self._uncommitted.update((draft.stored_topic, awaited.index) for draft in call.drafts)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
         for pair in plan.settled:
@@ -349,11 +354,13 @@ class Leader:
         self.counters["frames"] += 1
         self.counters["frame_messages"] += answer.count
         awaited = Awaited(answer.last_index, self.term, call.token, answer)
-        if answer.durability == Durability.MEMORY.value:
-            self._early.append(awaited)
-            self._uncommitted[call.topic] = answer.last_index
-        else:
+        durability = Durability(answer.durability)
+        if not durability.early:
             self._await(awaited)
+            return
+        self._early.append(awaited)
+        if durability is Durability.MEMORY:
+            self._uncommitted[call.topic] = answer.last_index
 
     def frame_judged(self, verdict: Told) -> None:
         """A frame was not appended: count why."""
@@ -371,9 +378,15 @@ class Leader:
 
     # Replicated, and applied
 
-    def replicated(self, index: int) -> list[Done]:
-        """A majority holds the entries of this term up to `index`: answer the sends that wait for no more than that."""
+    def replicated(self, index: int, *, alone: bool = False) -> list[Done]:
+        """A majority holds the entries of this term up to `index` or, `alone`, the master of an HA group has them on stable storage: answer
+        the sends that wait for no more than that. Whoever waits for the other of the two, because the group has another rule since, waits
+        for the commit."""
         done: list[Done] = []
+        if self._early and alone is not (_class_of(self._early[0]) == Durability.MASTER.value):
+            for early in self._early:
+                self._await(early)
+            self._early.clear()
         while self._early and self._early[0].index <= index:
             awaited = self._early.popleft()
             assert awaited.term == self.term and awaited.result is not None, awaited
@@ -427,6 +440,11 @@ class Leader:
         if len(self._answered) > _REMEMBERED_RECEIVES:
             self._answered.popitem(last=False)
         return [Done(awaited.token, Received(awaited.leases))]
+
+
+def _class_of(awaited: Awaited) -> str:
+    assert isinstance(awaited.result, Produced | FrameProduced), awaited
+    return awaited.result.durability
 
 
 _SIGNS = (ClientsAlive, ClientGone, CancelReceive, Returned, Appointed)

@@ -20,7 +20,7 @@ AckEntry = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """An answer that waits until the entry at `index` of this `term` is applied here or, for one of the class `memory`, replicated."""
+    """An answer that waits until the entry at `index` of this `term` is applied here or, for one of an earlier class, replicated."""
 
     index: int
     term: int
@@ -41,6 +41,8 @@ class Plan:
     now_ms: int
     full: bool
     """No client message is accepted."""
+    alone: bool = False
+    """The master of an HA group acknowledges alone (`flush.py`)."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""

@@ -63,7 +63,7 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import entry_bytes
 from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name
 from ledgermq.proto.properties import PROPERTIES_MAX
-from ledgermq.proto.types import TopicKind
+from ledgermq.proto.types import Draft, TopicConfig, TopicKind
 
 _PLAN_BYTES = 8 << 20
 """Calls beyond this go into the next batch of the same turn."""
@@ -178,7 +178,7 @@ class Planner:
         body, properties = len(draft.body), len(draft.properties)
         if entry_bytes(draft.stored_topic, body, properties) > self._entry_bytes_max or properties > PROPERTIES_MAX:
             return False
-        durability = durability_of(self._policy, topic.durability, draft.priority)
+        durability = durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
         plan.memory_drafts += durability is Durability.MEMORY
         plan.produced.append((call, len(plan.drafts), durability))
         plan.drafts.append(draft)
@@ -223,7 +223,7 @@ class Planner:
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was
-        durability = strongest(durability_of(self._policy, topics[parent_of(d.stored_topic)].durability, d.priority) for d in call.drafts)
+        durability = strongest(self._durability_of(topics[parent_of(d.stored_topic)], d, plan) for d in call.drafts)
         # The watermark may have to be raised first, by a record of its own.
         drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
         if names:
@@ -236,6 +236,9 @@ class Planner:
         plan.drafts.extend(drafts)
         plan.size += sum(len(draft.body) for draft in call.drafts)
         plan.count("produced", len(call.drafts))
+
+    def _durability_of(self, topic: TopicConfig, draft: Draft, plan: Plan) -> Durability:
+        return durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
 
     def _frame(self, plan: Plan, call: ProduceFrame) -> None:
         """What its producer does not matter to; the rest is judged when the drafts of this plan are in the log (`framing.py`)."""

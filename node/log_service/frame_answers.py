@@ -16,11 +16,11 @@ from ledgermq.proto import log_pb2
 from ledgermq.proto.receipts import sign
 from ledgermq.proto.status import LedgerError
 
-AGAIN_MS = {"busy": 100, "disk-full": 1000}
+AGAIN_MS = {"busy": 100, "disk-full": 1000, "in-sync-short": 1000}
 """Refusals after which trying again at once makes it worse."""
 IN_ORDER = frozenset({"sequence-gap", "partial-frame"})
 """Refusals that are over once the missing messages are sent."""
-_DURABILITY = {"durable": log_pb2.DURABLE, "memory": log_pb2.MEMORY}
+_DURABILITY = {"durable": log_pb2.DURABLE, "memory": log_pb2.MEMORY, "master": log_pb2.MASTER}
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,17 +51,17 @@ def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_
     """What the log's bookkeeping says, on the engine's thread; None: the entries have to be read. `log` is the `EntryLog` of a leader that
     has applied everything that was acknowledged before."""
     first, last = receipt.first_index, receipt.first_index + receipt.count - 1
-    memory = receipt.durability == log_pb2.MEMORY
+    weaker = {log_pb2.MEMORY: "from memory", log_pb2.MASTER: "by the master alone"}.get(receipt.durability)
     if first < log.begin_index:
         return unverifiable(f"trimmed: the log begins with entry {log.begin_index}")
     if last > applied_index:
-        if not memory:
+        if weaker is None:
             return false(f"the log ends with entry {applied_index}")
-        lost = "" if last <= log.end_index else "; acknowledged from memory and lost, or not there yet"
+        lost = "" if last <= log.end_index else f"; acknowledged {weaker} and lost, or not there yet"
         return unverifiable(f"entry {last} is not committed{lost}")
     if (term := log.term_at(first)) != receipt.term or log.chain_at(last) != receipt.chain_crc:
         what = f"entry {first} has term {term}" if term != receipt.term else f"entry {last} has another chain CRC"
-        return false(f"{what}; acknowledged from memory and lost" if memory else what)
+        return false(what if weaker is None else f"{what}; acknowledged {weaker} and lost")
     return None
 
 

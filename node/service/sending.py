@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ledgermq.node.controller.metadata import Topic
 from ledgermq.node.core.calls import Prepare, Produce, Produced
-from ledgermq.node.core.flush import Durability
+from ledgermq.node.core.flush import Durability, weakest
 from ledgermq.node.forward import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
@@ -215,7 +215,7 @@ class Sender:
         self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
     ) -> Stored:
         """Messages for several broker groups: each part succeeds or fails on its own. The weakest acknowledgement names the class."""
-        classes: set[Durability | None] = set()
+        classes: set[Durability] = set()
         entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
 
         async def one(broker_group: str, places: list[tuple[int, int]]) -> None:
@@ -223,7 +223,7 @@ class Sender:
             queues = [queue for _, queue in places]
             try:
                 data, durability = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
-                classes.add(durability)
+                classes.update(() if durability is None else (durability,))
                 response = pb.SendMessageResponse.FromString(data)
             except Exception as error:  # the other parts may be stored: this one's failure is its entries' status
                 response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
@@ -236,8 +236,7 @@ class Sender:
         code = common({entry.status.code for entry in entries})
         message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
         response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
-        weakest = Durability.MEMORY if Durability.MEMORY in classes else Durability.DURABLE
-        return response.SerializeToString(), weakest if code is Code.OK else None
+        return response.SerializeToString(), weakest(classes) if code is Code.OK else None
 
 
 def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:

@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
     "why-kept": ("ledgermq.client.storage_commands:why_kept", "Why a log file is still there, or since when it is not."),
     "transfer": ("ledgermq.client.leadership_commands:transfer", "Let another node lead a broker group."),
+    "elect": ("ledgermq.client.replication_commands:elect", "Make a node master of an HA group, when none can be elected by itself."),
+    "replication": ("ledgermq.client.replication_commands:replication", "Let a broker group go by elections, or by an appointed master."),
     "member": ("ledgermq.client.member_commands:member", "Let nodes join and leave the cluster, and say where they are."),
     "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Why a consumer group has not got a message."),
     "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Why leadership of a broker group moved."),

@@ -30,6 +30,7 @@ class Output:
     hold_calls: bool = True
     open_batches: int = 0
     hides_view: bool = False
+    wishes: Sequence[Any] = ()
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, java_h
 from ledgermq.proto.layout_columns import Columns
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import MemberChange, changed
 from ledgermq.raft.messages import Heard
@@ -126,7 +127,9 @@ class FakeReplicator:
         self.reads: list[tuple[int, int | None]] = []
         self.members = Members(("n1", "n2", "n3"))
         self.members_index = -1
-        self.appointment = None
+        self.appointment: Appointment | None = None
+        self.short = 0
+        """How many members of the in-sync set are missing."""
         self.refusal = ""
         """Why the members cannot be changed now."""
         self.owed: MemberChange | None = None
@@ -148,6 +151,9 @@ class FakeReplicator:
 
     def read_index(self, token: int, now_ns: int) -> None:
         self.questions.append(token)
+
+    def short_of(self, now_ns: int) -> int:
+        return self.short
 
     @property
     def accepting(self) -> bool:

@@ -1,0 +1,116 @@
+"""The commands about how a broker group is replicated: elect and replication.
+
+Only argument parsing, questions, progress and exit statuses live here.
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import Refused
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.status import Code
+
+ASK_AGAIN_S = 0.2
+
+
+@click.command("elect")
+@click.argument("group")
+@click.option("--node", required=True, help="The node that is to be master.")
+@click.option("--unclean", is_flag=True, help="Although it is not in sync: what only others hold is lost.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_command
+@json_option
+def elect(connection: Connection, group: str, node: str, unclean: bool, yes: bool, as_json: bool) -> None:
+    """Make a node master of the HA group GROUP by your word, when none can be elected by itself.
+
+    Refused while a master is there (ledgermq transfer hands over), while members of the in-sync set are, and for a node that is not in
+    sync. --unclean overrides all this, says what is known to be lost first, and records it in the group's log.
+
+    \b
+    Examples:
+      ledgermq elect g1 --node n2
+      ledgermq elect g1 --node n2 --unclean --yes
+
+    Exit status: 0 it is master; 3 no controller quorum; 4 refused, with the reason, or it does not serve within --timeout.
+    """
+    admin = AdminCalls(connection)
+    request = pb.ElectMasterRequest(broker_group=group, node=node, unclean=unclean)
+    if unclean:
+        preview = pb.ElectMasterRequest()
+        preview.CopyFrom(request)
+        preview.preview = True
+        confirmed(f"{admin.elect_master(preview).loss}. Make {node} master of {group}?", yes)
+    answer = admin.elect_master(request)
+    _wait_for_master(connection, admin, group, node, answer.epoch)
+    if as_json:
+        lost = {"lost_entries": render.known(answer, "lost_entries"), "lost_ms": render.known(answer, "lost_ms")}
+        render.print_json(group=group, master=node, epoch=answer.epoch, loss=answer.loss, **lost)
+    else:
+        print(f"{node} is master of {group} in epoch {answer.epoch}: {answer.loss}")
+
+
+def _wait_for_master(connection: Connection, admin: AdminCalls, group: str, node: str, epoch: int) -> None:
+    end = time.monotonic() + connection.timeout_s
+    while True:
+        found = next((item for item in admin.cluster_status().groups if item.group == group), None)
+        if found is not None and found.term >= epoch and found.HasField("leader"):
+            return
+        if time.monotonic() > end:
+            what = f"{node} was made master of {group} in epoch {epoch} and does not lead after {connection.timeout_s:g} s"
+            raise Refused(Code.PRECONDITION_FAILED, what, "look at ledgermq status, and at the log of the node")
+        time.sleep(ASK_AGAIN_S)
+
+
+@click.command("replication")
+@click.argument("group")
+@click.option("--to", required=True, type=click.Choice(["raft", "ha"]), help="Elections and majorities, or an appointed master.")
+@click.option("--no-wait", is_flag=True, help="Return once the change is under way.")
+@cluster_command
+@json_option
+def replication(connection: Connection, group: str, to: str, no_wait: bool, as_json: bool) -> None:
+    """Let the broker group GROUP go by the other kind of replication, while it is used. Every voting replica must be there.
+
+    \b
+    Examples:
+      ledgermq replication g1 --to ha
+      ledgermq replication g1 --to raft --no-wait
+
+    Afterwards set `replication` of the group in the configuration of every node, with the settings of HA groups (docs/ha.md).
+
+    Exit status: 0 done; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    """
+    admin = AdminCalls(connection)
+    answer = admin.change_replication(group, to)
+    if not answer.done and not no_wait:
+        answer = _followed(connection, admin, group, to, answer)
+    if as_json:
+        waits = answer.waits_for or None
+        render.print_json(group=group, replication=answer.replication or None, done=answer.done, waits_for=waits)
+    elif answer.done:
+        print(f"{group} goes by {to}")
+    else:
+        print(f"{group}: under way; waits until {answer.waits_for}")
+
+
+def _followed(
+    connection: Connection, admin: AdminCalls, group: str, to: str, answer: pb.ChangeReplicationResponse
+) -> pb.ChangeReplicationResponse:
+    moved, former, steps = time.monotonic(), "", 0
+    with Meter(f"{group}: steps towards {to}", None) as meter:
+        while not answer.done:
+            if answer.waits_for != former:
+                moved, former, steps = time.monotonic(), answer.waits_for, steps + 1
+                meter.show(steps)
+            elif time.monotonic() - moved > connection.timeout_s:
+                what = f"{group}: nothing has moved for {connection.timeout_s:g} s; it waits until {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "bring all voters back (ledgermq status), then run the same command again")
+            time.sleep(ASK_AGAIN_S)
+            answer = admin.change_replication(group, to)
+    return answer

@@ -1,0 +1,142 @@
+"""Appointments reach replicas, wishes reach the controller once, and neither waits for the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ledgermq.node.appointing import Appointing
+from ledgermq.node.core.calls import Appointed
+from ledgermq.proto.status import Code, fail
+from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
+from ledgermq.raft.transfer import Cause
+
+ALL = {"n1": "", "n2": "", "n3": ""}
+
+
+def agreed(version: int = 1, epoch: int = 1, generation: int = 0) -> Appointment:
+    return Appointment(generation, version, epoch, "n1", ALL)
+
+
+def elect(epoch: int = 0, generation: int = 0) -> Elect:
+    return Elect("n2", "", generation, epoch, 0, ALL, Cause.ELECTION_TIMEOUT, "n2")
+
+
+class World:
+    """A controller that answers when it is told to, and the engine's ear."""
+
+    def __init__(self) -> None:
+        self.appointments: dict[str, Appointment] = {}
+        self.told: list[tuple[str, Appointment]] = []
+        self.wishes: list[tuple[str, Wish]] = []
+        self.answers: list[asyncio.Future[Appointment]] = []
+        self.appointing = Appointing(self, self, ("g1", "g2"))
+
+    @property
+    def state(self) -> World:
+        return self
+
+    def tell_at_once(self, group: str, call: Any) -> None:
+        assert isinstance(call, Appointed)
+        self.told.append((group, call.appointment))
+
+    async def appoint(self, group: str, wish: Wish, timeout: float) -> Appointment:
+        assert 0 < timeout < 10, "nobody waits for the quorum for long"
+        self.wishes.append((group, wish))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return await self.answers[-1]
+
+    def take_told(self) -> list[tuple[str, Appointment]]:
+        told, self.told = self.told, []
+        return told
+
+
+def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        world = World()
+        await body(world)
+        await world.appointing.stop()
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_anew() -> None:
+    """With every change of the state, but only what is news; a new replica in the same process knows nothing yet."""
+
+    async def body(world: World) -> None:
+        world.appointing.changed()
+        assert world.take_told() == []
+        world.appointments = {"g1": agreed(), "elsewhere": agreed()}
+        world.appointing.changed()
+        world.appointing.changed()
+        assert world.take_told() == [("g1", agreed())]
+        world.appointments = {"g1": agreed(2), "g2": agreed()}
+        world.appointing.changed()
+        assert world.take_told() == [("g1", agreed(2)), ("g2", agreed())]
+        world.appointing.opened("g1")
+        assert world.take_told() == [("g1", agreed(2))]
+
+    run(body)
+
+
+def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once() -> None:
+    """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not wait for each other."""
+
+    async def body(world: World) -> None:
+        wish, alter = elect(), Alter("n2", 0, 1, 1, ALL)
+        world.appointing.wished("g1", (wish, wish))
+        world.appointing.wished("g1", (alter,))
+        world.appointing.wished("g2", (wish,))
+        await settle()
+        assert world.wishes == [("g1", wish), ("g1", alter), ("g2", wish)]
+        world.answers[0].set_result(agreed())
+        await settle()
+        assert world.take_told() == [("g1", agreed())]
+        # The state may hear of it later, and older of it than was granted.
+        world.appointments = {"g1": agreed()}
+        world.appointing.changed()
+        assert world.take_told() == []
+        world.appointing.wished("g1", (elect(1),))
+        await settle()
+        assert world.wishes[-1] == ("g1", elect(1))
+
+    run(body)
+
+
+def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_holds() -> None:
+    """Refused, or without a quorum: nothing is kept to be tried again."""
+
+    async def body(world: World) -> None:
+        world.appointments = {"g1": agreed()}
+        world.appointing.changed()
+        world.take_told()
+        for error in (fail(Code.PRECONDITION_FAILED, "no"), fail(Code.HA_NOT_AVAILABLE, "no quorum")):
+            world.appointing.wished("g1", (elect(1),))
+            await settle()
+            world.answers[-1].set_exception(error)
+            await settle()
+            assert world.take_told() == [("g1", agreed())]
+        assert len(world.wishes) == 2
+
+    run(body)
+
+
+def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
+    """Such a wish could not be granted; it is not even put."""
+
+    async def body(world: World) -> None:
+        world.appointments = {"g1": agreed(5, 3, 7)}
+        for wish in (elect(2, 7), elect(9, 0), Alter("n1", 7, 3, 4, ALL)):
+            world.appointing.wished("g1", (wish,))
+            assert world.take_told() == [("g1", agreed(5, 3, 7))]
+        world.appointing.wished("g1", (elect(3, 7), Alter("n1", 8, 3, 4, ALL)))
+        await settle()
+        assert len(world.wishes) == 2
+
+    run(body)

@@ -1,0 +1,184 @@
+"""HA groups in a broker group's turns: what a master acknowledges alone, and what it refuses while too few are in sync."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledgermq.node.core.calls import Configure, Produce, Produced, Refused
+from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest, weakest
+from ledgermq.node.core.group import TurnOutput
+from ledgermq.node.core.leader import LeaderSettings
+from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import HaRules, Members, Rule
+from tests.node_core.core_fakes import SECOND, Bench, draft
+from tests.node_core.test_core_producers import Producing, numbered, produced
+
+IN_SYNC = Members(("n1", "n2", "n3"), rule=Rule.IN_SYNC)
+
+
+def topic(name: str, durability: TopicDurability = TopicDurability.GROUP) -> TopicConfig:
+    return TopicConfig("", name, TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability)
+
+
+def bench(rules: HaRules = HaRules(ack_async=True), policy: FlushPolicy = FlushPolicy.DURABLE) -> Bench:  # noqa: B008 (frozen)
+    """The master of an HA group with one topic of each durability, everything committed so far, and nothing from now on."""
+    b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy, ha=rules))
+    b.replicator.members = IN_SYNC
+    b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
+    b.lead(1)
+    b.ask(Configure(next(b.tokens), topics=[topic(one.value or "t", one) for one in TopicDurability]))
+    b.pass_time(2 * SECOND)
+    b.replicator.commit_at_once = False
+    b.replicator.urgencies.clear()
+    return b
+
+
+def produce(b: Bench, name: str, priority: int = -1) -> Produce:
+    return Produce(next(b.tokens), [replace(draft("m", name), priority=priority)])
+
+
+def out(b: Bench) -> TurnOutput:
+    assert b.output is not None
+    return b.output
+
+
+def master_syncs(b: Bench) -> None:
+    b.replicator.replicated = b.log.end_index
+    b.turn()
+
+
+def commit(b: Bench) -> None:
+    b.replicator.commit_index = b.log.end_index
+    b.replicator.replicated = None
+    b.turn()
+
+
+@pytest.mark.parametrize("policy", list(FlushPolicy))
+@pytest.mark.parametrize(
+    ("durability", "priority", "expected"),
+    [
+        (TopicDurability.HIGH, -1, "durable"),
+        (TopicDurability.MEMORY, 9, "master"),
+        (TopicDurability.HYBRID, 4, "durable"),
+        (TopicDurability.HYBRID, 3, "master"),
+        (TopicDurability.GROUP, -1, "master"),
+    ],
+)
+def test_where_the_master_acknowledges_alone_only_who_asks_waits(
+    policy: FlushPolicy, durability: TopicDurability, priority: int, expected: str
+) -> None:
+    """Whatever the flush policy of the group is: nothing there is weaker than the master's disk."""
+    assert durability_of(policy, durability, priority, alone=True).value == expected
+
+
+def test_classes_are_ordered() -> None:
+    """A call has the strongest class of its messages, several answers together the weakest."""
+    memory, master, durable = Durability.MEMORY, Durability.MASTER, Durability.DURABLE
+    assert strongest([memory, master]) is master and strongest([master, durable, memory]) is durable
+    assert weakest([durable, master]) is master and weakest([durable, memory, master]) is memory
+
+
+@pytest.mark.parametrize("name", ["t", "high", "memory", "hybrid"])
+def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
+    """It is urgent, marked, and not delivered before its commit; a topic of durability `high` waits for that."""
+    b = bench()
+    call = produce(b, name)
+    assert b.ask(call) is None
+    assert b.replicator.urgencies == [(True, False)]
+    master_syncs(b)
+    assert (call.token in b.done) is (name != "high")
+    assert b.machine.end(name, 0) == 0, "consumers see what is confirmed"
+    commit(b)
+    answer = b.done[call.token]
+    assert isinstance(answer, Produced) and answer.durability == ("durable" if name == "high" else "master")
+
+
+def test_under_another_rule_the_same_settings_mean_nothing() -> None:
+    """While the group goes by majorities a send waits for the commit, also one that was appended before the group changed over."""
+    b = bench()
+    before = produce(b, "t")
+    b.ask(before)
+    b.replicator.members = Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=7)
+    after = produce(b, "t")
+    b.ask(after)
+    master_syncs(b)
+    assert before.token not in b.done and after.token not in b.done
+    commit(b)
+    classes = [b.done[call.token].durability for call in (before, after)]  # type: ignore[union-attr]
+    assert classes == ["master", "durable"]
+
+
+def test_native_frames_say_so_and_name_the_master() -> None:
+    """A producer need not ask: what its group acknowledges for is the group's to say."""
+    b = Producing(ha=HaRules(ack_async=True))
+    b.replicator.members = IN_SYNC
+    b.open()
+    b.replicator.commit_at_once = False
+    first = b.later(numbered(1, 0, 0, 2))
+    master_syncs(b)
+    assert produced(b.done[first]).durability == "master"
+    again = b.later(numbered(1, 0, 0, 2))
+    commit(b)
+    assert produced(b.done[again]).durability == "durable"
+
+
+def test_a_batch_is_over_when_its_sends_are_answered() -> None:
+    """Calls are held for the master's own sync only: a slow slave holds nobody up."""
+    b = bench()
+    b.ask(produce(b, "t"))
+    assert out(b).open_batches == 1 and out(b).hold_calls
+    master_syncs(b)
+    assert out(b).open_batches == 0 < b.log.end_index - b.replicator.commit_index
+    in_sync = bench(HaRules(minimum=2))
+    in_sync.ask(produce(in_sync, "t"))
+    master_syncs(in_sync)
+    assert out(in_sync).open_batches == 1
+
+
+def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
+    """With what is missing and what to do; calls are not held back from being told; everything goes on when the set is whole."""
+    b = bench(HaRules(minimum=2))
+    b.replicator.short = 1
+    call = produce(b, "t")
+    b.ask(call)
+    refusal = b.done[call.token]
+    assert isinstance(refusal, Refused) and refusal.reason == "in-sync-short"
+    assert "1 of the 2 replicas in sync" in refusal.detail and "nothing was stored" in refusal.detail
+    assert b.replicator.urgencies == [] and not out(b).hold_calls
+    view = b.group.view()
+    assert view.ha is not None and view.short == refusal.detail and view.ha.in_sync == ("n1", "n2")
+    b.replicator.short = 0
+    b.ask(produce(b, "t"))
+    assert len(b.replicator.urgencies) == 1 and b.group.view().short == ""
+
+
+def test_a_new_master_is_given_a_moment_to_be_heard() -> None:
+    """Nobody is refused because the slaves have not answered yet: calls wait."""
+    b = Bench(settings=LeaderSettings(ha=HaRules(minimum=2)))
+    b.replicator.members = IN_SYNC
+    b.replicator.short = 1
+    b.lead(1)
+    call = produce(b, "t")
+    b.turn(call)
+    assert not isinstance(b.done.get(call.token), Refused) or b.done[call.token].reason != "in-sync-short"  # type: ignore[union-attr]
+    b.pass_time(2 * SECOND)
+    late = produce(b, "t")
+    b.turn(late)
+    assert isinstance(b.done[late.token], Refused) and b.done[late.token].reason == "in-sync-short"  # type: ignore[union-attr]
+
+
+def test_a_send_that_waits_when_the_set_shrinks_is_answered_when_it_is_whole_again() -> None:
+    """It is in the log: to refuse it would be a lie, and its caller's deadline ends the waiting."""
+    b = bench(HaRules(minimum=2))
+    call = produce(b, "t")
+    b.ask(call)
+    b.replicator.short = 1
+    b.turn()
+    assert call.token not in b.done
+    b.replicator.short = 0
+    commit(b)
+    assert isinstance(b.done[call.token], Produced)
