@@ -69,8 +69,7 @@ class Members:
     known by the directory it had when the group was made. `returning`: learners that voted until their directory was lost; the leader
     makes them voters again as soon as they have caught up. `observers`: learners for good, which nobody makes voters by the way. `towards`:
     the rule that follows ALL. `since`: the entry that made the rule; 0 for one the group was made with, and for
-    MAJORITY. No voters at all: nobody knows
-    yet (`NOBODY`).
+    MAJORITY. No voters at all: nobody knows yet (`NOBODY`).
     """
 
     voters: tuple[str, ...]

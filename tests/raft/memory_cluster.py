@@ -68,12 +68,15 @@ class Member:
     def start(self, now_ns: int) -> None:
         self.boots += 1
         self.syncing = None
-        config = RaftConfig(self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory)
+        config = self.config()
         log = LogView(self.disk.runs(), len(self.disk.written) - 1)
         changes = [(index, self.said[word]) for index, (_, word) in enumerate(self.disk.written) if word in self.said]
         known = [(NO_INDEX, config.members), *changes]
         start = (config, log, self.disk.hard_state, self.chance, now_ns, min(0, log.end_index))
         self.core = self.core_type(*start, admitted=self.admitted, configurations=known)
+
+    def config(self) -> RaftConfig:
+        return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory)
 
     def crash(self) -> None:
         """Keep a random part of what was not synced; here a prefix, as recovery would leave it."""

@@ -1,0 +1,315 @@
+"""Groups of the rule IN_SYNC under random faults (design §6): masters that a controller appoints, an in-sync set that it alone changes,
+with wishes and news that are lost, late and repeated, and whole times without a controller.
+
+Besides the checks of `memory_cluster.py`: whatever anybody calls committed lies on the stable storage of everyone whom the controller would
+make master next. Every rule is broken once, to see the checks notice it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledgermq.proto.types import Role
+from ledgermq.raft import appointments
+from ledgermq.raft.appointments import Alter, Appointment, Elect
+from ledgermq.raft.config import MS, HaRules, RaftConfig, Rule
+from ledgermq.raft.core import Core
+from ledgermq.raft.effects import Effects
+from tests.raft.memory_cluster import Cluster, Member
+
+STEPS = 3000
+
+
+class HaMember(Member):
+    """A replica of a group that was made with the rule IN_SYNC."""
+
+    rules = HaRules(lag_ns=2_000 * MS, lag_bytes=4000)
+    rule = Rule.IN_SYNC
+
+    def config(self) -> RaftConfig:
+        return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, rule=self.rule, ha=self.rules)
+
+
+class Controller:
+    """The agreed state, and the functions that change it; what is asked and told travels through the cluster."""
+
+    elect, alter = staticmethod(appointments.elect), staticmethod(appointments.alter)
+
+    def __init__(self) -> None:
+        self.known: Appointment | None = None
+        self.log: list[Appointment] = []
+
+    def take(self, wish: Elect | Alter) -> bool:
+        """Whether it was granted."""
+        after = self.elect(self.known, wish) if isinstance(wish, Elect) else self.alter(self.known, wish)
+        if isinstance(after, str):
+            return False
+        self.known = after
+        self.log.append(after)
+        return True
+
+
+class HaCluster(Cluster):
+    """Three replicas and a controller. Wishes and news are messages like others."""
+
+    member_type: type[Member] = HaMember
+    controller_type: type[Controller] = Controller
+
+    def __init__(self, seed: int, **rules: object) -> None:
+        self.controller = self.controller_type()
+        self.wishes: list[Elect | Alter] = []
+        self.outage_until_ns = 0
+        self.masters: dict[int, str] = {}
+        super().__init__(3, seed)
+        # A set grows only in calm weather: time is slower here than where only votes are cast, and what broke is mended sooner.
+        self.pace_ms, self.calm = self.chance.choice((30, 60, 150)), self.chance.choice((0.995, 0.985))
+        chosen = HaRules(
+            ack_async=self.chance.random() < 0.3,
+            minimum=1,
+            lag_ns=2_000 * MS,
+            lag_bytes=self.chance.choice((2000, 100_000)),
+            pull=self.chance.random() < 0.3,
+        )
+        if not chosen.ack_async:
+            chosen = replace(chosen, minimum=self.chance.choice((1, 2)))
+        chosen = replace(chosen, **rules)  # type: ignore[arg-type]
+        for member in self.members.values():
+            member.rules = chosen  # type: ignore[attr-defined]
+            member.start(0)
+
+    def watch(self, member: Member, effects: Effects) -> None:
+        for wish in effects.wishes:
+            if self.chance.random() >= self.loss:
+                self.wishes += [wish] * (2 if self.chance.random() < self.repeat else 1)
+
+    def step(self) -> None:
+        what = self.chance.random()
+        if what < 0.1 and self.now_ns >= self.outage_until_ns:
+            self.decide()
+        elif what < 0.2 and self.controller.log:
+            self.tell()
+        elif what < 0.202:
+            self.outage_until_ns = self.now_ns + round(self.chance.uniform(1, 3000) * MS)
+        super().step()
+
+    def disturb(self) -> None:
+        if self.chance.random() < 0.4:
+            self.cut.clear()
+        else:
+            super().disturb()
+
+    def decide(self) -> None:
+        """The controller takes one of the wishes, not always the oldest."""
+        if not self.wishes:
+            return
+        wish = self.wishes.pop(self.chance.randrange(len(self.wishes)) if self.shuffle else 0)
+        if self.controller.take(wish):
+            self.check_electable("the set changed")
+
+    def tell(self) -> None:
+        """Somebody hears of the latest appointment, or of an older one again."""
+        log = self.controller.log
+        member = self.chance.choice(self.up()) if self.up() else None
+        if member is not None:
+            told = log[-1] if self.chance.random() < 0.8 else self.chance.choice(log)
+            member.core.appointed(told, self.now_ns)
+            self.turn(member)
+
+    def check(self, member: Member) -> None:
+        """Of the base class all but I5, which counts a majority."""
+        core = member.core
+        core.check_invariants()
+        assert core.log.end_index == len(member.disk.written) - 1
+        assert core.log.runs == tuple(member.disk.runs())
+        assert core.durable_index <= member.disk.durable, f"{member.name} believes more durable than is"
+        if core.role is Role.LEADER:
+            assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two masters in epoch {core.term}"
+            assert member.disk.hard_state.term >= core.term or core._saved.term < core.term
+            for index, entry in self.committed.items():
+                if self.committed_in[index] < core.term:
+                    assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
+        for index, (term, word) in enumerate(member.disk.written):
+            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
+        before = self.commits.get(member.name, 0)
+        assert core.commit_index >= before, f"I4: commit of {member.name} fell"
+        self.commits[member.name] = core.commit_index
+        for index in range(before + 1, core.commit_index + 1):
+            entry = member.disk.written[index]
+            assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+            self.committed_in.setdefault(index, core.term)
+        if core.commit_index > before:
+            self.check_electable(f"{member.name} committed {core.commit_index}")
+
+    def check_electable(self, when: str) -> None:
+        """Whoever may be master next has everything that anybody calls committed."""
+        known = self.controller.known
+        electable = tuple(self.members) if known is None else tuple(known.in_sync)
+        last = max(self.committed)
+        for name in electable:
+            disk = self.members[name].disk
+            assert disk.durable >= last and disk.written[last] == self.committed[last], f"I5: {when}; {name} may be master and lacks {last}"
+
+    def heal(self) -> None:
+        """Everything works again: a master, a new entry that all have, and all voters in sync."""
+        self.cut.clear()
+        self.loss = self.repeat = 0.0
+        self.shuffle = False
+        for name in list(self.down):
+            self.members[name].start(self.now_ns)
+            self.commits[name] = min(0, self.members[name].core.log.end_index)
+        self.down.clear()
+        deadline, proposed_in, target = self.now_ns + 30_000 * MS, -1, -1
+        while self.now_ns < deadline:
+            self.let_all_happen()
+            leader = next((m for m in self.up() if m.core.accepting), None)
+            if leader is not None and leader.core.term != proposed_in:
+                leader.propose(1)
+                target, proposed_in = leader.core.log.end_index, leader.core.term
+                self.turn(leader)
+            known = self.controller.known
+            whole = known is not None and set(known.in_sync) == set(self.members)
+            if whole and target >= 0 and all(m.core.commit_index >= target for m in self.members.values()):
+                return
+            self.pass_time()
+        raise AssertionError(f"no progress after healing: {self.controller.known} {[repr(m.core) for m in self.members.values()]}")
+
+    def let_all_happen(self) -> None:
+        """Messages, wishes, news and syncs, until there are none."""
+        while self.network or self.wishes:
+            while self.network:
+                self.deliver()
+            while self.wishes:
+                self.decide()
+            for member in self.up():
+                if self.controller.known is not None:
+                    member.core.appointed(self.controller.known, self.now_ns)
+                self.turn(member)
+        for member in self.up():
+            member.begin_sync()
+            member.end_sync()
+            self.turn(member)
+
+    def pass_time(self) -> None:
+        if not self.network:
+            self.now_ns += 10 * MS
+            for member in self.up():
+                member.core.tick(self.now_ns)
+                self.turn(member)
+
+
+def run(cluster: HaCluster, steps: int = STEPS) -> HaCluster:
+    for _ in range(steps):
+        cluster.step()
+    return cluster
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_faults_break_no_invariant_and_healing_brings_progress(first: int) -> None:
+    """I1 to I5, whatever happens to replicas, links, disks and the controller."""
+    committed = masters = changes = 0
+    for seed in range(first, first + 10):
+        cluster = run(HaCluster(seed))
+        cluster.heal()
+        assert not cluster.fences, f"seed {seed}: {cluster.fences}"
+        committed += max(cluster.committed)
+        masters += len(cluster.leaders)
+        changes += sum(1 for a, b in zip(cluster.controller.log, cluster.controller.log[1:], strict=False) if a.in_sync != b.in_sync)
+    assert committed > 200 and masters > 10 and changes > 5, (committed, masters, changes)
+
+
+# Every rule broken alone
+
+
+class ShrinksAtOnce(Core):
+    """Planted: a master goes on without a slave before the controller agreed."""
+
+    def _required(self):  # type: ignore[no-untyped-def]
+        there = [node for node in self._in_sync() if node == self.config.node or self._is_there(node, self._now_ns)]
+        return there or [self.config.node]
+
+
+class JoinsLater(Core):
+    """Planted: whom it wished into the set a master waits for only once that is agreed and heard."""
+
+    def _required(self):  # type: ignore[no-untyped-def]
+        return self._in_sync()
+
+
+class LeadsAgain(Core):
+    """Planted: a replica leads the epoch that it led before its restart once more."""
+
+    def _take_office(self, now_ns: int) -> None:
+        agreed = self.agreed
+        if agreed is not None and agreed.epoch == self.term and agreed.master == self.config.node and self.role is not Role.LEADER:
+            self.term -= 1
+            super()._take_office(now_ns)
+            self.term = max(self.term, agreed.epoch)
+        else:
+            super()._take_office(now_ns)
+
+
+class CountsMajority(Core):
+    """Planted: committed by a majority, whoever is in sync."""
+
+    def _reached(self, own, value):  # type: ignore[no-untyped-def]
+        values = sorted([own, *(value(peer) for peer in self.peers.values())])
+        return values[len(values) // 2]
+
+
+class AnybodyRuns(Core):
+    """Planted, with a controller that does not look either: who is not in sync becomes master."""
+
+    def _is_electable(self) -> bool:
+        return True
+
+
+class AnybodyElected(Controller):
+    @staticmethod
+    def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
+        return appointments.elect(known if known is None else replace(known, in_sync=ask.voters), ask)
+
+
+class EpochIgnored(Controller):
+    """Planted: the controller elects whoever asks, also after an epoch that is over, and gives the one after it."""
+
+    @staticmethod
+    def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
+        after = appointments.elect(known if known is None else replace(known, epoch=ask.epoch), ask)
+        return after if isinstance(after, str) else replace(after, epoch=max(ask.epoch, ask.term) + 1)
+
+
+class VersionIgnored(Controller):
+    """Planted: a late wish replaces a newer in-sync set."""
+
+    @staticmethod
+    def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
+        return appointments.alter(known, ask if known is None else replace(ask, version=known.version))
+
+
+PLANTED = [
+    (ShrinksAtOnce, Controller),
+    (JoinsLater, Controller),
+    (LeadsAgain, Controller),
+    (CountsMajority, Controller),
+    (AnybodyRuns, AnybodyElected),
+    (Core, EpochIgnored),
+    (Core, VersionIgnored),
+]
+
+
+@pytest.mark.parametrize(("core", "controller"), PLANTED, ids=lambda planted: planted.__name__)
+def test_the_checks_find_every_broken_rule(core: type[Core], controller: type[Controller]) -> None:
+    """Within a hundred seeds."""
+    member = type("Planted", (HaMember,), {"core_type": core})
+    cluster_type = type("PlantedCluster", (HaCluster,), {"member_type": member, "controller_type": controller})
+    for seed in range(100):
+        cluster = cluster_type(seed)
+        try:
+            run(cluster, 2 * STEPS)
+        except AssertionError:
+            return
+        if cluster.fences:
+            return
+    raise AssertionError(f"{core.__name__} with {controller.__name__} went unnoticed")
