@@ -1,0 +1,490 @@
+"""Masters that a controller appoints, step by step (design §6): what a replica wishes, when it leads, and what it calls committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import Alter, Appointment, Elect, alter, elect, force, from_json, to_json
+from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
+from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
+from ledgermq.raft.transfer import Cause
+from tests.raft.memory_cluster import Cluster, Member
+
+ALL_IN_SYNC = {"n1": "", "n2": "", "n3": ""}
+
+
+class Pair(Cluster):
+    """Three replicas without faults, told what the test tells them; wishes are kept."""
+
+    def __init__(self, rules: HaRules | None = None, rule: Rule = Rule.IN_SYNC) -> None:
+        ha = rules or HaRules()
+
+        class Replica(Member):
+            disk_full_share = 0.0
+
+            def config(self) -> RaftConfig:
+                return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, rule=rule, ha=ha)
+
+        self.member_type = Replica
+        super().__init__(3, 0)
+        self.loss = self.repeat = 0.0
+        self.shuffle = False
+        self.wishes: list[Elect | Alter] = []
+        said: dict[int, Members] = {}
+        for member in self.members.values():
+            member.said = said
+
+    def watch(self, member: Member, effects: object) -> None:
+        self.wishes += effects.wishes  # type: ignore[attr-defined]
+
+    def check(self, member: Member) -> None:
+        member.core.check_invariants()
+
+    def appoint(self, appointment: Appointment, *nodes: str) -> None:
+        for name in nodes or tuple(self.members):
+            self.members[name].core.appointed(appointment, self.now_ns)
+            self.turn(self.members[name])
+
+    def settle(self) -> None:
+        """Everything under way arrives and is synced."""
+        for _ in range(10):
+            for member in self.up():
+                self.turn(member)
+            while self.network:
+                self.deliver()
+            for member in self.up():
+                member.begin_sync()
+                member.end_sync()
+                self.turn(member)
+
+    def until(self, condition: Callable[[], bool], most_ms: int = 20_000) -> None:
+        for _ in range(most_ms // 10):
+            if condition():
+                return
+            self.now_ns += 10 * MS
+            for member in self.up():
+                member.core.tick(self.now_ns)
+            self.settle()
+        raise AssertionError([repr(member.core) for member in self.members.values()])
+
+    def granted(self, known: Appointment | None) -> Appointment:
+        """What the controller makes of the last wish."""
+        wish = self.wishes[-1]
+        after = elect(known, wish) if isinstance(wish, Elect) else alter(known, wish)
+        assert isinstance(after, Appointment), after
+        return after
+
+
+FIRST = Appointment(0, 1, 1, "n1", ALL_IN_SYNC, Cause.STARTED, "n1")
+
+
+@pytest.fixture
+def led() -> Pair:
+    """`n1` is master of epoch 1; all three are in sync."""
+    pair = Pair()
+    pair.appoint(FIRST)
+    pair.members["n1"].propose(1)
+    pair.settle()
+    assert pair.members["n1"].core.commit_index == 1
+    return pair
+
+
+def core(pair: Cluster, name: str):  # type: ignore[no-untyped-def]
+    return pair.members[name].core
+
+
+# Who leads
+
+
+def test_nobody_leads_by_votes() -> None:
+    """A canvass ends in a wish, never in leadership; the wish names the epoch that is known and the voters."""
+    pair = Pair()
+    pair.until(lambda: bool(pair.wishes))
+    assert all(member.core.role is not Role.LEADER for member in pair.members.values())
+    wish = pair.wishes[0]
+    assert isinstance(wish, Elect) and (wish.node, wish.epoch, wish.voters) == (wish.asked_by, 0, ALL_IN_SYNC)
+    assert all(member.core.term == 0 for member in pair.members.values())
+
+
+def test_a_real_vote_is_no_way_to_lead_either(led: Pair) -> None:
+    """Whoever collects votes under this rule stays what he is."""
+    voter = core(led, "n2")
+    voter.step(VoteReply("n3", "n2", 2, False, True), led.now_ns)
+    assert voter.role is Role.FOLLOWER
+
+
+def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:
+    """n3 alone is cut off: n2 hears the master, so n3 wishes nothing."""
+    led.cut = {("n1", "n3"), ("n3", "n1")}
+    led.until(lambda: led.now_ns > 3_000 * MS)
+    assert not [wish for wish in led.wishes if isinstance(wish, Elect)]
+
+
+def test_a_canvass_stops_at_a_longer_log(led: Pair) -> None:
+    """Of two that lost their master, the one with more entries is elected, with an asynchronous tail too."""
+    led.cut = {("n1", "n3")}
+    led.members["n1"].propose(2)
+    led.settle()
+    assert (core(led, "n2").log.end_index, core(led, "n3").log.end_index) == (3, 1)
+    led.down["n1"] = 1 << 60
+    led.cut.clear()
+    led.wishes.clear()
+    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    assert {wish.node for wish in led.wishes if isinstance(wish, Elect)} == {"n2"}
+
+
+def test_no_epoch_is_led_twice(led: Pair) -> None:
+    """A master that restarts has its epoch on disk: the appointment it had means nothing any more."""
+    master = led.members["n1"]
+    master.crash()
+    master.start(led.now_ns)
+    master.core.appointed(FIRST, led.now_ns)
+    assert master.core.role is Role.FOLLOWER and master.disk.hard_state.term == 1
+    master.core.appointed(Appointment(0, 2, 2, "n1", ALL_IN_SYNC, Cause.STARTED, "n1"), led.now_ns)
+    assert master.core.role is Role.LEADER and master.core.term == 2
+
+
+def test_an_older_appointment_means_nothing(led: Pair) -> None:
+    """News come late and out of order."""
+    second = Appointment(0, 2, 2, "n2", ALL_IN_SYNC, Cause.OPERATOR, "n1")
+    led.appoint(second, "n2")
+    led.appoint(FIRST, "n2")
+    led.appoint(second, "n1")
+    assert core(led, "n2").role is Role.LEADER and core(led, "n1").role is Role.FOLLOWER
+
+
+def test_who_is_not_in_sync_takes_no_office(led: Pair) -> None:
+    """Not even if it is named; and it does not campaign."""
+    led.appoint(Appointment(0, 2, 2, "n3", {"n1": "", "n2": ""}, Cause.STARTED, "n3"), "n3")
+    assert core(led, "n3").role is Role.FOLLOWER and not core(led, "n3")._may_campaign()
+
+
+def test_a_slave_keeps_epoch_and_master_before_anything_of_the_frame() -> None:
+    """Like a vote: in the writes that come before its entries and its answer."""
+    pair = Pair()
+    slave = core(pair, "n2")
+    slave.step(Append("n1", "n2", 4, 1, 0, 0, 0), 0)
+    kept = slave.take_writes().hard_state
+    assert kept is not None and (kept.term, kept.vote) == (4, "n1")
+
+
+def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
+    """The second one is refused with a later term, and must ask for another epoch."""
+    pair = Pair()
+    slave = pair.members["n2"]
+    slave.core.step(Append("n1", "n2", 4, 1, 0, 0, 0), 0)
+    slave.carry_out(slave.core.take_writes(), None, [])
+    slave.start(0)
+    slave.core.step(Append("n3", "n2", 4, 1, 0, 0, 0), 0)
+    effects = slave.core.take(0)
+    answer = effects.messages[-1]
+    assert isinstance(answer, AppendReply) and answer.rejected and answer.term == 5 and slave.core.leader is None
+
+
+# What is committed
+
+
+def test_everybody_in_sync_is_waited_for(led: Pair) -> None:
+    """A majority is not enough, as long as the controller may elect the third."""
+    led.cut = {("n1", "n3")}
+    led.members["n1"].propose(1)
+    led.settle()
+    assert core(led, "n2").durable_index == 2 and core(led, "n1").commit_index == 1
+
+
+def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
+    """A silent slave: the master wishes it out, waits on, and commits once it hears that the controller agreed."""
+    led.down["n3"] = 1 << 60
+    led.members["n1"].propose(1)
+    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    assert core(led, "n1").commit_index == 1
+    smaller = led.granted(FIRST)
+    assert set(smaller.in_sync) == {"n1", "n2"}
+    led.appoint(smaller, "n1")
+    assert core(led, "n1").commit_index == 2
+
+
+def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
+    """From the wish on, whether it was granted or not: until a later version says."""
+    smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
+    led.appoint(smaller)
+    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.cut = {("n1", "n3")}
+    led.members["n1"].propose(1)
+    led.settle()
+    assert core(led, "n1").commit_index == 1
+    led.appoint(replace(smaller, version=3), "n1")
+    assert core(led, "n1").commit_index == 2
+
+
+def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
+    """Its node is gone again, and nobody knows if it was granted: the same set once more, in a new version."""
+    smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
+    led.appoint(smaller)
+    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.wishes.clear()
+    led.down["n3"] = 1 << 60
+    led.until(lambda: any(isinstance(wish, Alter) and set(wish.in_sync) == {"n1", "n2"} for wish in led.wishes))
+    led.members["n1"].propose(1)
+    led.settle()
+    assert core(led, "n1").commit_index == 1
+    led.appoint(replace(smaller, version=3), "n1")
+    assert core(led, "n1").commit_index == 2
+
+
+def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late() -> None:
+    """`minimum` 2 of three: two slaves gone."""
+    pair = Pair(HaRules(minimum=2))
+    pair.appoint(FIRST)
+    pair.members["n1"].propose(1)
+    pair.settle()
+    pair.down = {"n2": 1 << 60, "n3": 1 << 60}
+    pair.until(lambda: any(isinstance(wish, Alter) for wish in pair.wishes))
+    assert len(pair.wishes[-1].in_sync) == 2
+    pair.appoint(pair.granted(FIRST), "n1")
+    pair.members["n1"].propose(1)
+    pair.wishes.clear()
+    pair.until(lambda: pair.now_ns > 10_000 * MS)
+    master = core(pair, "n1")
+    assert master.commit_index == 1 and master.short_of(pair.now_ns) == 1 and not pair.wishes
+
+
+def test_alone_in_sync_a_master_commits_alone() -> None:
+    """With a minimum of one."""
+    pair = Pair()
+    pair.appoint(replace(FIRST, in_sync={"n1": ""}), "n1")
+    pair.down = {"n2": 1 << 60, "n3": 1 << 60}
+    pair.members["n1"].propose(2)
+    pair.settle()
+    assert core(pair, "n1").commit_index == 2 and core(pair, "n1").short_of(pair.now_ns) == 0
+
+
+def test_an_asynchronous_acknowledgement_rests_on_the_masters_disk_alone() -> None:
+    """`replicated_index` is its durable index; committed is still what all in sync have."""
+    pair = Pair(HaRules(ack_async=True))
+    pair.appoint(FIRST)
+    pair.cut = {("n1", "n2"), ("n1", "n3")}
+    pair.members["n1"].propose(3)
+    master = core(pair, "n1")
+    assert master.replicated_index == 0
+    pair.settle()
+    assert (master.replicated_index, master.commit_index) == (3, 0)
+
+
+@pytest.mark.parametrize("lag", [HaRules(lag_ns=2_000 * MS), HaRules(lag_bytes=1_000)], ids=["time", "bytes"])
+def test_who_lags_leaves_the_set(lag: HaRules) -> None:
+    """A slave that answers, and whose disk does not follow."""
+    pair = Pair(lag)
+    pair.appoint(FIRST)
+    slow = pair.members["n3"]
+    slow.begin_sync = lambda: None  # type: ignore[method-assign]
+    for _ in range(40):
+        pair.members["n1"].propose(1)
+        pair.now_ns += 100 * MS
+        for member in pair.up():
+            member.core.tick(pair.now_ns)
+        pair.settle()
+    assert any(isinstance(wish, Alter) and set(wish.in_sync) == {"n1", "n2"} for wish in pair.wishes)
+
+
+def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
+    """Each of them may be the next master: neither lease nor round without its answer."""
+    master = core(led, "n1")
+    led.until(lambda: master.lease_index(led.now_ns) is not None)
+    led.cut = {("n3", "n1")}
+    led.until(lambda: led.now_ns > 5_000 * MS)
+    assert master.lease_index(led.now_ns) is None
+    master.read(7, led.now_ns)
+    led.settle()
+    assert master._reads.underway is not None
+
+
+# Handing over, members, rules
+
+
+def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
+    """The successor needs no canvass, and campaigns on nobody's word."""
+    assert core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS) is None
+    led.settle()
+    wish = led.wishes[-1]
+    assert isinstance(wish, Elect) and (wish.node, wish.asked_by, wish.cause) == ("n3", "n1", Cause.OPERATOR)
+    led.appoint(led.granted(FIRST))
+    assert core(led, "n3").role is Role.LEADER and core(led, "n1").role is Role.FOLLOWER
+    change = core(led, "n3").take_changes()[-1]
+    assert (change.reason.cause, change.reason.peer) == (Cause.OPERATOR, "n1")
+
+
+def test_only_who_is_in_sync_takes_over(led: Pair) -> None:
+    """The controller would not elect another."""
+    led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
+    assert "not in sync" in str(core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS))
+
+
+def test_a_voter_leaves_the_set_before_it_leaves_the_group(led: Pair) -> None:
+    """Removing it is refused, and prepared; asked again it works."""
+    removal = MemberChange(Change.REMOVE, "n3")
+    assert "being taken out" in str(led.members["n1"].change(removal, led.now_ns))
+    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    smaller = led.granted(FIRST)
+    assert set(smaller.in_sync) == {"n1", "n2"}
+    led.appoint(smaller)
+    assert led.members["n1"].change(removal, led.now_ns) is None
+
+
+def test_the_master_is_not_removed_and_the_minimum_not_undercut() -> None:
+    """Each with what to do instead."""
+    pair = Pair(HaRules(minimum=3))
+    pair.appoint(FIRST)
+    pair.members["n1"].propose(1)
+    pair.settle()
+    assert "hand over first" in str(pair.members["n1"].change(MemberChange(Change.REMOVE, "n1"), pair.now_ns))
+    assert "demands 3" in str(pair.members["n1"].change(MemberChange(Change.REMOVE, "n2"), pair.now_ns))
+
+
+def test_between_two_rules_stands_that_of_all() -> None:
+    """Nothing else, and no other change meanwhile."""
+    members = Members(("n1", "n2", "n3"))
+    between = changed(members, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 9)
+    assert isinstance(between, Members) and (between.rule, between.towards, between.since) == (Rule.ALL, Rule.IN_SYNC, 9)
+    assert "changing over" in str(changed(between, MemberChange(Change.REMOVE, "n3"), 10))
+    assert "changing over" in str(changed(between, MemberChange(Change.RULE, "", rule=Rule.MAJORITY), 10))
+    after = changed(between, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 11)
+    assert isinstance(after, Members) and (after.rule, after.towards, after.since) == (Rule.IN_SYNC, None, 11)
+    assert "already" in str(changed(after, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 12))
+    assert "only stands between" in str(changed(after, MemberChange(Change.RULE, "", rule=Rule.ALL), 12))
+
+
+def test_a_group_changes_over_and_back() -> None:
+    """majority → all → in-sync, a master with an epoch above the term; then all the way back, and votes elect again."""
+    pair = Pair(rule=Rule.MAJORITY)
+    pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
+    leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
+    leader.propose(1)
+    pair.settle()
+    for wanted in (Rule.IN_SYNC, Rule.MAJORITY):
+        known = leader.core.appointment
+        term = leader.core.term
+        pair.until(lambda: leader.change(MemberChange(Change.RULE, "", rule=wanted), pair.now_ns) is None)  # noqa: B023
+        assert leader.core.members.rule is Rule.ALL
+        pair.settle()
+        onward = leader.core.due_change(pair.now_ns)
+        assert onward is not None and onward.rule is wanted
+        assert leader.change(onward, pair.now_ns) is None
+        pair.wishes.clear()
+        pair.settle()
+        if wanted is Rule.IN_SYNC:
+            pair.until(lambda: bool(pair.wishes))
+            pair.appoint(pair.granted(known))
+            assert leader.core.role is Role.LEADER and leader.core.term > term
+        leader.propose(1)
+        pair.settle()
+        assert all(member.core.members.rule is wanted for member in pair.members.values())
+        assert leader.core.commit_index == leader.core.log.end_index
+    pair.down[leader.name] = 1 << 60
+    pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.up()))
+
+
+def test_to_change_the_rule_every_voter_is_needed() -> None:
+    """One is gone: refused by its name, with nothing appended."""
+    pair = Pair(rule=Rule.MAJORITY)
+    pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
+    leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
+    leader.propose(1)
+    pair.settle()
+    gone = next(name for name in pair.members if name != leader.name)
+    pair.down[gone] = 1 << 60
+    pair.until(lambda: gone in str(leader.core.propose_members(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns)))
+
+
+def test_under_the_rule_of_all_every_vote_and_every_copy_is_needed() -> None:
+    """Two of three elect nobody and commit nothing."""
+    pair = Pair(rule=Rule.MAJORITY)
+    pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
+    leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
+    leader.propose(1)
+    pair.settle()
+    pair.until(lambda: leader.change(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns) is None)
+    third = next(name for name in pair.members if name != leader.name)
+    pair.settle()
+    pair.down[third] = 1 << 60
+    leader.propose(1)
+    pair.settle()
+    assert leader.core.commit_index == leader.core.log.end_index - 1
+    pair.until(lambda: leader.core.role is not Role.LEADER)
+    before = pair.now_ns
+    pair.until(lambda: pair.now_ns > before + 5_000 * MS)
+    assert all(member.core.role is not Role.LEADER for member in pair.up())
+
+
+# Pulling
+
+
+def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> None:
+    """Its answer is the next question; a range that is lost is asked for with the next heartbeat."""
+    pair = Pair(HaRules(pull=True))
+    pair.appoint(FIRST)
+    pair.settle()
+    master = pair.members["n1"]
+    for _ in range(8):
+        master.propose(4)
+    _, packets = master.take(pair.now_ns)
+    ranges = [packet.message for packet in packets if isinstance(packet.message, Append) and packet.message.extent is not None]
+    assert len(ranges) == 2 and {message.to for message in ranges} == {"n2", "n3"}
+    assert not [packet for packet in master.take(pair.now_ns)[1] if packet.message.extent is not None]
+    pair.until(lambda: {core(pair, name).durable_index for name in pair.members} == {32})
+
+
+# The controller's functions
+
+
+def test_elect_refuses_what_it_must() -> None:
+    """By name, and never twice for the same epoch."""
+    ask = Elect("n2", "", 0, 1, 5, ALL_IN_SYNC, Cause.ELECTION_TIMEOUT, "n2")
+    granted = elect(FIRST, ask)
+    assert isinstance(granted, Appointment) and (granted.epoch, granted.master, granted.version) == (6, "n2", 2)
+    assert "epoch 6" in str(elect(granted, ask))
+    assert "in-sync set" in str(elect(FIRST, replace(ask, node="n9")))
+    assert "in-sync set" in str(elect(FIRST, replace(ask, incarnation="another")))
+    assert "changed its rule" in str(elect(replace(FIRST, generation=7), ask))
+    again = elect(granted, replace(ask, generation=9, epoch=0, term=2))
+    assert isinstance(again, Appointment) and (again.epoch, again.generation, again.in_sync) == (7, 9, ALL_IN_SYNC)
+
+
+def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
+    """Anything else changes nothing."""
+    ask = Alter("n1", 0, 1, 1, {"n1": "", "n2": ""})
+    granted = alter(FIRST, ask)
+    assert isinstance(granted, Appointment) and (granted.version, set(granted.in_sync)) == (2, {"n1", "n2"})
+    wrong: list[dict[str, Any]] = [{"node": "n2"}, {"epoch": 2}, {"generation": 1}, {"version": 2}, {"in_sync": {"n2": ""}}]
+    for change in wrong:
+        assert isinstance(alter(FIRST, replace(ask, **change)), str)
+    assert isinstance(alter(None, ask), str)
+
+
+def test_force_leaves_the_others_out() -> None:
+    """An epoch above all, a set of one, and a cause that says so."""
+    forced = force(FIRST, Elect("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
+    assert isinstance(forced, Appointment) and forced.forced and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
+    assert isinstance(force(FIRST, Elect("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
+
+
+def test_json_and_back() -> None:
+    """What a controller stores is what it was."""
+    assert from_json(to_json(FIRST)) == FIRST
+
+
+def test_a_canvass_reaches_only_who_may_be_elected(led: Pair) -> None:
+    """Nobody else's log or ear matters."""
+    led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
+    led.down["n1"] = 1 << 60
+    replica = core(led, "n2")
+    led.now_ns += 2_000 * MS
+    replica.tick(led.now_ns)
+    asked = [message for message in replica.take(led.now_ns).messages if isinstance(message, VoteRequest)]
+    assert {message.to for message in asked} == {"n1"} and all(message.pre for message in asked)
