@@ -10,16 +10,26 @@ import grpc.aio
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.security import certificates
 from ledgermq.node.security.front import Front
+from ledgermq.node.service.messaging import SERVER_OPTIONS
+
+REUSE_PORT = "grpc.so_reuseport"
 
 
 class ClientPort:
     """One port. Its order: `bind`, the server's own start, `start`; then `close` before the server stops and `stop` after it."""
 
-    def __init__(self, config: NodeConfig) -> None:
-        """Reads the certificates; raises as `certificates.CertificateFiles`."""
+    def __init__(self, config: NodeConfig, *, shared: bool = False) -> None:
+        """Reads the certificates; raises as `certificates.CertificateFiles`. `shared`: several workers listen there, and their supervisor
+        holds the port (`port_hold.py`)."""
         self._config = config
+        self._shared = shared
         self._files = certificates.of_clients(config.tls)
         self._front: Front | None = None
+
+    @property
+    def options(self) -> tuple[tuple[str, int], ...]:
+        """What the server on this port is made with."""
+        return tuple((name, int(self._shared) if name == REUSE_PORT else value) for name, value in SERVER_OPTIONS)
 
     def bind(self, server: grpc.aio.Server, address: str) -> None:
         """Tell the server where to listen. Raises RuntimeError when the port is taken."""
@@ -44,7 +54,7 @@ class ClientPort:
     async def start(self) -> None:
         """Raises OSError when the port is taken."""
         if self._front is not None:
-            await self._front.listen(self._config.listen_host, self._config.address.client_port)
+            await self._front.listen(self._config.listen_host, self._config.address.client_port, shared=self._shared)
 
     def address_of(self, peer: str) -> str:
         """Where a connection comes from, by what gRPC calls its peer."""

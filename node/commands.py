@@ -21,6 +21,7 @@ from ledgermq.node import config as configuration
 from ledgermq.node.errors import FatalError
 from ledgermq.node.local import LocalCluster
 from ledgermq.node.security import certificates, minting, peer_wire
+from ledgermq.node.siblings import siblings_of
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
 _SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
@@ -51,9 +52,14 @@ def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
       ledgermq serve --config node.yaml
       ledgermq serve --config cluster.yaml --set node=n2 --set data=/var/lib/ledgermq
     """
+    loaded = configuration.load(config_file, settings)
+    if len(loaded.workers) > 1 and siblings_of(loaded) is None:
+        from ledgermq.node import supervisor
+
+        sys.exit(supervisor.run(loaded, config_file, settings))
     from ledgermq.node.server import run
 
-    sys.exit(run(configuration.load(config_file, settings)))
+    sys.exit(run(loaded))
 
 
 @click.group()
@@ -156,13 +162,15 @@ class _Stop:
 @click.option("--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
 @click.option("--data", type=click.Path(path_type=Path), default=Path("ledgermq-data"), show_default="./ledgermq-data", help="Directory.")
 @click.option("--base-port", type=click.IntRange(1, 62_000), default=8081, show_default=True, help="Client port of the first node.")
+@click.option("--workers", type=click.IntRange(1, 9), help="Processes of each node.  [default: 1]")
 @click.option("--log-file-size", type=Size(), help="Size of a log file.  [default: 64MiB]")
 @click.option("--tls", is_flag=True, help="Mint certificates: TLS beside plaintext for clients, mutual TLS between nodes. It stays so.")
-def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None, tls: bool) -> None:
+def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_file_size: int | None, tls: bool) -> None:
     """Start a cluster on this machine, in the foreground, until Ctrl-C.
 
     An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on P+1000+k-1, for the controller on P+2000+k-1
     and for HTTP (/healthz /readyz /metrics) on P+3000+k-1; its log is DATA/nK/node.log.
+    With --workers, every node is several processes behind its one client port, with a broker group of each (docs/workers.md).
     With --tls, clients check the nodes by DATA/tls/ca.pem.
 
     \b
@@ -171,7 +179,7 @@ def up(nodes: int | None, data: Path, base_port: int, log_file_size: int | None,
       ledgermq up --nodes 1 --data /tmp/one --base-port 18081
     """
     stop = _Stop()
-    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, log_file_bytes=log_file_size, tls=tls)
+    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, workers=workers, log_file_bytes=log_file_size, tls=tls)
     try:
         cluster.start_all()
         ready = _wait_ready(cluster, stop)

@@ -19,18 +19,24 @@ import yaml
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 
 from ledgermq.node.config_types import NAME as NAME
-from ledgermq.node.config_types import Bytes, Milliseconds, Name, Port, Section
+from ledgermq.node.config_types import Bytes, Member, Milliseconds, Name, Port, Section
 from ledgermq.node.config_types import parse_size_bytes as parse_size_bytes
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security.settings import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
+from ledgermq.proto.workers import WORKERS_MAX, node_of, together, worker_name
 from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
 from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.
-FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT"})
+FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT", "WORKER"})
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
+WORKER_PORT_STEP = 10
+"""Between the peer ports, and between the controller ports, of a node's workers: nine nodes of `ledgermq up` fit between."""
+PORT_KINDS = ("client_port", "peer_port", "controller_port", "http_port")
+SHARED_PORTS = frozenset({"client_port", "http_port"})
+"""A node has these once, however many workers it has."""
 HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")
 DEFAULT_MIN_IN_SYNC = 2
 
@@ -43,19 +49,31 @@ class NodeAddress(Section):
     peer_port: Port = 9081
     controller_port: Port = 10081
     http_port: Port = 11081
+    workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
+    """How many processes the node's broker groups are spread over (docs/workers.md). The clients' port and the HTTP port are the node's;
+    each further worker has the next peer port and controller port, ten higher."""
+
+    def of_worker(self, number: int) -> NodeAddress:
+        """Where one worker is reached. Raises ValueError when there are no such ports."""
+        above = WORKER_PORT_STEP * (number - 1)
+        ports = {"peer_port": self.peer_port + above, "controller_port": self.controller_port + above}
+        if max(ports.values()) > 65535:
+            raise ValueError(f"worker {number} would have port {max(ports.values())}; give the node lower ports or fewer workers")
+        return self.model_copy(update=ports)
 
 
 class BrokerGroup(Section):
     """One broker group as it is created: the file sizes are fixed then, because positions depend on them."""
 
     name: Name
-    replicas: Annotated[tuple[Name, ...], Field(min_length=1)]
+    replicas: Annotated[tuple[Member, ...], Field(min_length=1)]
+    """Nodes, or workers of nodes such as `n1.2`: at most one of each node."""
     data_file_bytes: Annotated[Bytes, Field(ge=64 << 10)] = 1 << 30
     index_file_bytes: Annotated[Bytes, Field(ge=32)] = 5 * 1024 * 1024 * 32
     consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
     key_index_slots: Annotated[int, Field(ge=1, le=1 << 27)] = 5_000_000
     """Of key index files that are made from now on; those that exist keep their size."""
-    preferred_leader: Name | None = None
+    preferred_leader: Member | None = None
     """Gets leadership whenever it has kept up for a while; it may change at any restart."""
     key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
     replication: Literal["raft", "ha"] = "raft"
@@ -84,6 +102,9 @@ class BrokerGroup(Section):
         self._check_ha()
         if len(set(self.replicas)) != len(self.replicas):
             raise ValueError("replicas must not name a node twice")
+        if (pair := together(self.replicas)) is not None:
+            what = f"replicas names {pair[0]} and {pair[1]}, which are workers of one node: one failure would take both"
+            raise ValueError(f"{what}; name workers of different nodes")
         if self.preferred_leader is not None and self.preferred_leader not in self.replicas:
             raise ValueError(f"preferred_leader {self.preferred_leader!r} is none of the replicas {', '.join(self.replicas)}")
         if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
@@ -324,7 +345,8 @@ class Tracing(Section):
 class NodeConfig(Section):
     """The whole configuration of one node."""
 
-    node: Name
+    node: Member
+    """This node; a worker's own name in the processes that a node starts for its workers."""
     data: Path
     listen_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -351,12 +373,13 @@ class NodeConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> NodeConfig:
-        if self.node not in self.nodes:
+        members = self.members
+        if self.node not in members:
             raise ValueError(f"nodes has no entry for this node, {self.node!r}; known: {', '.join(sorted(self.nodes))}")
         for group in self.cluster.groups:
             for replica in () if self.joins(group.name) else group.replicas:
-                if replica not in self.nodes:
-                    raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, which nodes does not list")
+                if replica not in members:
+                    raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, {self._no_such(replica)}")
         known = {group.name: None for group in self.cluster.groups}
         for stranger in () if isinstance(self.join, bool) else self.join:
             if stranger not in known:
@@ -366,29 +389,68 @@ class NodeConfig(Section):
         for section, overrides in (("retention", self.retention.groups.keys()), ("flush", self.flush.groups.keys())):
             for stranger in sorted(overrides - known.keys()):
                 raise ValueError(f"{section}.groups names {stranger!r}, which is no broker group; known: {', '.join(known)}")
-        durable = [group.name for group in self.hosted_groups if self.flush.of(group.name) != "memory"]
+        durable = [group.name for worker in self.workers for group in self.hosted_by(worker) if self.flush.of(group.name) != "memory"]
         if self.storage.append == "pool" and durable:
             policy = self.flush.of(durable[0])
             remedy = "set flush.policy to memory, or storage.append to pwrite or map"
             raise ValueError(f"storage.append pool needs the flush policy memory, but broker group {durable[0]!r} has {policy}: {remedy}")
-        taken: dict[tuple[str, int], str] = {}
-        for name, address in self.nodes.items():
-            for kind in ("client_port", "peer_port", "controller_port", "http_port"):
-                where = (address.host, getattr(address, kind))
-                if where in taken:
-                    raise ValueError(f"nodes.{name}.{kind} uses {where[0]}:{where[1]}, as does nodes.{taken[where]}")
-                taken[where] = f"{name}.{kind}"
+        self._check_ports(members)
         return self
+
+    def _no_such(self, member: str) -> str:
+        """Why a member is unknown, as the end of a sentence."""
+        node = node_of(member)
+        return "which nodes does not list" if node not in self.nodes else f"but nodes.{node}.workers is {self.nodes[node].workers}"
+
+    @staticmethod
+    def _check_ports(members: Mapping[str, NodeAddress]) -> None:
+        """No two listen at one place. The workers of a node share its clients' port and its HTTP port."""
+        taken: dict[tuple[str, int], tuple[str, str]] = {}
+        for name, address in members.items():
+            for kind in PORT_KINDS:
+                where = (address.host, getattr(address, kind))
+                other, its = taken.setdefault(where, (name, kind))
+                shared = kind == its and kind in SHARED_PORTS and node_of(name) == node_of(other)
+                if (other, its) != (name, kind) and not shared:
+                    raise ValueError(f"nodes.{name}.{kind} uses {where[0]}:{where[1]}, as does nodes.{other}.{its}")
+
+    @property
+    def members(self) -> dict[str, NodeAddress]:
+        """Every member of the cluster by name, as far as it is configured: the nodes, and the further workers of those that have any."""
+        return {
+            worker_name(node, number): address.of_worker(number)
+            for node, address in self.nodes.items()
+            for number in range(1, address.workers + 1)
+        }
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers of this node by name, whichever of them this process is; the node itself, when it runs as one process."""
+        node = node_of(self.node)
+        return tuple(worker_name(node, number) for number in range(1, self.nodes[node].workers + 1))
 
     @property
     def address(self) -> NodeAddress:
         """Where this node itself is reached."""
-        return self.nodes[self.node]
+        return self.members[self.node]
 
     @property
     def hosted_groups(self) -> tuple[BrokerGroup, ...]:
         """The broker groups of which this node keeps a replica, or is meant to."""
-        return tuple(group for group in self.cluster.groups if self.node in group.replicas or self.joins(group.name))
+        return self.hosted_by(self.node)
+
+    def hosted_by(self, member: str) -> tuple[BrokerGroup, ...]:
+        """The broker groups of one of this node's workers. A joining node has those that it joins on the workers they name, and what names
+        none of them spread over all by position: never two replicas of one group."""
+        workers = self.workers
+        found = []
+        for place, group in enumerate(self.cluster.groups):
+            named = [worker for worker in workers if worker in group.replicas]
+            if not named and self.joins(group.name):
+                named = [workers[place % len(workers)]]
+            if member in named:
+                found.append(group)
+        return tuple(found)
 
     def joins(self, group: str) -> bool:
         """Whether a directory of this broker group that is made here must not begin the group's log: others have begun it."""

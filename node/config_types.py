@@ -7,8 +7,9 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ledgermq.proto import units
+from ledgermq.proto.workers import MEMBER_NAME, NODE_NAME
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+NAME = f"^{NODE_NAME}$"
 
 
 def parse_duration_ms(value: object) -> object:
@@ -37,6 +38,8 @@ Milliseconds = Annotated[int, BeforeValidator(parse_duration_ms), Field(ge=0, le
 Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=NAME)]
+Member = Annotated[str, Field(pattern=f"^{MEMBER_NAME}$")]
+"""A node, or a worker of it."""
 
 
 class Section(BaseModel):

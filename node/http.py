@@ -20,6 +20,7 @@ from ledgermq import __version__
 from ledgermq.node import metrics
 from ledgermq.node.core.calls import GroupView
 from ledgermq.node.core.catch_up import STATES
+from ledgermq.node.node_pages import SiblingPages, merged_metrics
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
@@ -171,14 +172,26 @@ class StateCollector(Collector):
 class HttpServer:
     """The port itself."""
 
-    def __init__(self, cluster_id: str, node: str, health: Health, collector: StateCollector) -> None:
+    def __init__(
+        self, cluster_id: str, node: str, health: Health, collector: StateCollector, siblings: SiblingPages | None = None
+    ) -> None:
+        """`siblings`: the other workers of this node, for whom this one speaks, too."""
         self._own = {"cluster": cluster_id, "node": node}
+        self._node = node
+        self._siblings = siblings
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
 
     async def listen(self, host: str, port: int) -> None:
         """Raises OSError when the port is taken."""
+        await web.TCPSite(await self._prepared(), host, port, reuse_address=True).start()
+
+    async def listen_for_siblings(self, path: str) -> None:
+        """On a Unix socket, where the worker asks that speaks for the node. Raises OSError."""
+        await web.UnixSite(await self._prepared(), path).start()
+
+    async def _prepared(self) -> web.AppRunner:
         app = web.Application(client_max_size=1024)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -186,7 +199,7 @@ class HttpServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
         metrics.REGISTRY.register(self._collector)
-        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+        return self._runner
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -198,13 +211,24 @@ class HttpServer:
             await self._health.statuses()
         except TimeoutError:
             return web.json_response({"status": "stalled"}, status=503)
+        others = {} if self._siblings is None else await self._siblings.json("/healthz")
+        stalled = sorted(worker for worker, answer in others.items() if answer is None or answer.get("status") != "ok")
+        if stalled:
+            return web.json_response({"status": "stalled", "workers": stalled}, status=503)
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        reasons = await self._health.why_not_ready()
+        reasons = [*await self._health.why_not_ready(), *await self._why_siblings_are_not_ready()]
         # Who answers: a port that another cluster's node took must not make the watcher of this node believe that it is ready.
         answer = {"status": "not ready" if reasons else "ready", "reasons": reasons, **self._own}
         return web.json_response(answer, status=503 if reasons else 200)
+
+    async def _why_siblings_are_not_ready(self) -> list[str]:
+        found = []
+        for worker, answer in ({} if self._siblings is None else await self._siblings.json("/readyz")).items():
+            reasons = ["it does not answer yet"] if answer is None else answer.get("reasons", ())
+            found += [f"worker {worker}: {reason}" for reason in reasons]
+        return found
 
     async def _metrics(self, _: web.Request) -> web.Response:
         try:
@@ -212,4 +236,8 @@ class HttpServer:
         except TimeoutError:
             # The counters are still worth having; the missing gauges say that the engine is stalled.
             self._collector.statuses = {}
-        return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": PROMETHEUS_TEXT})
+        page = generate_latest(metrics.REGISTRY)
+        if self._siblings is not None:
+            pages = {self._node: page.decode(), **await self._siblings.text("/metrics")}
+            page = (await asyncio.to_thread(merged_metrics, pages)).encode()
+        return web.Response(body=page, headers={"Content-Type": PROMETHEUS_TEXT})

@@ -26,9 +26,10 @@ from typing import IO, Any
 
 import yaml
 
-from ledgermq.node.config import ENV_PREFIX, FOREIGN_ENV, BrokerGroup, NodeAddress, NodeConfig, validate
+from ledgermq.node.config import ENV_PREFIX, FOREIGN_ENV, WORKER_PORT_STEP, BrokerGroup, NodeAddress, NodeConfig, validate
 from ledgermq.node.errors import EXIT_DATA, FatalError
 from ledgermq.node.security.minting import CA_CERTIFICATE, ensure
+from ledgermq.proto.workers import node_of, worker_name
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"
@@ -42,9 +43,10 @@ PORT_STEPS = {"client_port": 0, "peer_port": 1000, "controller_port": 2000, "htt
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def ports_from_base(nodes: int, base_port: int) -> list[NodeAddress]:
+def ports_from_base(nodes: int, base_port: int, workers: int = 1) -> list[NodeAddress]:
     """Node k: client P+k−1, peer P+1000+k−1, controller P+2000+k−1, HTTP P+3000+k−1."""
-    return [NodeAddress.model_validate({kind: base_port + step + k for kind, step in PORT_STEPS.items()}) for k in range(nodes)]
+    ports = [{kind: base_port + step + k for kind, step in PORT_STEPS.items()} for k in range(nodes)]
+    return [NodeAddress.model_validate({**each, "workers": workers}) for each in ports]
 
 
 def port_range() -> range:
@@ -53,25 +55,35 @@ def port_range() -> range:
     return range(10_000, max(lowest, 12_000))
 
 
-def free_ports(nodes: int) -> list[NodeAddress]:
-    """Addresses with ports nobody listens on.
+def free_ports(nodes: int, workers: int = 1) -> list[NodeAddress]:
+    """Addresses with ports nobody listens on, those of further workers included.
 
     They lie below the range from which the system numbers outgoing connections: a node that is down for a while must not find its port
     taken by the source port of a connection, possibly one that tries to reach that very node.
     """
     candidates = random.sample(port_range(), 400)
     found: list[int] = []
+    taken: set[int] = set()
     for port in candidates:
-        with contextlib.closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        # As if every port belonged to a kind of which each worker has its own.
+        whole = {port + WORKER_PORT_STEP * number for number in range(workers)}
+        if taken & whole or not all(map(_is_free, whole)):
+            continue
+        taken |= whole
         found.append(port)
         if len(found) == nodes * len(PORT_STEPS):
             break
     fours = [found[k : k + len(PORT_STEPS)] for k in range(0, len(found), len(PORT_STEPS))]
-    return [NodeAddress.model_validate(dict(zip(PORT_STEPS, four, strict=True))) for four in fours]
+    return [NodeAddress.model_validate({**dict(zip(PORT_STEPS, four, strict=True)), "workers": workers}) for four in fours]
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass(slots=True)
@@ -122,25 +134,28 @@ class LocalCluster:
         nodes: int | None = None,
         base_port: int | None = None,
         log_file_bytes: int | None = None,
-        groups: Sequence[str | Mapping[str, Any]] = (DEFAULT_GROUP,),
+        groups: Sequence[str | Mapping[str, Any]] | None = None,
+        workers: int | None = None,
         extra: Mapping[str, Any] | None = None,
         settings: Sequence[str] = (),
         tls: bool = False,
     ) -> LocalCluster:
         """Create or resume a cluster directory. `nodes` and `log_file_bytes` must agree with an existing one; without a base port free
         ports are chosen. `groups`: names, or settings of broker groups with their names. `extra` are further configuration sections (raft,
-        delivery, limits), used when the directory is created. `tls`: with certificates of the directory's own authority; it stays so."""
+        delivery, limits), used when the directory is created. `tls`: with certificates of the directory's own authority; it stays so.
+        `workers`: processes of each node, as many as an existing directory has unless given; without `groups` each has one group."""
         directory = directory.absolute()
         path = directory / CLUSTER_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                _create(directory, nodes or 3, log_file_bytes or DEFAULT_LOG_FILE_BYTES, groups, extra or {})
+                _create(directory, nodes or 3, workers or 1, log_file_bytes or DEFAULT_LOG_FILE_BYTES, groups, extra or {})
             tree = _load(path)
             names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]
             _check_agrees(directory, tree, nodes, log_file_bytes)
+            each = max(address.get("workers", 1) for address in tree["nodes"].values()) if workers is None else workers
             if addresses is None:
-                addresses = ports_from_base(len(names), base_port) if base_port is not None else free_ports(len(names))
+                addresses = ports_from_base(len(names), base_port, each) if base_port is not None else free_ports(len(names), each)
             tree["nodes"] = {name: address.model_dump() for name, address in zip(names, addresses, strict=True)}
             _replace(path, tree)
             if tls or (directory / TLS_DIRECTORY).exists():
@@ -160,8 +175,10 @@ class LocalCluster:
         """Ready to paste into a client."""
         return ";".join(f"{address.host}:{address.client_port}" for address in self.nodes.values())
 
-    def data(self, node: str) -> Path:
-        return self.directory / node
+    def data(self, member: str) -> Path:
+        """The directory of a node, or of a worker of it."""
+        node = node_of(member)
+        return self.directory / node if member == node else self.directory / node / member
 
     def log_file(self, node: str) -> Path:
         return self.directory / node / LOG_FILE
@@ -204,9 +221,14 @@ class LocalCluster:
             self.start(node)
 
     def kill(self, node: str) -> None:
-        """SIGKILL, and wait until the process is gone."""
-        self.children[node].signal(signal.SIGKILL)
+        """SIGKILL to a node with all of its workers, and wait until all are gone."""
+        process_group = self.children[node].process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process_group, signal.SIGKILL)
         self.children[node].wait(30)
+        deadline = time.monotonic() + 30
+        while _is_there(process_group) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def terminate(self, node: str, timeout_s: float = 30) -> int:
         """SIGTERM; the exit code."""
@@ -257,8 +279,22 @@ class LocalCluster:
         return own[-1] if own else f"exit status {self.children[node].exit_code}, see {self.log_file(node)}"
 
 
+def _is_there(process_group: int) -> bool:
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(process_group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _create(
-    directory: Path, nodes: int, log_file_bytes: int, groups: Sequence[str | Mapping[str, Any]], extra: Mapping[str, Any]
+    directory: Path,
+    nodes: int,
+    workers: int,
+    log_file_bytes: int,
+    groups: Sequence[str | Mapping[str, Any]] | None,
+    extra: Mapping[str, Any],
 ) -> None:
     names = [f"n{k + 1}" for k in range(nodes)]
     secret = directory / SECRET_FILE
@@ -272,11 +308,15 @@ def _create(
         "created_ms": time.time_ns() // 1_000_000,
         "secret_file": str(secret),
         "groups": [
-            {"replicas": names, "data_file_bytes": log_file_bytes, **({"name": group} if isinstance(group, str) else group)}
-            for group in groups
+            {
+                "replicas": [worker_name(name, place % workers + 1) for name in names],
+                "data_file_bytes": log_file_bytes,
+                **({"name": group} if isinstance(group, str) else group),
+            }
+            for place, group in enumerate(groups or [f"g{number}" for number in range(1, workers + 1)])
         ],
     }
-    _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {} for name in names}})
+    _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {"workers": workers} for name in names}})
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
 
 def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
     """Whether nobody could know more of the group than this directory: the cluster has this one node, as far as it was ever told."""
-    roster = Roster(config.node, {name: {} for name in config.nodes}, disk, controller_directory(config))
+    roster = Roster(config.node, {name: {} for name in config.members}, disk, controller_directory(config))
     roster.load()
     return {*roster.nodes, *group.replicas} == {config.node}
 

@@ -21,6 +21,7 @@ from ledgermq.node.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
+from ledgermq.proto.workers import WORKER_NAME
 from ledgermq.raft.config import Rule
 
 ENGINE_ANSWERS_WITHIN_S = 1.0
@@ -333,7 +334,9 @@ def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:
 def _disk_usage(directory: Path) -> tuple[int, int | None]:
     """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile."""
     used = 0
-    for parent, _, files in os.walk(directory):
+    for parent, inside, files in os.walk(directory):
+        # Another worker's directory is told by that worker.
+        inside[:] = [name for name in inside if not WORKER_NAME(name)]
         for name in files:
             try:
                 used += os.lstat(os.path.join(parent, name)).st_blocks * 512

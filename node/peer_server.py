@@ -21,6 +21,7 @@ from ledgermq.node.logs import get_logger
 from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, Frame, PeerHandler, PeerStream
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2
+from ledgermq.proto.workers import node_of
 
 # Greetings under way at once; whoever does not know the secret can hold no more than these, each for the time-out.
 GREETINGS_AT_ONCE = 64
@@ -142,7 +143,7 @@ class PeerServer:
         stream.say(peer_pb2.PeerMessage(challenge=peer_pb2.Challenge(nonce=nonce)))
         hello: peer_pb2.Hello = await stream.hear("hello")
         names = self._wire.names(stream.transport)
-        if names is not None and hello.node not in names:
+        if names is not None and node_of(hello.node) not in names:
             what = f"the certificate of the caller that says it is node {hello.node} names {', '.join(sorted(names)) or 'nobody'}"
             raise Refused("certificate", f"{what}; give each node its own certificate (peer_tls)")
         await asyncio.to_thread(self._greeter.check_hello, nonce, hello, self._alive(hello.node))

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import functools
-import gc
 import os
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -40,8 +37,9 @@ from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.metadata import State
 from ledgermq.node.core.calls import GroupView, Returned
 from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.engine import Engine
-from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, EXIT_PORT, EXIT_SPACE, EXIT_SYNC, FatalError
+from ledgermq.node.errors import EXIT_DATA, EXIT_PORT, EXIT_SYNC, FatalError
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
@@ -58,12 +56,15 @@ from ledgermq.node.log_service.producing import Hosted as HostedLog
 from ledgermq.node.log_service.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.log_service.service import SERVICE as LOG
 from ledgermq.node.members import Members
+from ledgermq.node.node_pages import SiblingPages
 from ledgermq.node.opening import controller_directory
 from ledgermq.node.overview import Overview
+from ledgermq.node.passing import Passing
 from ledgermq.node.peeks import Peeks
 from ledgermq.node.peer_book import PeerBook, Refused
 from ledgermq.node.peers import Peers
 from ledgermq.node.placement import Placement
+from ledgermq.node.process import check_platform, end_process, end_with_parent, exit_on_lost_map, spare_the_collector
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
@@ -76,8 +77,9 @@ from ledgermq.node.security.peer_wire import peer_wire
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.node.service.gate import Gate
-from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
+from ledgermq.node.service.messaging import MessagingService
 from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.node.siblings import Siblings, siblings_of
 from ledgermq.node.stop_watch import watch_stop
 from ledgermq.node.tracing import spans_of
 from ledgermq.node.user_admin import UserAdmin
@@ -85,15 +87,15 @@ from ledgermq.node.vouching import Vouching
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import LedgerError
+from ledgermq.proto.workers import is_first
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import StorageError, is_no_space
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.real_disk import RealDisk
 
 MESSAGING = "apache.rocketmq.v2.MessagingService"
 HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
-GARBAGE_THRESHOLD = 20_000
 # What calls forwarded by peers get to finish in, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
 # A stop that takes so much longer than the drain says what it waits for.
@@ -103,7 +105,8 @@ log = logs.get_logger()
 
 
 def run(config: NodeConfig) -> int:
-    """Run one node until it is told to stop; the exit status. Raises FatalError when it cannot start."""
+    """Run one node, or one worker of a node, until it is told to stop; the exit status. Raises FatalError when it cannot start."""
+    siblings = siblings_of(config)
     logs.configure(config.log_level, config.node)
     check_platform()
     end_with_parent()
@@ -113,111 +116,14 @@ def run(config: NodeConfig) -> int:
     config.check_exposure()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, secret))
+            return runner.run(_serve(config, secret, siblings))
     except StorageError as error:
         raise _as_fatal(error) from error
-
-
-def spare_the_collector() -> None:
-    """Modules and the parts of the node live as long as the process: searching them again and again for garbage costs every call.
-
-    What a call leaves is freed by reference counts; the few cycles wait for a larger number of objects than by default.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD)
-
-
-def check_platform() -> None:
-    """Refuse what cannot keep the promises."""
-    if not __debug__:
-        raise FatalError(EXIT_PLATFORM, "assertions are off (python -O), and with them the checks of the invariants", "start without -O")
-    if sys.platform != "linux":
-        raise FatalError(EXIT_PLATFORM, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
-
-
-def end_with_parent() -> None:
-    """Under a supervisor (`ledgermq up`) a node must not outlive it, even if that one is killed."""
-    parent = os.environ.get("LEDGERMQ_PARENT")
-    if parent is not None:
-        set_parent_death_signal = 1
-        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != int(parent):
-            raise FatalError(EXIT_DATA, "the supervisor of this node is gone", "start the cluster again")
-
-
-def exit_on_lost_map() -> None:
-    """A mapped file that lost its backing raises SIGBUS; a Python-level handler would return into the same fault for ever."""
-
-    def lost(_: int) -> None:
-        os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
-        os._exit(EXIT_MAP)
-
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lost)
-    _KEPT.append(handler)
-    ctypes.CDLL(None).signal(signal.SIGBUS, handler)
-
-
-_KEPT: list[Any] = []
-
-
-def end_process(error: FatalError) -> Never:
-    """One log line, one sentence, and the end, from whatever thread: nothing may be acknowledged after this."""
-    try:
-        log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
-        logs.say(f"error: {' '.join(str(error).split())}\n")
-    finally:
-        # Whatever came of the last words: a process that lives on could acknowledge something.
-        os._exit(error.exit_code)
 
 
 def _as_fatal(error: StorageError) -> FatalError:
     what, _, remedy = str(error).partition(": ")
     return FatalError(error.exit_code or EXIT_DATA, what, remedy or "the node's log says more")
-
-
-class DataDirectory:
-    """The node's directory: writable, ours, and used by no other process while we hold it."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        self.path = config.data.absolute()
-        self._config = config
-        self._lock: DirectoryLock | None = None
-
-    def take(self, disk: RealDisk) -> None:
-        """Raises FatalError or a StorageError when it cannot be ours."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = DirectoryLock(str(self.path))
-            probe = self.path / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-            self._identify(disk)
-        except BlockingIOError as error:
-            what = f"the data directory {self.path} is used by another process"
-            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
-        except OSError as error:
-            what = f"the data directory {self.path} cannot be used ({error.strerror or error})"
-            if is_no_space(error):
-                raise FatalError(EXIT_SPACE, what, "free disk space, then start again") from error
-            raise FatalError(EXIT_DATA, what, "make it a directory this user can write, or set data to another one") from error
-
-    def _identify(self, disk: RealDisk) -> None:
-        """Compare node.json, or write it into an empty directory."""
-        found = identity_files.read_node(disk, str(self.path))
-        if found is not None:
-            identity_files.compare_node(str(self.path), found, self._config.cluster_id, self._config.node)
-            return
-        foreign = sorted(name for name in os.listdir(self.path) if name != "node.log")
-        if foreign:
-            what = f"the data directory {self.path} has no node.json but holds {', '.join(foreign[:3])}"
-            raise FatalError(EXIT_DATA, what, "use an empty directory, or restore the whole node directory")
-        created = time.time_ns() // 1_000_000
-        identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
-
-    def release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
 
 
 class _PeerSide:
@@ -267,7 +173,8 @@ class _GenericOnly:
 class Node:
     """All parts of a running node."""
 
-    def __init__(self, config: NodeConfig, secret: bytes, disk: RealDisk, hosted: Mapping[str, Hosted]) -> None:
+    def __init__(self, config: NodeConfig, secret: bytes, disk: RealDisk, hosted: Mapping[str, Hosted], siblings: Siblings | None) -> None:
+        """`siblings`: the workers of this node, when it has several."""
         self.config = config
         boot_id = uuid.uuid4().hex
         side = _PeerSide()
@@ -285,7 +192,9 @@ class Node:
         boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
         self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
-        self._client_port = ClientPort(config)
+        self._siblings = siblings
+        self._client_port = ClientPort(config, shared=siblings is not None)
+        self._passing = None if siblings is None else Passing(siblings)
         self.engine = Engine(
             {name: item.group for name, item in hosted.items()},
             send_packets=self.peers.send_packets,
@@ -363,7 +272,8 @@ class Node:
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
-        self.http = HttpServer(config.cluster_id, config.node, self.health, collector)
+        speaks_for = None if siblings is None or not is_first(config.node) else SiblingPages(siblings)
+        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
         self._tasks: list[asyncio.Task[None]] = []
@@ -390,7 +300,10 @@ class Node:
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
-        await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
+        if is_first(self.config.node):
+            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
+        elif self._siblings is not None:
+            await self.http.listen_for_siblings(self._siblings.pages(self.config.node))
         self.peers.dial()
         works = (self._announce(), self._publish_health(), self._tell_returns(), self.service.checker.run(), self.log_service.run())
         self._tasks = [asyncio.create_task(work) for work in works]
@@ -412,6 +325,8 @@ class Node:
         self._client_port.close()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
+        if self._passing is not None:
+            await self._passing.close()
         self._client_port.stop()
         self.replicas.stop()
         if self._spans is not None:
@@ -499,13 +414,17 @@ class Node:
             raise FatalError(EXIT_PORT, f"{key} {where} cannot be opened, it is taken or not an address of this machine", remedy) from error
 
     async def _listen_clients(self, address: str) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = grpc.aio.server(options=self._client_port.options)
+        if self._passing is not None:
+            server.add_generic_rpc_handlers((self._passing,))
         server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
         server.add_generic_rpc_handlers(self.log_service.handlers())
         server.add_generic_rpc_handlers(self.replicas.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
         self._client_port.bind(server, address)
+        if self._siblings is not None:
+            server.add_insecure_port(f"unix:{self._siblings.calls(self.config.node)}")
         await server.start()
         self.grpc = server
         await self._client_port.start()
@@ -601,7 +520,7 @@ def target(host: str, port: int) -> str:
 def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
     """The configuration's nodes as the controller quorum knows them: kind → host:port."""
     ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
-    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.nodes.items()}
+    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.members.items()}
 
 
 def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
@@ -617,7 +536,7 @@ def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> Con
     )
 
 
-async def _serve(config: NodeConfig, secret: bytes) -> int:
+async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -629,7 +548,7 @@ async def _serve(config: NodeConfig, secret: bytes) -> int:
     log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
     hosted = await asyncio.to_thread(open_groups, config, disk)
     log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
-    node = Node(config, secret, disk, hosted)
+    node = Node(config, secret, disk, hosted, siblings)
     try:
         await node.start()
         log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)

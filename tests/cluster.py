@@ -30,7 +30,8 @@ def prepare(
     directory: Path,
     *,
     nodes: int = 3,
-    groups: Sequence[str | Mapping[str, Any]] = ("g1",),
+    groups: Sequence[str | Mapping[str, Any]] | None = None,
+    workers: int = 1,
     log_file_bytes: int = SMALL_LOG_FILE_BYTES,
     extra: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
@@ -40,7 +41,14 @@ def prepare(
     """A cluster directory with free ports; nothing runs yet."""
     sections = {**FAST, **(extra or {})}
     return kind.prepare(
-        directory / "cluster", nodes=nodes, groups=groups, log_file_bytes=log_file_bytes, extra=sections, settings=settings, tls=tls
+        directory / "cluster",
+        nodes=nodes,
+        groups=groups,
+        workers=workers,
+        log_file_bytes=log_file_bytes,
+        extra=sections,
+        settings=settings,
+        tls=tls,
     )
 
 
@@ -60,7 +68,7 @@ def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
     codes = cluster.stop()
     assert set(codes.values()) <= {0}, f"exit statuses {codes}"
     for node in codes:
-        assert not list(cluster.data(node).glob("*/abort")), f"{node} left an abort file"
+        assert not list(cluster.data(node).glob("**/abort")), f"{node} left an abort file"
 
 
 def end_all(cluster: LocalCluster) -> None:

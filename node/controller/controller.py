@@ -27,6 +27,7 @@ from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
 from ledgermq.proto.group_config import read_group
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
+from ledgermq.proto.workers import is_first
 from ledgermq.raft.appointments import Appointment, Wish, from_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
@@ -47,6 +48,7 @@ class ControllerConfig:
     (`Controller.move`).
 
     `first_voters`: who votes when a quorum begins, the same on all of them; a joining node asks all others. Later the journal knows better.
+    A worker that is not its node's first never votes: it listens.
     """
 
     node: str
@@ -119,6 +121,7 @@ class Controller:
         require_library()
         self._loop = asyncio.get_running_loop()
         self._quorum = await asyncio.to_thread(self._opened)
+        self.listen(False)
         self._thread = threading.Thread(target=self._run, args=(self._quorum,), name=f"controller-{self._config.node}", daemon=True)
         self._thread.start()
         logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._quorum.voters))
@@ -159,9 +162,10 @@ class Controller:
             self._quorum.addresses = self._addresses
 
     def listen(self, wanted: bool) -> None:
-        """Whether this node is sent what the quorum decides while it has no vote there: for a replica that never votes. From any thread."""
+        """Whether this node is sent what the quorum decides while it has no vote there: for a replica that never votes. A worker that is
+        not its node's first always listens. From any thread."""
         if self._quorum is not None:
-            self._quorum.listening = wanted
+            self._quorum.listening = wanted or not is_first(self._config.node)
 
     # -- calls --------------------------------------------------------------------------------------------------------------------
 
@@ -390,9 +394,11 @@ class Controller:
     def _opened(self) -> Quorum:
         config = self._config
         secret = quorum_secret(config.secret, config.cluster_id)
-        others = tuple(name for name in config.addresses if name != config.node)
-        seeds = others if config.joining else config.first_voters or tuple(config.addresses)
-        timing = config.timing.for_nodes(len(seeds) + config.joining)
+        others = tuple(name for name in config.addresses if name != config.node and is_first(name))
+        seeds = others if config.joining else config.first_voters or tuple(filter(is_first, config.addresses))
+        # A voter with followers hurries no more than one among others: they would hear it a hundred times a second.
+        followers = sum(not is_first(name) for name in config.addresses)
+        timing = config.timing.for_nodes(len(seeds) + config.joining + followers)
         place = Place(config.node, seeds, config.listen, config.directory, config.joining)
         return Quorum(place, self._addresses, secret, self._disk, timing, config.file_bytes)
 

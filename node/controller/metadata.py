@@ -24,12 +24,13 @@ from ledgermq.proto.group_config import group_fields, group_words, read_backoff,
 from ledgermq.proto.names import LITE_PARENT_MAX, group_name, is_dead_letter_topic, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
+from ledgermq.proto.workers import MEMBER_NAME, node_of
 
 Json = dict[str, Any]
 Key = tuple[str, str]
 
 STATE_VERSION = 1
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+NODE_NAME = re.compile(MEMBER_NAME)
 MAX_QUEUES = 1024
 MAX_ATTEMPTS = 1000
 MAX_DEDUP_MS = 7 * 86_400_000
@@ -215,6 +216,9 @@ def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
     if present and node not in state.nodes:
         raise _Refused(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster")
     others = tuple(name for name in state.broker_groups[group] if name != node)
+    if present and (near := next((name for name in others if node_of(name) == node_of(node)), None)) is not None:
+        what = f"broker group {group} has a replica on {near}, which is a worker of the same node as {node}: one failure would take both"
+        raise _Refused(Code.PRECONDITION_FAILED, f"{what}; choose a worker of another node, or remove {near} first")
     replicas = tuple(sorted((*others, node))) if present else others
     return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas})), Outcome()
 

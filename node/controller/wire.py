@@ -22,6 +22,7 @@ from pysyncobj.node import Node, TCPNode
 from pysyncobj.transport import TCPTransport
 
 from ledgermq.node.errors import EXIT_PORT, ConfigError, FatalError
+from ledgermq.proto.workers import WORKER_NAME, node_of
 
 logger = logging.getLogger(__name__)
 
@@ -243,8 +244,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
     def _onIncomingMessageReceived(self, conn: Any, message: Any) -> None:
         """The greeting of an authenticated peer: first its random key, then the address it is known by, or that it only listens: a node
         that was added and has no vote. Everything else the library would take here (administration) is refused."""
-        listener = isinstance(message, str) and message.startswith(LISTENER) and message.removeprefix(LISTENER) in self._quorum.state.nodes
-        if conn.sendRandKey and listener:
+        if conn.sendRandKey and isinstance(message, str) and message.startswith(LISTENER) and self._may_listen(message[len(LISTENER) :]):
             message = READ_ONLY
         elif conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
             told = f"it calls itself {message!r}, which has no vote here; was it removed, or not added yet?"
@@ -256,6 +256,10 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             # What an abandoned connection still holds is older than what the new one brings.
             if self._connections.get(node) is conn and old is not conn:
                 old.disconnect()
+
+    def _may_listen(self, name: str) -> bool:
+        """A node that was added, or another worker of a voter's node: it is there from the first moment of a cluster."""
+        return name in self._quorum.state.nodes or bool(WORKER_NAME(name) and node_of(name) in self._quorum.voters)
 
     def _onDisconnected(self, conn: Any) -> None:
         listener = self._connToNode(conn)

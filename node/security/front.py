@@ -77,10 +77,10 @@ class Front:
         self._next_word: dict[str, float] = {}
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Open the port, once gRPC listens inside; the port. Raises OSError."""
+    async def listen(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Open the port, once gRPC listens inside; the port. `shared`: with other processes that hold it together. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Outer(self), host, port, backlog=BACKLOG)
+        self._server = await loop.create_server(lambda: _Outer(self), host, port, backlog=BACKLOG, reuse_port=shared)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

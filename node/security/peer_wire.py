@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ledgermq.node.security.certificates import CertificateFiles, Pems
 from ledgermq.node.security.settings import PeerTls
+from ledgermq.proto.workers import node_of
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 BACKLOG = 128
@@ -31,7 +32,8 @@ class PeerWire:
         """A connection to a node. What answers there must have a certificate for the node's name, whatever the address. Raises OSError."""
         host, port = split(address)
         context = None if self._files is None else self._contexts()[0]
-        name = None if context is None else peer
+        # The workers of a node are on one machine and have its certificate.
+        name = None if context is None else node_of(peer)
         try:
             _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
         except UnicodeError as error:

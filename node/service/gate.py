@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledgermq.node.passing import common_name
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.grants import Kind, Need
 from ledgermq.node.security.quotas import Hold, Quotas, Scope, TooMuch
@@ -76,9 +77,9 @@ def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> l
 
 
 def common_name_of(context: Any) -> str:
-    """The common name of the certificate a client came with; gRPC has verified it."""
+    """The common name of the certificate a client came with; gRPC has verified it, here or at the worker that passed the call on."""
     names = context.auth_context().get("x509_common_name", ())
-    return names[0].decode("utf-8", "replace") if names else ""
+    return names[0].decode("utf-8", "replace") if names else common_name(context)
 
 
 def retry_after(error: Exception) -> tuple[tuple[str, str], ...]:

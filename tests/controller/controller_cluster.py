@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.quorum import Timing
+from ledgermq.proto.workers import node_of
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.real_disk import RealDisk
 
@@ -58,7 +59,7 @@ class Cluster:
             timing=self.timing,
             file_bytes=self.file_bytes,
             first_voters=self.first,
-            joining=name not in self.first,
+            joining=node_of(name) not in self.first,
         )
 
     def add_node(self, name: str) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node import engine, server
+from ledgermq.node import engine
 from ledgermq.node.core.ports import Fenced
+from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.errors import FatalError
 from ledgermq.node.groups import open_groups
 from ledgermq.storage import identity
@@ -18,8 +19,8 @@ from tests.node.test_node_hosting import Driver, filled, single
 from tests.storage.faulty_disk import FaultyDisk
 
 
-def took(directory: Path) -> server.DataDirectory:
-    data = server.DataDirectory(single(directory))
+def took(directory: Path) -> DataDirectory:
+    data = DataDirectory(single(directory))
     try:
         data.take(RealDisk())
     except Exception:
@@ -67,7 +68,7 @@ def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
     """The second one is told what to do."""
     first = took(tmp_path)
     with pytest.raises(FatalError, match="used by another process") as refused:
-        server.DataDirectory(single(tmp_path)).take(RealDisk())
+        DataDirectory(single(tmp_path)).take(RealDisk())
     assert refused.value.exit_code == 71
     first.release()
 

@@ -10,7 +10,7 @@ import pytest
 END = """
 from ledgermq.node import logs
 from ledgermq.node.errors import EXIT_SYNC, FatalError
-from ledgermq.node.server import end_process
+from ledgermq.node.process import end_process
 
 logs.configure("info", "n1")
 end_process(FatalError(EXIT_SYNC, "the log could not be synced", "check the disk"))

@@ -1,0 +1,74 @@
+"""The directory of a node: taken by one process at a time, compared with whose it is, refused when it is somebody else's.
+
+What lies in it is opened elsewhere. Directories of the node's other workers inside of it are theirs (docs/workers.md).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.errors import EXIT_DATA, EXIT_SPACE, FatalError
+from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
+from ledgermq.storage import identity as identity_files
+from ledgermq.storage.errors import is_no_space
+from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+
+
+class DataDirectory:
+    """The node's directory: writable, ours, and used by no other process while we hold it."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.path = config.data.absolute()
+        self._config = config
+        self._lock: DirectoryLock | None = None
+
+    def take(self, disk: RealDisk) -> None:
+        """Raises FatalError or a StorageError when it cannot be ours."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = DirectoryLock(str(self.path))
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+            self._identify(disk)
+            self._miss_no_worker()
+        except BlockingIOError as error:
+            what = f"the data directory {self.path} is used by another process"
+            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
+        except OSError as error:
+            what = f"the data directory {self.path} cannot be used ({error.strerror or error})"
+            if is_no_space(error):
+                raise FatalError(EXIT_SPACE, what, "free disk space, then start again") from error
+            raise FatalError(EXIT_DATA, what, "make it a directory this user can write, or set data to another one") from error
+
+    def _identify(self, disk: RealDisk) -> None:
+        """Compare node.json, or write it into an empty directory."""
+        found = identity_files.read_node(disk, str(self.path))
+        if found is not None:
+            identity_files.compare_node(str(self.path), found, self._config.cluster_id, self._config.node)
+            return
+        foreign = sorted(name for name in os.listdir(self.path) if name != "node.log" and not self._of_worker(name))
+        if foreign:
+            what = f"the data directory {self.path} has no node.json but holds {', '.join(foreign[:3])}"
+            raise FatalError(EXIT_DATA, what, "use an empty directory, or restore the whole node directory")
+        created = time.time_ns() // 1_000_000
+        identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
+
+    def _miss_no_worker(self) -> None:
+        """Refuse to leave out the data of a worker that the node no longer has: its replicas would be missing in silence."""
+        own = self._config.node
+        left = sorted(name for name in os.listdir(self.path) if self._of_worker(name) and name not in self._config.workers)
+        if left:
+            what = f"{self.path} holds the data of worker {left[0]}, but nodes.{own}.workers is {len(self._config.workers)}"
+            remedy = f"set it to {number_of(left[-1])}, or move the worker's replicas away, remove the member, and then the directory"
+            raise FatalError(EXIT_DATA, what, remedy)
+
+    def _of_worker(self, name: str) -> bool:
+        """Another worker of this node may have begun its directory first."""
+        return bool(WORKER_NAME(name)) and node_of(name) == self._config.node
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()

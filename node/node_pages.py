@@ -1,0 +1,74 @@
+"""What a node with several workers answers over HTTP: its first worker speaks for all of them.
+
+The others answer on sockets that only siblings reach; the first asks them and puts the answers together: the node is as ready as the least
+ready of them, and every metric says which worker it is of. A worker that does not answer makes the node not healthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from ledgermq.node.siblings import Siblings
+
+SIBLING_ANSWERS_WITHIN_S = 5.0
+_FAMILY = re.compile(r"# (?:HELP|TYPE) (\S+)")
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})? ([^{}]*)")
+
+
+class SiblingPages:
+    """The pages of the other workers, asked for by the first."""
+
+    def __init__(self, siblings: Siblings) -> None:
+        self._siblings = siblings
+
+    async def json(self, path: str) -> dict[str, dict[str, Any] | None]:
+        """What each of the others answers; None for one that does not in time."""
+        found = await self._all(path)
+        return {worker: answer if isinstance(answer, dict) else None for worker, answer in found.items()}
+
+    async def text(self, path: str) -> dict[str, str]:
+        """The same for a page of text; silent ones are left out."""
+        found = await self._all(path)
+        return {worker: answer for worker, answer in found.items() if isinstance(answer, str)}
+
+    async def _all(self, path: str) -> dict[str, Any]:
+        answers = await asyncio.gather(*(self._one(worker, path) for worker in self._siblings.others))
+        return dict(zip(self._siblings.others, answers, strict=True))
+
+    async def _one(self, worker: str, path: str) -> Any:
+        wait = aiohttp.ClientTimeout(total=SIBLING_ANSWERS_WITHIN_S)
+        try:
+            connector = aiohttp.UnixConnector(self._siblings.pages(worker))
+            async with aiohttp.ClientSession(connector=connector, timeout=wait) as session, session.get(f"http://worker{path}") as response:
+                return await (response.json() if response.content_type == "application/json" else response.text())
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            # Silence is what whoever asks wants to know.
+            return None
+
+
+def merged_metrics(pages: Mapping[str, str]) -> str:
+    """The metrics of all workers as one page: a family once, its samples of every worker in a row, each with the label `worker`."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for worker, page in pages.items():
+        family = ""
+        for line in page.splitlines():
+            named = _FAMILY.match(line)
+            if named is not None:
+                if named[1] != family:
+                    family = named[1]
+                    head = heads.setdefault(family, [])
+                    fresh = not head
+                    samples.setdefault(family, [])
+                if fresh:
+                    head.append(line)
+            elif (sample := _SAMPLE.fullmatch(line)) is not None:
+                labels = f'worker="{worker}"' + (f",{sample[2]}" if sample[2] else "")
+                samples.setdefault(family, []).append(f"{sample[1]}{{{labels}}} {sample[3]}")
+    lines = [line for family, values in samples.items() for line in (*heads.get(family, ()), *values)]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,90 @@
+"""The clients' port of a node with several workers, held for them by the supervisor.
+
+Several processes can listen on one port only with SO_REUSEPORT, and with that alone any program of the same user could join them by
+accident: two clusters on one port, each with a part of the other's clients. So nobody listens there before the port was held, and it is
+held like this, without a moment in which it is free:
+
+1. bind and listen without SO_REUSEPORT: fails (exit 72) if anybody else has the port, shared or not;
+2. allow sharing on that socket, bind a second one that shares, and close the first;
+3. forbid SO_REUSEADDR on the second: from now on nobody binds the port who does not ask for SO_REUSEPORT, and step 1 of another supervisor
+   does not.
+
+The socket that is kept never listens, so no connection ever waits there. A plain node never
+asks to share (`client_port.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+from ledgermq.node.errors import EXIT_PORT, FatalError
+
+WILDCARDS = ("0.0.0.0", "::")
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class PortHold:
+    """One port on all addresses of a host's name. Closed by `release`, at the latest by the end of the process."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises FatalError when the port is taken, or is no port of this machine."""
+        self._sockets: list[socket.socket] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.release)
+            absent: OSError | None = None
+            try:
+                for family, address in _places(host, port):
+                    try:
+                        self._sockets.append(_held(family, address))
+                    except OSError as error:
+                        if error.errno not in _ABSENT:
+                            raise
+                        absent = error
+                    if self._sockets and host in WILDCARDS:
+                        # IPv6 without an address stands for IPv4, too.
+                        break
+                if not self._sockets:
+                    raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
+            except OSError as error:
+                what = f"client_port {host}:{port} cannot be opened, it is taken or not an address of this machine"
+                raise FatalError(EXIT_PORT, what, "stop what uses it, or set the node's client_port to another port") from error
+            undo.pop_all()
+
+    def release(self) -> None:
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+
+def _places(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """Where gRPC would listen. Raises OSError for a name that nobody has."""
+    if host in WILDCARDS:
+        return [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, (str(address[0]), port)) for family, _, _, _, address in found))
+
+
+def _held(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    with contextlib.ExitStack() as closing:
+        gate = closing.enter_context(_socket(family))
+        gate.bind(address)
+        gate.listen(1)
+        gate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with contextlib.ExitStack() as undo:
+            hold = undo.enter_context(_socket(family))
+            hold.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            hold.bind(address)
+            hold.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+            undo.pop_all()
+    return hold
+
+
+def _socket(family: socket.AddressFamily) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    # Connections of the node's last life that are still closing do not take the port.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made

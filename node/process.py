@@ -1,0 +1,72 @@
+"""What a process of a node is to the system: which platform it accepts, whose child it is, how it ends in an emergency, what the garbage
+collector leaves alone. Nothing here knows what the process is for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from typing import Any, Never
+
+from ledgermq.node import logs
+from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, FatalError
+
+GARBAGE_THRESHOLD = 20_000
+
+log = logs.get_logger()
+
+
+def spare_the_collector() -> None:
+    """Modules and the parts of the node live as long as the process: searching them again and again for garbage costs every call.
+
+    What a call leaves is freed by reference counts; the few cycles wait for a larger number of objects than by default.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+
+
+def check_platform() -> None:
+    """Refuse what cannot keep the promises."""
+    if not __debug__:
+        raise FatalError(EXIT_PLATFORM, "assertions are off (python -O), and with them the checks of the invariants", "start without -O")
+    if sys.platform != "linux":
+        raise FatalError(EXIT_PLATFORM, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
+
+
+def end_with_parent() -> None:
+    """Under a supervisor (`ledgermq up`) a node must not outlive it, even if that one is killed."""
+    parent = os.environ.get("LEDGERMQ_PARENT")
+    if parent is not None:
+        set_parent_death_signal = 1
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != int(parent):
+            raise FatalError(EXIT_DATA, "the supervisor of this node is gone", "start the cluster again")
+
+
+def exit_on_lost_map() -> None:
+    """A mapped file that lost its backing raises SIGBUS; a Python-level handler would return into the same fault for ever."""
+
+    def lost(_: int) -> None:
+        os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
+        os._exit(EXIT_MAP)
+
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lost)
+    _KEPT.append(handler)
+    ctypes.CDLL(None).signal(signal.SIGBUS, handler)
+
+
+_KEPT: list[Any] = []
+
+
+def end_process(error: FatalError) -> Never:
+    """One log line, one sentence, and the end, from whatever thread: nothing may be acknowledged after this."""
+    try:
+        log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
+        logs.say(f"error: {' '.join(str(error).split())}\n")
+    finally:
+        # Whatever came of the last words: a process that lives on could acknowledge something.
+        os._exit(error.exit_code)

@@ -1,0 +1,108 @@
+"""A node that runs its broker groups in several worker processes: the process that starts, watches and ends them, and serves nobody itself.
+
+It holds the clients' port for its workers (`port_hold.py`), gives them a directory to meet in (`siblings.py`), and hands on every stop. A
+worker that ends by itself has a reason, so its node ends with it and with its exit status: the others hand over what they lead and stop.
+No worker outlives the supervisor, even one that is killed (`process.end_with_parent`). All write to one log, each under its own name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ledgermq.node import logs
+from ledgermq.node.config import ENV_PREFIX, NodeConfig
+from ledgermq.node.errors import FatalError
+from ledgermq.node.port_hold import PortHold
+from ledgermq.node.process import check_platform, end_with_parent
+from ledgermq.node.siblings import VARIABLE
+from ledgermq.proto.workers import is_first
+
+log = logs.get_logger()
+
+
+def run(config: NodeConfig, config_file: Path | None, settings: Sequence[str]) -> int:
+    """Run the node until it is told to stop; the exit status. Raises FatalError when it cannot start, or when a worker was killed."""
+    logs.configure(config.log_level, f"{config.node} supervisor")
+    check_platform()
+    end_with_parent()
+    config.secret()
+    config.check_exposure()
+    hold = PortHold(config.listen_host, config.address.client_port)
+    directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
+    try:
+        return asyncio.run(_Workers(config, config_file, settings, directory).run())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        hold.release()
+
+
+def worker_data(config: NodeConfig, worker: str) -> Path:
+    """A worker's directory: the node's own for the first, one inside of it for each of the others."""
+    return config.data if is_first(worker) else config.data / worker
+
+
+class _Workers:
+    """The processes of one life of the node."""
+
+    def __init__(self, config: NodeConfig, config_file: Path | None, settings: Sequence[str], directory: Path) -> None:
+        self._config = config
+        self._command = [sys.executable, "-m", "ledgermq", "serve"]
+        if config_file is not None:
+            self._command += ["--config", str(config_file)]
+        for setting in settings:
+            self._command += ["--set", setting]
+        self._environment = {**os.environ, VARIABLE: str(directory), f"{ENV_PREFIX}PARENT": str(os.getpid())}
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def run(self) -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        log.info("starting workers", workers=list(self._config.workers), pid=os.getpid())
+        waits: dict[asyncio.Task[int], str] = {}
+        try:
+            for worker in self._config.workers:
+                waits[asyncio.create_task((await self._start(worker)).wait())] = worker
+            stopping = asyncio.create_task(stop.wait())
+            ended, _ = await asyncio.wait([stopping, *waits], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            first = next((waits[task] for task in ended if task in waits), None)
+            if first is not None and not stop.is_set():
+                log.error("a worker ended, the node ends with it", worker=first, status=self._processes[first].returncode)
+        finally:
+            self._end()
+            codes = dict(zip(waits.values(), await asyncio.gather(*waits), strict=True))
+        log.info("workers stopped", statuses=codes)
+        return _verdict(codes, None if stop.is_set() else first)
+
+    async def _start(self, worker: str) -> asyncio.subprocess.Process:
+        command = [*self._command, "--set", f"node={worker}", "--set", f"data={worker_data(self._config, worker)}"]
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, env=self._environment)
+        self._processes[worker] = process
+        return process
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+
+
+def _verdict(codes: dict[str, int], first: str | None) -> int:
+    """The node's exit status: of the worker that ended first by itself, else of the first that did not stop cleanly."""
+    # A worker that SIGTERM ended before it listened for it has not opened anything yet: that is a clean stop too.
+    worker = first or next((name for name, code in codes.items() if code not in (0, -signal.SIGTERM)), None)
+    if worker is None:
+        return 0
+    code = codes[worker]
+    if code < 0:
+        what = f"worker {worker} was ended by {signal.Signals(-code).name}, and its node with it"
+        raise FatalError(128 - code, what, "find out who did that (the kernel's log tells of a lack of memory), then start the node again")
+    return code

@@ -1,0 +1,49 @@
+"""How the workers of a node are called: `n1` itself, then `n1.2`, `n1.3` … (docs/workers.md).
+
+A node that runs several worker processes is several members of its cluster. Which of them share a machine is told by their names alone, so
+that nobody can hold another opinion of it: no label, no table, no question to the controller. Names of nodes have no full stop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
+MEMBER_NAME = rf"{NODE_NAME}(?:\.(?:[2-9]|[1-9][0-9]))?"
+"""A node, or a worker of it other than the first."""
+WORKERS_MAX = 64
+MEMBER_METADATA = "x-ledgermq-node"
+"""In the metadata of a call: the member of the cluster that is meant, where the workers of a node share an endpoint."""
+WORKER_NAME = re.compile(rf"{NODE_NAME}\.(?:[2-9]|[1-9][0-9])").fullmatch
+"""Matches the name of a worker other than the first, which is also the name of its directory inside of its node's."""
+
+
+def worker_name(node: str, number: int) -> str:
+    """The name of a node's worker; the first one has the node's own."""
+    return node if number == 1 else f"{node}.{number}"
+
+
+def node_of(member: str) -> str:
+    """The node that a member of the cluster belongs to: members of one node share its machine, its public port and its fate."""
+    return member.partition(".")[0]
+
+
+def number_of(member: str) -> int:
+    """Which worker of its node a member is, from 1."""
+    return int(member.partition(".")[2] or 1)
+
+
+def is_first(member: str) -> bool:
+    """Whether a member is its node's first worker: the one that votes in the controller quorum."""
+    return "." not in member
+
+
+def together(members: Iterable[str]) -> tuple[str, str] | None:
+    """Two of these members that share a machine; None when no two do."""
+    seen: dict[str, str] = {}
+    for member in members:
+        other = seen.setdefault(node_of(member), member)
+        if other != member:
+            return other, member
+    return None
