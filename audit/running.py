@@ -16,10 +16,11 @@ from google.protobuf.message import Message
 
 from ledgermq.audit.checks.opening import open_running
 from ledgermq.audit.checks.replica import Point, Replica
-from ledgermq.audit.reading.node_paths import NodeLost, node_path
+from ledgermq.audit.reading.node_paths import NodeLost, authorities_of, node_path
 from ledgermq.audit.reading.remote import call, require
 from ledgermq.client.connection import Connection
 from ledgermq.proto import admin_pb2, audit_pb2
+from ledgermq.proto.workers import node_of
 
 M = TypeVar("M", bound=Message)
 ADMIN, REPLICAS = "/ledgermq.v1.Admin/", "/ledgermq.v1.Replicas/"
@@ -70,7 +71,7 @@ class RunningCluster:
         when a group has no leader, or when the marker is refused."""
         status = self.ask()
         groups = {info.group: self._members(info) for info in status.groups}
-        authorities = {info.node: info.endpoint for info in status.nodes} | self._reached(groups)
+        authorities = {**authorities_of(status.nodes), **self._reached(groups, [info.node for info in status.nodes])}
         for group, nodes in groups.items():
             for node in nodes:
                 self._pin(group, node, authorities.get(node, ""))
@@ -87,10 +88,10 @@ class RunningCluster:
         """Who replicates a group; what the configuration says where no replica has told."""
         return sorted({*info.voters, *info.learners}) or sorted(replica.node for replica in info.replicas)
 
-    def _reached(self, groups: dict[str, list[str]]) -> dict[str, str]:
+    def _reached(self, groups: dict[str, list[str]], members: list[str]) -> dict[str, str]:
         """The nodes behind the endpoints that were named: addresses that are known to be reachable from here count more than those that the
-        cluster tells."""
-        found = {}
+        cluster tells. Behind an address are all workers of the node that answers."""
+        found: dict[str, str] = {}
         for address in map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ():
             for group in groups:
                 try:
@@ -98,7 +99,8 @@ class RunningCluster:
                 except NodeLost:
                     break
                 if told.node:
-                    found[told.node] = address
+                    workers = [name for name in members if node_of(name) == node_of(told.node)]
+                    found |= {name: f"{name}@{address}" for name in workers} if len(workers) > 1 else {told.node: address}
                     break
         return found
 

@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -25,11 +26,12 @@ from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
+from ledgermq.proto.workers import MEMBER_METADATA, MEMBER_NAME, is_first
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 OK = 20000
 PAUSE_S = 0.1
-_ENDPOINT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:;,/\[\]]+):(?P<port>[0-9]{1,5})")
+_ENDPOINT = re.compile(rf"(?:(?P<node>{MEMBER_NAME})@)?" r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:;,/\[\]]+):(?P<port>[0-9]{1,5})")
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -48,23 +50,29 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Host and port of one endpoint."""
+    """Host and port of one endpoint, and the member of the cluster that is meant there, where it matters: workers of a node share one."""
 
     host: str
     port: int
+    node: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where to connect to."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{self.node}@{self.place}" if self.node else self.place
 
 
 def parse_endpoints(text: str) -> tuple[Address, ...]:
-    """`h:p;h:p` as addresses; raises BadArgument with what is accepted."""
+    """`h:p;h:p` as addresses, `NODE@h:p` being a certain member behind one; raises BadArgument with what is accepted."""
     found = []
     for part in (p.strip() for p in text.split(";")):
         match = _ENDPOINT.fullmatch(part)
         if match is None or not 0 < int(match["port"]) < 65536:
             raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port'")
-        found.append(Address(match["host"].strip("[]"), int(match["port"])))
+        found.append(Address(match["host"].strip("[]"), int(match["port"]), match["node"] or ""))
     return tuple(found)
 
 
@@ -104,7 +112,13 @@ class Endpoints(Generic[C]):
 
     @property
     def metadata(self) -> Metadata:
-        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *self._signature())
+        """Of a call to the endpoint in use."""
+        return self.metadata_to(self.address)
+
+    def metadata_to(self, address: Address) -> Metadata:
+        """Of a call to one address."""
+        meant = ((MEMBER_METADATA, address.node),) if address.node else ()
+        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *meant, *self._signature())
 
     def _signature(self) -> Metadata:
         if self.credentials is None:
@@ -125,10 +139,12 @@ class Endpoints(Generic[C]):
         """The channel of any node, such as one that another node named."""
         with self._lock:
             if address not in self._channels:
-                self._channels[address] = self._opened(str(address))
+                # A further worker gets a connection of its own: the system may lead it to that very worker.
+                own = () if is_first(address.node) else (("ledgermq.node", address.node),)
+                self._channels[address] = self._opened(address.place, [*OPTIONS, *own])
             return self._channels[address]
 
-    def _opened(self, address: str) -> C:
+    def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> C:
         raise AssertionError("each kind of connection opens its own kind of channel")
 
     def _tls(self) -> grpc.ChannelCredentials:
@@ -137,7 +153,7 @@ class Endpoints(Generic[C]):
     def elsewhere(self, failed: Address) -> None:
         """Use the next endpoint from now on, unless another caller has left `failed` already: a window full of failed calls moves once."""
         with self._lock:
-            if self.address == failed:
+            if self.address.place == failed.place:
                 self._turn += 1
 
     def guard_secret(self) -> None:
@@ -216,8 +232,8 @@ class Connection(Endpoints[grpc.Channel]):
         call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
         return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
 
-    def _opened(self, address: str) -> grpc.Channel:
-        return grpc.secure_channel(address, self._tls(), OPTIONS) if self.tls else grpc.insecure_channel(address, OPTIONS)
+    def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
+        return grpc.secure_channel(place, self._tls(), options) if self.tls else grpc.insecure_channel(place, options)
 
 
 class AsyncConnection(Endpoints[grpc.aio.Channel]):
@@ -244,8 +260,8 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
         call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
         return await call(step.request, metadata=self.metadata, timeout=step.timeout_s)
 
-    def _opened(self, address: str) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(address, self._tls(), OPTIONS) if self.tls else grpc.aio.insecure_channel(address, OPTIONS)
+    def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
 
 
 def transport_code(error: grpc.RpcError) -> grpc.StatusCode:

@@ -1,7 +1,10 @@
 """How a file of a running node is named: `node://HOST:PORT/GROUP/…`, the path being that under the node directory; and the one failure
-that is none of a file. Nothing here reaches a node."""
+that is none of a file. Where several workers of a node share an endpoint it is `NODE@HOST:PORT`. Nothing here reaches a node."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 NODE = "node://"
 NODE_FILE = "node.json"
@@ -21,6 +24,13 @@ class NodeLost(Exception):
 def is_remote(path: str) -> bool:
     """Whether a path lies on a running node."""
     return path.startswith(NODE)
+
+
+def authorities_of(nodes: Iterable[Any]) -> Mapping[str, str]:
+    """The authority of each member of the cluster, by its `NodeInfo`."""
+    infos = list(nodes)
+    endpoints = [info.endpoint for info in infos]
+    return {info.node: f"{info.node}@{info.endpoint}" if endpoints.count(info.endpoint) > 1 else info.endpoint for info in infos}
 
 
 def node_path(authority: str) -> str:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ledgermq.audit.checks.opening import open_running
 from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading import remote
-from ledgermq.audit.reading.node_paths import node_path
+from ledgermq.audit.reading.node_paths import authorities_of, node_path
 from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.running import ADMIN, REPLICAS, RUNNING, RunningCluster
 from ledgermq.audit.spark.cluster_options import count_of, flag_of, option
@@ -142,7 +142,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         with self._access.connect(self._endpoints) as connection:
             status = connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
         groups = [info.group for info in status.groups if self._wanted.groups is None or info.group in self._wanted.groups]
-        authority = next((info.endpoint for info in status.nodes if info.node == self._node), None)
+        authority = authorities_of(status.nodes).get(self._node)
         if authority is None or len(groups) != 1:
             known = f"nodes are {', '.join(info.node for info in status.nodes)}, groups {', '.join(info.group for info in status.groups)}"
             raise ValueError(f"options replicas and group name one replica of the cluster; {known}")

@@ -21,7 +21,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -145,9 +145,11 @@ class LogConnection(AsyncConnection):
         """Believe a Redirect. False: nobody leads now, or the endpoint is not one."""
         self._leaders.pop(redirect.broker_group, None)
         try:
-            (self._leaders[redirect.broker_group],) = parse_endpoints(redirect.endpoint)
+            (address,) = parse_endpoints(redirect.endpoint)
         except (BadArgument, ValueError):
             return False
+        # The leader may be one of several workers behind that endpoint.
+        self._leaders[redirect.broker_group] = replace(address, node=redirect.leader)
         return True
 
     def forget(self, broker_group: str, address: Address) -> None:
@@ -164,7 +166,7 @@ class LogConnection(AsyncConnection):
         answer = await self._answered("Locate", request, pb.LocateResponse, Search(self, "", Pauses(self.chance)))
         for group in answer.broker_groups:
             if group.leader.endpoint:
-                self.redirected(pb.Redirect(broker_group=group.name, endpoint=group.leader.endpoint))
+                self.redirected(pb.Redirect(broker_group=group.name, leader=group.leader.leader, endpoint=group.leader.endpoint))
         groups = [BrokerGroupQueues(group.name, tuple(group.queues), group.log_id) for group in answer.broker_groups]
         return Located(answer.cluster_id, answer.kind, tuple(sorted(groups, key=lambda group: group.name)))
 
@@ -180,7 +182,7 @@ class LogConnection(AsyncConnection):
         are message classes; without them the stream carries bytes."""
         to_bytes = None if request is None else request.SerializeToString
         from_bytes = None if response is None else response.FromString
-        return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata)
+        return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata_to(address))
 
     async def _answered(self, method: str, request: Message, response: type[M], search: Search) -> M:
         end = time.monotonic() + self.timeout_s
@@ -188,7 +190,7 @@ class LogConnection(AsyncConnection):
             address = await search.next_address(left)
             call: Any = self.channel_to(address).unary_unary(LOG + method, type(request).SerializeToString, response.FromString)
             try:
-                answer = await call(request, metadata=self.metadata, timeout=min(left, max(1.0, self.timeout_s / 2)))
+                answer = await call(request, metadata=self.metadata_to(address), timeout=min(left, max(1.0, self.timeout_s / 2)))
             except grpc.RpcError as error:
                 search.failed(broken(address, error))
                 continue

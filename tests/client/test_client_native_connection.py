@@ -189,7 +189,7 @@ def test_an_endpoint_that_is_none_is_not_believed() -> None:
     async def run() -> None:
         async with LogConnection("127.0.0.1:1") as connection:
             assert connection.redirected(redirect("127.0.0.1:5"))
-            assert connection.leader("g1") == Address("127.0.0.1", 5)
+            assert connection.leader("g1") == Address("127.0.0.1", 5, "n1")
             for bad in ("", "nowhere", "a:1;b:2"):
                 assert not connection.redirected(redirect(bad))
                 assert connection.leader("g1") is None
