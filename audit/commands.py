@@ -21,6 +21,7 @@ from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
 from ledgermq.audit.running_commands import Target, running_options
 from ledgermq.client.commands import Duration
+from ledgermq.proto.workers import WORKER_NAME
 
 if TYPE_CHECKING:
     from ledgermq.audit.clients.outcome import ClientFiles
@@ -83,6 +84,15 @@ def node_directories(root: str) -> list[str]:
     return found
 
 
+def with_workers(directory: str) -> list[str]:
+    """A node directory and those of the node's further workers, which are node directories inside of it under their own names. What holds
+    no broker group is left out, unless nothing does."""
+    inside = {name for name in os.listdir(directory) if os.path.isdir(f"{directory}/{name}")}
+    workers = sorted(f"{directory}/{name}" for name in inside if WORKER_NAME(name))
+    own = [directory] if inside - {os.path.basename(worker) for worker in workers} - {"controller"} or not workers else []
+    return [*own, *(worker for worker in workers if set(os.listdir(worker)) - {"controller", "node.json"})] or [directory]
+
+
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, type=click.Path(exists=True, file_okay=False, readable=True))
 @click.option("--volumes", is_flag=True, help="Audit every node directory under $LEDGERMQ_VOLUMES (default /data).")
@@ -133,7 +143,8 @@ def audit(
         raise click.UsageError("--agreement reads no messages; leave out --deep, --receipts and --acks, or --agreement")
     if agreement and target is not None:
         raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
-    chosen = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else list(directories)
+    named = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else directories
+    chosen = list(dict.fromkeys(place for directory in named for place in with_workers(directory)))
     if html is not None:
         try_file(Path(html))
     if findings is not None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from ledgermq.proto import admin_pb2, messaging_pb2, units
 from ledgermq.proto.group_config import backoff_words
 from ledgermq.proto.types import Backoff
+from ledgermq.proto.workers import node_of, number_of
 
 VERSION = 1
 FILES_SHOWN = 5
@@ -110,16 +111,7 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
         }
         for group in status.groups
     ]
-    nodes = [
-        {
-            "node": n.node,
-            "endpoint": known(n, "endpoint"),
-            "up": n.up,
-            "version": known(n, "version"),
-            "disk_used_bytes": known(n, "disk_used_bytes"),
-        }
-        for n in status.nodes
-    ]
+    nodes = [_node_json(workers) for workers in _by_node(status)]
     return {
         "cluster_id": known(status, "cluster_id"),
         "health": status.health,
@@ -142,6 +134,36 @@ def ha_json(ha: admin_pb2.HaInfo) -> dict[str, Any]:
     }
 
 
+def _by_node(status: admin_pb2.ClusterStatusResponse) -> list[list[admin_pb2.NodeInfo]]:
+    """The members of the cluster by the node they belong to, the first worker of each first."""
+    found: dict[str, list[admin_pb2.NodeInfo]] = {}
+    for member in sorted(status.nodes, key=lambda member: number_of(member.node)):
+        found.setdefault(node_of(member.node), []).append(member)
+    return [found[node] for node in dict.fromkeys(node_of(member.node) for member in status.nodes)]
+
+
+def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
+    """A node is up when all of its workers are; what one of them does not tell is not known of the node."""
+    used = [known(worker, "disk_used_bytes") for worker in workers]
+    node = {
+        "node": node_of(workers[0].node),
+        "endpoint": known(workers[0], "endpoint"),
+        "up": all(worker.up for worker in workers),
+        "version": known(workers[0], "version"),
+        "disk_used_bytes": None if None in used else sum(used),
+    }
+    return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
+
+
+def _node_row(workers: Sequence[admin_pb2.NodeInfo]) -> list[Any]:
+    node = _node_json(workers)
+    down = [worker.node for worker in workers if not worker.up]
+    state = "down" if len(down) == len(workers) else f"{', '.join(down)} down" if down else "up"
+    if len(workers) > 1 and not down:
+        state = f"up, {len(workers)} workers"
+    return [node["node"], node["endpoint"], state, node["version"], node["disk_used_bytes"]]
+
+
 def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
     """The rest of a sentence."""
     if not rebuild.total_bytes:
@@ -159,9 +181,7 @@ def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
 
 def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
     print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
-    node_rows = [
-        [n.node, known(n, "endpoint"), "up" if n.up else "down", known(n, "version"), known(n, "disk_used_bytes")] for n in status.nodes
-    ]
+    node_rows = [_node_row(workers) for workers in _by_node(status)]
     print_table("nodes", ["node", "endpoint", "state", "version", "disk used bytes"], node_rows)
     replica_rows = [
         [

@@ -673,7 +673,7 @@ cluster:
       # in_sync_lag_ms: 10s                  # a slave that lacks something for longer,
       # in_sync_lag_bytes: 64MiB             # or more than this, leaves the in-sync set
       # transfer: push                       # or pull: slaves ask for what is new
-nodes:                         # where every node is reached
+nodes:                         # where every node is reached; workers: 2 makes it two processes (docs/workers.md)
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}

@@ -26,6 +26,7 @@ from ledgermq.node.links import Link
 from ledgermq.node.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.workers import is_first, node_of
 
 CHANGE_METHOD = "ledgermq.v1.Admin/ChangeMember"
 STEP_WITHIN_S = 2.0
@@ -102,7 +103,7 @@ class Members:
             raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: say where it is, --address HOST:PORT")
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
-        if not request.broker_groups:
+        if not request.broker_groups and is_first(node):
             await self._controller.set_voter(node, present=True)
         groups = list(request.broker_groups) or self._hosted_by(node)
         if not groups:
@@ -172,6 +173,11 @@ class Members:
             if kind == "add" and incarnation is None:
                 waits = f"broker group {group}: node {request.node} has not told the leader, {self._node}, of a replica of this group yet"
                 return _ok(pb.ChangeMemberResponse(waits_for=waits))
+            near = [name for name in (() if members is None else members.nodes) if node_of(name) == node_of(request.node)]
+            if kind == "add" and near:
+                what = f"broker group {group} has a replica on {near[0]}, which is a worker of the same node as {request.node}"
+                error = fail(Code.PRECONDITION_FAILED, f"{what}: one failure would take both; remove {near[0]} from the group first")
+                return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
             call = ChangeMembers(self._engine.new_token(), kind, request.node, incarnation, f"asked for by an operator: {kind}")
             try:
                 async with asyncio.timeout(COMMIT_WITHIN_S):
@@ -257,7 +263,9 @@ class Members:
         """The addresses of a request, which must be nobody else's."""
         given = {kind: getattr(request.addresses, kind) for kind in ADDRESS_KINDS if getattr(request.addresses, kind)}
         for name, known in self._controller.state.nodes.items():
-            taken = set(known.values()) & set(given.values())
+            # Workers of one node share the addresses for clients and for HTTP.
+            shared = ("client", "http") if node_of(name) == node_of(request.node) else ()
+            taken = set(known.values()) & {at for kind, at in given.items() if kind not in shared}
             if name != request.node and taken:
                 raise fail(Code.PRECONDITION_FAILED, f"{min(taken)} is an address of node {name}")
         if not given:

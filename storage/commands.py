@@ -11,16 +11,19 @@ import resource
 import sys
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from ledgermq import __version__
+from ledgermq.proto.workers import number_of
 from ledgermq.storage.backup import backup as make_backup
 from ledgermq.storage.backup_manifest import BadCopy, Manifest, Refused
 from ledgermq.storage.errors import StorageError, is_no_space
-from ledgermq.storage.identity import NODE_FILE
+from ledgermq.storage.identity import NODE_FILE, workers_in
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.restore import restore as make_restore
 
@@ -30,6 +33,15 @@ BAR_CELLS = 30
 DEFAULT_DATA = "ledgermq-data"
 
 _JSON = click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One directory that was copied: from where is in the manifest, to where, and whose it is now."""
+
+    manifest: Manifest
+    directory: str
+    node: str
 
 
 class ProgressLine:
@@ -66,6 +78,7 @@ def backup(data: str | None, target: str, as_object: bool) -> None:
 
     The node may run or be stopped; the directory is only read. The point of each broker group is the last entry this replica noted as
     committed, at most about three seconds ago. The logs of all replicas are the same bytes: one backup is enough for a cluster.
+    Of a node with several workers, each is backed up in turn, into the same directories inside of the target.
     Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
 
     \b
@@ -74,17 +87,23 @@ def backup(data: str | None, target: str, as_object: bool) -> None:
       ledgermq backup --data /var/lib/ledgermq --to /backup/monday --json
     """
     progress = ProgressLine("backup")
-    source = only_node() if data is None else data
+    source = _plain(only_node() if data is None else data)
     allow_open_files()
     made_ms = time.time_ns() // 1_000_000
-    manifest = _carried_out(
-        target,
-        lambda: make_backup(
-            RealDisk(), _plain(source), _plain(target), program=__version__, made_ms=made_ms, mint=_new_uuid, progress=progress
-        ),
-    )
+
+    def one(worker: str) -> Done:
+        place = f"{_plain(target)}{worker}"
+        manifest = _carried_out(
+            place,
+            lambda: make_backup(
+                RealDisk(), f"{source}{worker}", place, program=__version__, made_ms=made_ms, mint=_new_uuid, progress=progress
+            ),
+        )
+        return Done(manifest, f"{target}{worker}", manifest.node)
+
+    done = [one(worker) for worker in _with_workers(source)]
     progress.close()
-    _tell(manifest, target, manifest.node, "backed up", as_object)
+    _tell(done, "backed up", as_object)
 
 
 @click.command()
@@ -105,11 +124,21 @@ def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
       ledgermq restore --from /backup/monday --data ledgermq-data/n2 --node n2
     """
     progress = ProgressLine("restore")
-    manifest = _carried_out(
-        data, lambda: make_restore(RealDisk(), _plain(source), _plain(data), node=node, mint=_new_uuid, progress=progress)
-    )
+
+    def one(worker: str) -> Done:
+        place = f"{_plain(data)}{worker}"
+        as_node = f"{node}.{number_of(worker)}" if node and worker else node
+        if worker and as_node:
+            place = f"{_plain(data)}/{as_node}"
+        manifest = _carried_out(
+            place,
+            lambda: make_restore(RealDisk(), f"{_plain(source)}{worker}", place, node=as_node, mint=_new_uuid, progress=progress),
+        )
+        return Done(manifest, place if worker else data, as_node or manifest.node)
+
+    done = [one(worker) for worker in _with_workers(_plain(source))]
     progress.close()
-    _tell(manifest, data, node or manifest.node, "restored", as_object)
+    _tell(done, "restored", as_object)
 
 
 def only_node() -> str:
@@ -155,25 +184,38 @@ def _carried_out(target: str, job: Any) -> Manifest:
         raise BadCopy(f"{where}: {error.strerror or error}", remedy) from error
 
 
-def _tell(manifest: Manifest, directory: str, node: str, what: str, as_object: bool) -> None:
-    """The result on stdout."""
+def _with_workers(directory: str) -> list[str]:
+    """What to append to a node directory for itself, and for each further worker of the node."""
+    return ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))] if os.path.isdir(directory) else [""]
+
+
+def _tell(done: Sequence[Done], what: str, as_object: bool) -> None:
+    """The result on stdout: of the node, and of its further workers."""
     if as_object:
-        groups = [
-            {
-                "group": name,
-                "begin_index": point.begin_index,
-                "index": point.index,
-                "term": point.term,
-                "store_ms": point.store_ms,
-                "chain_crc": f"{point.chain_crc:08x}",
-            }
-            for name, point in sorted(manifest.groups.items())
-        ]
-        value = {"v": 1, "verified": True, "directory": directory, "cluster_id": manifest.cluster_id, "node": node}
-        print(json.dumps({**value, "made_ms": manifest.made_ms, "used_bytes": manifest.used_bytes, "groups": groups}), flush=True)
+        first, *workers = [_object(each) for each in done]
+        print(json.dumps({"v": 1, **first, **({"workers": workers} if workers else {})}), flush=True)
         return
-    print(f"{what} and verified: node {node} in {directory}, {len(manifest.files)} files, {manifest.used_bytes:,} bytes")
-    for name, point in sorted(manifest.groups.items()):
-        stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(timespec="seconds")
-        print(f"  {name}: entries {point.begin_index} to {point.index}, the last of term {point.term}, stored at {stored}")
+    for each in done:
+        manifest = each.manifest
+        print(f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)} files, {manifest.used_bytes:,} bytes")
+        for name, point in sorted(manifest.groups.items()):
+            stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(timespec="seconds")
+            print(f"  {name}: entries {point.begin_index} to {point.index}, the last of term {point.term}, stored at {stored}")
     sys.stdout.flush()
+
+
+def _object(done: Done) -> dict[str, Any]:
+    manifest = done.manifest
+    groups = [
+        {
+            "group": name,
+            "begin_index": point.begin_index,
+            "index": point.index,
+            "term": point.term,
+            "store_ms": point.store_ms,
+            "chain_crc": f"{point.chain_crc:08x}",
+        }
+        for name, point in sorted(manifest.groups.items())
+    ]
+    value = {"verified": True, "directory": done.directory, "cluster_id": manifest.cluster_id, "node": done.node}
+    return {**value, "made_ms": manifest.made_ms, "used_bytes": manifest.used_bytes, "groups": groups}

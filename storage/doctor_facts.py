@@ -142,7 +142,9 @@ def look_at_node(directory: str) -> NodeFound | None:
         return None
     used = _used_bytes(directory)
     try:
-        roots = [name for name in disk.listdir(directory) if disk.exists(f"{directory}/{name}/{identity.IDENTITY_FILE}")]
+        places = ["", *(f"{worker}/" for worker in identity.workers_in(disk, directory))]
+        inside = [f"{place}{name}" for place in places for name in disk.listdir(f"{directory}/{place}".rstrip("/"))]
+        roots = [name for name in inside if disk.exists(f"{directory}/{name}/{identity.IDENTITY_FILE}")]
         groups = tuple(_look_at_group(disk, f"{directory}/{name}") for name in roots)
     except (StorageError, OSError) as error:
         return NodeFound(node.cluster_id, node.node, used, (), str(error))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ledgermq.proto.types import Identity
+from ledgermq.proto.workers import WORKER_NAME
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
@@ -96,6 +97,11 @@ def read_identity(disk: Disk, root: str) -> Identity | None:
 
 def write_node(disk: Disk, directory: str, node: NodeIdentity) -> None:
     sealed_json.write(disk, f"{directory}/{NODE_FILE}", asdict(node))
+
+
+def workers_in(disk: Disk, directory: str) -> list[str]:
+    """The directories inside of a node directory that belong to further workers of the node, each a node directory of its own."""
+    return [name for name in sorted(disk.listdir(directory)) if WORKER_NAME(name) and disk.exists(f"{directory}/{name}/{NODE_FILE}")]
 
 
 def read_node(disk: Disk, directory: str) -> NodeIdentity | None:

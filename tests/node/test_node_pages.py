@@ -1,0 +1,111 @@
+"""What a node with several workers answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ledgermq.node import http
+from ledgermq.node.http import HttpServer
+from ledgermq.node.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.siblings import Siblings
+
+NAMES = ("n1", "n1.2")
+
+
+def page(count: int) -> str:
+    registry = CollectorRegistry()
+    calls = Counter("calls", "Calls, by method.", ["method"], registry=registry)
+    calls.labels('S"en{d}').inc(count)
+    calls.labels("Ack").inc(1)
+    Histogram("seconds", "How long.", registry=registry, buckets=(1.0, 2.0)).observe(count)
+    Counter("plain", "No label.", registry=registry).inc(count)
+    return generate_latest(registry).decode()
+
+
+def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families), "every family stands there once"
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
+
+
+def test_metrics_of_all_workers_are_one_page_that_names_the_worker() -> None:
+    merged = values(merged_metrics({"n1": page(3), "n1.2": page(5)}))
+    for worker, count in (("n1", 3), ("n1.2", 5)):
+        alone = values(page(count))
+        own = {key: value for key, value in merged.items() if ("worker", worker) in key[1]}
+        without = {(name, tuple(label for label in labels if label[0] != "worker")): value for (name, labels), value in own.items()}
+        assert without.keys() == alone.keys()
+        assert all(without[key] == value for key, value in alone.items() if not key[0].endswith("_created"))
+    assert merged["calls_total", (("method", 'S"en{d}'), ("worker", "n1.2"))] == 5
+
+
+class FixedHealth:
+    """A worker's health, as told."""
+
+    def __init__(self, reasons: list[str], *, stalled: bool = False) -> None:
+        self.reasons = reasons
+        self.stalled = stalled
+
+    async def statuses(self) -> dict[str, Any]:
+        if self.stalled:
+            raise TimeoutError
+        return {}
+
+    async def why_not_ready(self) -> list[str]:
+        return self.reasons
+
+
+class NoCollector:
+    statuses: Mapping[str, Any] = {}
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("other", "healthz", "readyz"),
+    [
+        (FixedHealth([]), 200, []),
+        (FixedHealth(["g2 has no leader"]), 200, ["worker n1.2: g2 has no leader"]),
+        (FixedHealth([], stalled=True), 503, []),
+        (None, 503, ["worker n1.2: it does not answer yet"]),
+    ],
+)
+def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
+    tmp_path: Path, other: FixedHealth | None, healthz: int, readyz: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http.metrics, "REGISTRY", CollectorRegistry())
+
+    async def main() -> None:
+        siblings = [Siblings(name, NAMES, tmp_path) for name in NAMES]
+        first: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), SiblingPages(siblings[0]))  # type: ignore[arg-type]
+        runner = await first._prepared()
+        await web.UnixSite(runner, str(tmp_path / "first")).start()
+        second: Any = HttpServer("c", "n1.2", other, NoCollector()) if other is not None else None  # type: ignore[arg-type]
+        if second is not None:
+            await second.listen_for_siblings(siblings[1].pages("n1.2"))
+        connector = aiohttp.UnixConnector(str(tmp_path / "first"))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            async with session.get("http://n/healthz") as response:
+                assert response.status == healthz
+            async with session.get("http://n/readyz") as response:
+                answer = json.loads(await response.text())
+                assert (response.status, answer["node"]) == (503 if readyz else 200, "n1")
+                assert answer["reasons"] == readyz
+            async with session.get("http://n/metrics") as response:
+                assert response.status == 200
+        for server in (first, second):
+            if server is not None:
+                await server.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,197 @@
+"""Calls for one certain worker, whichever worker the connection landed on: bytes, metadata, endings, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from ledgermq.node.passing import COMMON_NAME, OPTIONS, Passing
+from ledgermq.node.service.gate import common_name_of
+from ledgermq.node.siblings import Siblings, siblings_of
+from ledgermq.proto.workers import MEMBER_METADATA
+
+SERVICE = "a.Service"
+NAMES = ("n1", "n1.2", "n1.3")
+
+
+class Worker:
+    """A server with one unary method, two streams, and the passing in front of them."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.siblings = Siblings(name, NAMES, directory)
+        self.passing = Passing(self.siblings)
+        self.server = grpc.aio.server(options=OPTIONS)
+        self.cancelled = asyncio.Event()
+        self.port = 0
+
+    async def start(self) -> None:
+        methods = {
+            "Who": grpc.unary_unary_rpc_method_handler(self._who),
+            "Echo": grpc.stream_stream_rpc_method_handler(self._echo),
+            "Certified": grpc.unary_unary_rpc_method_handler(self._certified),
+            "Fails": grpc.unary_unary_rpc_method_handler(self._fails),
+            "Waits": grpc.unary_unary_rpc_method_handler(self._waits),
+        }
+        self.server.add_generic_rpc_handlers((self.passing,))
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        self.server.add_insecure_port(f"unix:{self.siblings.calls(self.name)}")
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        await self.server.stop(0)
+        await self.passing.close()
+
+    async def _who(self, request: bytes, context: Any) -> bytes:
+        context.set_trailing_metadata((("told", dict(context.invocation_metadata()).get("said", "")),))
+        return self.name.encode() + request
+
+    async def _echo(self, requests: Any, context: Any) -> None:
+        async for data in requests:
+            if data == b"enough":
+                return
+            await context.write(data)
+
+    async def _certified(self, request: bytes, context: Any) -> bytes:
+        return common_name_of(context).encode()
+
+    async def _fails(self, request: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not like this", (("why", "because"),))
+        return b""
+
+    async def _waits(self, request: bytes, context: Any) -> bytes:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return b""
+
+
+def run(directory: Path, body: Callable[[dict[str, Worker], grpc.aio.Channel], Awaitable[None]]) -> None:
+    """`body` with two of three workers, and a connection that landed on the first."""
+
+    async def main() -> None:
+        workers = {name: Worker(name, directory) for name in NAMES[:2]}
+        for worker in workers.values():
+            await worker.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{workers['n1'].port}", OPTIONS) as channel:
+                await body(workers, channel)
+        finally:
+            for worker in workers.values():
+                await worker.stop()
+
+    asyncio.run(main())
+
+
+def meant(node: str) -> tuple[tuple[str, str], ...]:
+    return ((MEMBER_METADATA, node),)
+
+
+def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(tmp_path: Path) -> None:
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        who = channel.unary_unary(f"/{SERVICE}/Who")
+        for node, answers in (("n1", b"n1"), ("n1.2", b"n1.2"), ("n2", b"n1"), ("n2.2", b"n1"), ("", b"n1")):
+            assert await who(b"!", metadata=meant(node)) == answers + b"!"
+        assert await who(b"!") == b"n1!"
+
+    run(tmp_path, body)
+
+
+def test_metadata_goes_both_ways(tmp_path: Path) -> None:
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        call = channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=(*meant("n1.2"), ("said", "hello")))
+        assert await call == b"n1.2"
+        assert dict(await call.trailing_metadata())["told"] == "hello"
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5 << 20])
+def test_a_stream_is_carried_both_ways_until_either_side_ends_it(tmp_path: Path, size: int) -> None:
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        for ends in (True, False):
+            call: Any = channel.stream_stream(f"/{SERVICE}/Echo")(metadata=meant("n1.2"))
+            for number in range(3):
+                data = bytes([number]) * size
+                await call.write(data)
+                assert await call.read() == data
+            if ends:
+                await call.done_writing()
+            else:
+                await call.write(b"enough")
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+
+    run(tmp_path, body)
+
+
+def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/Fails")(b"", metadata=meant("n1.2"))
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not like this")
+        assert dict(caught.value.trailing_metadata())["why"] == "because"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/Nothing")(b"", metadata=meant("n1.2"))
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    run(tmp_path, body)
+
+
+def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    """Clients try again after that, elsewhere or here."""
+
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=meant("n1.3"))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    run(tmp_path, body)
+
+
+def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_path: Path) -> None:
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        for timeout in (None, 0.2):
+            workers["n1.2"].cancelled.clear()
+            call = channel.unary_unary(f"/{SERVICE}/Waits")(b"", metadata=meant("n1.2"), timeout=timeout)
+            if timeout is None:
+                await asyncio.wait({asyncio.ensure_future(call.initial_metadata())}, timeout=0.05)
+                call.cancel()
+            async with asyncio.timeout(20):
+                await workers["n1.2"].cancelled.wait()
+
+    run(tmp_path, body)
+
+
+def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
+    """Over the port the claim counts for nothing, neither here nor where the call is passed on to; on the siblings' socket it does."""
+
+    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+        claim = ((COMMON_NAME, "root"),)
+        for node in ("n1", "n1.2"):
+            assert await channel.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=(*meant(node), *claim)) == b""
+        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].siblings.calls('n1')}") as inner:
+            assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
+
+    run(tmp_path, body)
+
+
+def test_a_worker_does_not_run_by_itself() -> None:
+    from ledgermq.node import config
+    from ledgermq.node.errors import ConfigError
+    from tests.node.test_node_workers_config import tree
+
+    found = siblings_of(config.validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
+    assert found is not None and found.others == ("n1",) and found.calls("n1") == "/run/x/n1.calls"
+    assert siblings_of(config.validate(tree(node="n1")), {}) is None
+    with pytest.raises(ConfigError, match=r"n1\.2 is a worker of node n1 and does not run by itself"):
+        siblings_of(config.validate(tree(node="n1.2")), {})
