@@ -24,7 +24,7 @@ COPY client/ client/
 COPY audit/ audit/
 COPY sim/ sim/
 COPY src/ src/
-COPY deploy/node.yaml /etc/ledgermq/node.yaml
+COPY deploy/*.yaml /etc/ledgermq/
 COPY deploy/entrypoint.sh /usr/local/bin/ledgermq-entrypoint
 RUN /opt/venv/bin/pip install --quiet --no-deps --no-build-isolation --editable . \
     && useradd --system --uid 10001 --home-dir /data ledgermq \

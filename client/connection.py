@@ -37,6 +37,12 @@ OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A node that came back at another address leaves connections behind that nobody answers and nobody ends.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 8_000),
+    # A ping of another kind that is under way takes the place of this one, and has a time-out of its own.
+    ("grpc.http2.ping_timeout_ms", 8_000),
+    ("grpc.http2.max_pings_without_data", 0),
     # A proxy of the environment is for the web: it would swallow even connections to loopback.
     ("grpc.enable_http_proxy", 0),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed
+from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed, connection
 from ledgermq.client.native.outcomes import Statistics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import receipt_of
@@ -360,5 +360,61 @@ def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -
                 await sending.next_sequences()
             groups[0].open = opening  # type: ignore[method-assign]
             assert (await (await sending.send(b"2"))).offset == 0
+
+    run(told)
+
+
+class Relay:
+    """A door to a node. When it falls silent, bytes of its connections go nowhere, as after a node came back at another address; new
+    connections work."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._to = endpoint.rpartition(":")
+        self._living: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Relay:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def fall_silent(self) -> None:
+        for task in self._living:
+            task.cancel()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._to[0], int(self._to[2]))
+        ways = [asyncio.create_task(self._copy(*ends)) for ends in ((reader, back), (there, writer))]
+        self._living.update(ways)
+        self._tasks += ways
+
+    @staticmethod
+    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(64 << 10):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+def test_a_connection_that_dies_without_a_word_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent to an address that nobody has any more is neither answered nor refused, and TCP tries for a quarter of an hour."""
+    waits = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    short = [(name, 300 if name in waits else value) for name, value in connection.OPTIONS]
+    monkeypatch.setattr(connection, "OPTIONS", short)
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with Relay(nodes[0].endpoint) as relay:
+            nodes[0].endpoint = relay.endpoint
+            async with producer(nodes, timeout_s=20.0) as sending:
+                await (await sending.send(b"before", queue=0))
+                relay.fall_silent()
+                await (await sending.send(b"after", queue=0))
+        assert groups[0].bodies(0) == [b"before", b"after"]
 
     run(told)

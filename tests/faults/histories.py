@@ -110,19 +110,19 @@ class Refused(Exception):
     """The node did not answer the question."""
 
 
-def read_queue(channel: grpc.Channel, topic: str, first: int) -> Read:
-    """Queue 0 from `first` to its end: pages until an empty one, which shows the end as of then. Raises grpc.RpcError, Refused."""
+def read_queue(channel: grpc.Channel, topic: str, first: int, queue: int = 0) -> Read:
+    """A queue from `first` to its end: pages until an empty one, which shows the end as of then. Raises grpc.RpcError, Refused."""
     values: list[str] = []
     while True:
         invoked = time.monotonic()
-        page = _page(channel, topic, first + len(values))
+        page = _page(channel, topic, first + len(values), queue)
         values += page
         if not page:
             return Read(invoked, time.monotonic(), first, tuple(values), first + len(values))
 
 
-def _page(channel: grpc.Channel, topic: str, first: int) -> list[str]:
-    request = admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=0, offset=first, max=PAGE)
+def _page(channel: grpc.Channel, topic: str, first: int, queue: int) -> list[str]:
+    request = admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=queue, offset=first, max=PAGE)
     answer = admin_pb2_grpc.AdminStub(channel).Peek(request, timeout=READ_S)
     if answer.status.code != 20000:
         raise Refused(answer.status.message)
