@@ -116,9 +116,9 @@ def stop_a_leader(t: Trial) -> None:
 
 
 def pause_a_leader(t: Trial) -> None:
-    """What it says after it goes on fits what its successor said meanwhile."""
+    """What it says after it goes on fits what its successor said meanwhile. An official client whose node is silent waits for it."""
     with faults.paused(t.project, t.leader()):
-        t.progress()
+        t.progress([NATIVE])
 
 
 def pause_a_majority_and_kill(t: Trial) -> None:
