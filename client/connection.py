@@ -176,7 +176,7 @@ class Endpoints(Generic[C]):
         that may be repeated. Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
-        last = "no endpoint was tried"
+        last, said = "no endpoint was tried", ""
         while (left := end - time.monotonic()) > 0:
             address = self.address
             try:
@@ -193,10 +193,11 @@ class Endpoints(Generic[C]):
                     return cast(M, answer)
                 if not problem.retryable:
                     raise problem
-                last = problem.what
+                said = problem.what
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
-        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({last})"
+        # What a node said is worth more than that the last one did not answer any more.
+        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last})"
         raise Unreachable(what, "check the endpoints and that the nodes run")
 
 

@@ -189,6 +189,19 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class HaGroup:
+    """What an HA group has besides. `ack`: async or in-sync; `transfer`: push or pull; `in_sync` is empty while nobody knows."""
+
+    epoch: int | None
+    in_sync: tuple[str, ...]
+    min_in_sync: int
+    ack: str
+    transfer: str
+    short: str | None
+    """Why nothing can be committed while so few are in sync, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerGroup:
     """One replicated log and who holds it."""
 
@@ -202,6 +215,9 @@ class BrokerGroup:
     files_kept: Mapping[str, int]
     disputed_files: tuple[int, ...]
     """Sealed log files, by their first position, that the replicas hold differently without a majority for any."""
+    replication: str | None
+    """raft or ha, or what it is changing to, as `raft to ha`."""
+    ha: HaGroup | None
 
 
 @dataclass(frozen=True, slots=True)

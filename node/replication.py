@@ -26,6 +26,8 @@ from ledgermq.raft.config import Rule
 from ledgermq.raft.transfer import Cause
 
 METHOD = "ledgermq.v1.Admin/ChangeReplication"
+QUORUM_WITHIN_S = 2.0
+"""Shorter than whoever asks waits for an answer: he is to read why there is none."""
 LEADER_WITHIN_S = 5.0
 COMMIT_WITHIN_S = 3.0
 _RULES = {"raft": Rule.MAJORITY, "ha": Rule.IN_SYNC}
@@ -56,7 +58,7 @@ class Replication:
 
     async def elect(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
         """Raises LedgerError, with the reason and what to do instead."""
-        await self._controller.barrier()
+        await self._controller.barrier(QUORUM_WITHIN_S)
         group, node = request.broker_group, request.node
         told = reports_of(group, await self._overview.gather())
         if node not in self._controller.state.nodes:
@@ -82,7 +84,7 @@ class Replication:
         cause = Cause.FORCED if request.unclean else Cause.OPERATOR
         voters = {voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters}
         wish = Elect(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
-        granted = await self._controller.appoint(group, wish)
+        granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
         facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}
         log.warning("a master was made by an operator", **facts, loss=loss.words)
         response.epoch = granted.epoch

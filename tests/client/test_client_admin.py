@@ -286,6 +286,7 @@ PAIRS: list[tuple[type[Any], type[Message], set[str]]] = [
     (results.Explanation, pb.WhyNotDeliveredResponse, {"status"}),
     (results.Explanation, pb.WhyKeptResponse, {"status"}),
     (results.Explanation, pb.LeadershipHistoryResponse, {"status", "events"}),
+    (results.HaGroup, pb.HaInfo, {"generation", "incarnation", "last_store_ms"}),
     (results.User, pb.UserInfo, set()),
     (results.Clients, pb.ListClientsResponse, {"status"}),
     (results.Client, pb.ClientInfo, set()),

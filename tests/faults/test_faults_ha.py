@@ -1,0 +1,185 @@
+"""HA groups under faults: masters and slaves killed under load, no metadata quorum, an unclean election, another kind of replication."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
+from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
+from tests.e2e.command_line import CommandLine
+from tests.faults.faulty import TOPIC, WAIT_S, faulty, judge, status_of, whole
+from tests.faults.histories import History
+
+pytestmark = pytest.mark.slow
+
+
+def ha(*replicas: str, **settings: Any) -> tuple[Mapping[str, Any], ...]:
+    """One HA group."""
+    placed = {"replicas": list(replicas)} if replicas else {}
+    return ({"name": "g1", "replication": "ha", **placed, **settings},)
+
+
+def in_sync(cluster: LocalCluster, group: str = "g1") -> set[str]:
+    """As a node that runs tells; empty while nobody knows."""
+    node = next(node for node, child in cluster.children.items() if child.exit_code is None)
+    info = status_of(cluster, node, group)
+    return set(info.ha.in_sync) if info.HasField("leader") else set()
+
+
+def wait_in_sync(cluster: LocalCluster, *nodes: str) -> None:
+    wait_for(lambda: in_sync(cluster) == set(nodes), WAIT_S, f"{', '.join(nodes)} in sync")
+
+
+@pytest.mark.parametrize("transfer", ["push", "pull"])
+def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> None:
+    """Nothing acknowledged is lost, the set shrinks and grows, and the files of all nodes prove to be equal at the end."""
+    with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
+        with History(cluster, TOPIC) as history:
+            for _ in range(2):
+                master = leader(cluster)
+                cluster.kill(master)
+                began = time.monotonic()
+                history.progress()
+                print(f"sends go on {time.monotonic() - began:.2f} s after the master was killed")
+                assert leader(cluster) != master
+                wait_in_sync(cluster, *cluster.others(master))
+                cluster.start(master)
+                cluster.wait_ready(nodes=[master])
+                wait_in_sync(cluster, *cluster.nodes)
+            slave = cluster.others(leader(cluster))[0]
+            cluster.kill(slave)
+            wait_in_sync(cluster, *cluster.others(slave))
+            history.progress()
+            cluster.start(slave)
+            cluster.wait_ready(nodes=[slave])
+            wait_in_sync(cluster, *cluster.nodes)
+            for node in cluster.nodes:
+                cluster.kill(node)
+            cluster.start_all()
+            cluster.wait_ready()
+            history.progress()
+        judge(cluster, history)
+
+
+def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: Path) -> None:
+    """And served again as soon as the set is whole; the command line says what is missing."""
+    with faulty(tmp_path, groups=ha(min_in_sync=3)) as cluster:
+        cli = CommandLine.of(cluster)
+        assert cli.run("send", "--topic", TOPIC, "--body", "before").status == 0
+        slave = cluster.others(leader(cluster))[0]
+        cluster.kill(slave)
+        wait_for(lambda: status_of(cluster, leader(cluster), "g1").ha.HasField("short"), WAIT_S, "a set that is too small")
+        began = time.monotonic()
+        refused = cli.run("send", "--topic", TOPIC, "--body", "lost", "--timeout", "2s")
+        assert refused.status == 3 and "2 of the 3 replicas in sync" in refused.error, refused
+        assert time.monotonic() - began < 20
+        found = cli.run("status", "--json").json
+        assert found["health"] == "degraded" and "min_in_sync" in found["groups"][0]["ha"]["short"]
+        cluster.start(slave)
+        cluster.wait_ready(nodes=[slave])
+        wait_in_sync(cluster, *cluster.nodes)
+        assert cli.run("send", "--topic", TOPIC, "--body", "after").status == 0
+
+
+def test_a_returning_master_gives_up_what_nobody_else_had(tmp_path: Path) -> None:
+    """With `ack: async` the master acknowledges alone: what it had not passed on is cut off when it is back, and the copies are equal."""
+    with faulty(tmp_path, groups=ha(ack="async")) as cluster:
+        with History(cluster, TOPIC, readers=0) as history:
+            master = leader(cluster)
+            cluster.network.isolate(master)
+            history.progress(5)
+            cluster.kill(master)
+            cluster.network.heal()
+            wait_for(lambda: leader(cluster) != master, WAIT_S, "another master")
+            history.progress()
+            cluster.start(master)
+            cluster.wait_ready(nodes=[master])
+        whole(cluster)
+
+
+def test_the_data_path_runs_on_without_a_metadata_quorum(tmp_path: Path) -> None:
+    """Sends, receives and acknowledgements go on under the master that there is; when the quorum is back a master can be replaced again."""
+    with running(tmp_path, nodes=4, groups=ha("n1", "n2", min_in_sync=1)) as cluster:
+        create_topic(cluster, TOPIC, queues=1)
+        with History(cluster, TOPIC, readers=0) as history:
+            for node in ("n3", "n4"):
+                cluster.kill(node)
+            history.progress(100)
+            cli = CommandLine.of(cluster)
+            refused = cli.run("elect", "g1", "--node", "n2")
+            assert refused.status == 3 and "quorum" in refused.error, refused
+            for node in ("n3", "n4"):
+                cluster.start(node)
+            cluster.wait_ready()
+            master = leader(cluster)
+            cluster.kill(master)
+            history.progress()
+            cluster.start(master)
+            cluster.wait_ready(nodes=[master])
+        history.check(lambda: cli.consume_all(TOPIC, "judge"))
+
+
+def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_path: Path) -> None:
+    """Refused without the word, with the reason; with it the node leads, the loss is stated, and the log and the quorum know of it."""
+    with running(tmp_path, groups=ha("n1", "n2", min_in_sync=1)) as cluster:
+        create_topic(cluster, TOPIC, queues=1)
+        cli = CommandLine.of(cluster)
+        master = leader(cluster)
+        (slave,) = {"n1", "n2"} - {master}
+        assert cli.run("elect", "g1", "--node", slave).status == 4, "a master is there"
+        cluster.kill(slave)
+        wait_in_sync(cluster, master)
+        for number in range(20):
+            assert cli.run("send", "--topic", TOPIC, "--body", f"m{number}").status == 0
+        cluster.kill(master)
+        cluster.start(slave)
+        wait_for(lambda: slave in _replicas(cluster, "n3"), WAIT_S, "a slave that answers")
+        refused = wait_for(lambda: _refusal(cli, slave), WAIT_S, "a refusal that names the in-sync set")
+        assert "would be lost" in refused and "--unclean" in refused
+        unsaid = cli.run("elect", "g1", "--node", slave, "--unclean")
+        assert unsaid.status == 64 and f"Make {slave} master of g1" in unsaid.error and f"only {master} had" in unsaid.error, unsaid
+        done = cli.run("elect", "g1", "--node", slave, "--unclean", "--yes", "--json", "--timeout", "30s")
+        assert done.status == 0 and done.json["master"] == slave, done
+        assert cli.run("send", "--topic", TOPIC, "--body", "after").status == 0
+        why = cli.run("why-leader-moved", "g1", "--json").json
+        assert why["reason"] == "forced" and "entries may be lost" in why["answer"], why
+
+
+def _replicas(cluster: LocalCluster, asked: str) -> set[str]:
+    info: admin_pb2.BrokerGroupInfo = next(item for item in status(cluster, asked).groups if item.group == "g1")
+    return {replica.node for replica in info.replicas if replica.HasField("role")}
+
+
+def _refusal(cli: CommandLine, node: str) -> str | None:
+    """Until the quorum knows that the master is gone, other reasons come first."""
+    refused = cli.run("elect", "g1", "--node", node)
+    assert refused.status in (3, 4), refused
+    return refused.error if "not in the in-sync set" in refused.error else None
+
+
+def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Path) -> None:
+    """raft → ha → raft, while messages are sent and read; not while a voter is missing; the log wins over the configuration afterwards."""
+    with faulty(tmp_path) as cluster:
+        cli = CommandLine.of(cluster)
+        with History(cluster, TOPIC) as history:
+            for to in ("ha", "raft", "ha"):
+                done = cli.run("replication", "g1", "--to", to, "--timeout", "30s")
+                assert done.status == 0 and f"g1 goes by {to}" in done.out, done
+                wait_for(lambda to=to: status_of(cluster, "n1", "g1").replication == to, WAIT_S, f"{to} in force")  # type: ignore[misc]
+                history.progress()
+            master = leader(cluster)
+            cluster.kill(master)
+            history.progress()
+            refused = cli.run("replication", "g1", "--to", "raft", "--timeout", "3s")
+            assert refused.status == 4, refused
+            cluster.start(master)
+            cluster.wait_ready(nodes=[master])
+            history.progress()
+        judge(cluster, history)
+        assert any("another kind of replication" in line for line in log_lines(cluster, master))
