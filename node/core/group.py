@@ -304,6 +304,12 @@ class Group:
         known = None if agreed is None else tuple(sorted(agreed.in_sync))
         return HaView(members.since, known, rules.minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
 
+    def _ha_statistics(self) -> dict[str, int]:
+        view = self._ha_view()
+        if view is None or view.in_sync is None:
+            return {}
+        return {"in_sync": len(view.in_sync), "in_sync_short": self._short_of}
+
     def _refuse_when_short(self, turn: _Turn) -> None:
         """Nobody waits for what cannot come true before somebody else is in sync. Receives go on waiting."""
         if why := self._why_short():
@@ -581,6 +587,7 @@ class Group:
             "log_full": self._log_full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self.writes_refused),
+            **self._ha_statistics(),
         }
 
     def status(self) -> ReplicaStatus:

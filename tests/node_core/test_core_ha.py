@@ -151,6 +151,7 @@ def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
     assert b.replicator.urgencies == [] and not out(b).hold_calls
     view = b.group.view()
     assert view.ha is not None and view.short == refusal.detail and view.ha.in_sync == ("n1", "n2")
+    assert (view.statistics["in_sync"], view.statistics["in_sync_short"]) == (2, 1)
     b.replicator.short = 0
     b.ask(produce(b, "t"))
     assert len(b.replicator.urgencies) == 1 and b.group.view().short == ""
