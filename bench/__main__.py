@@ -37,6 +37,7 @@ MODULES = (
     "delivery",
     "polls",
     "failover",
+    "replication",
     "repair",
     "transfer",
     "catch_up",

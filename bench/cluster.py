@@ -30,10 +30,16 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @contextmanager
 def running(
-    directory: Path, extra: Mapping[str, Any] | None = None, *, nodes: int = 3, kind: type[LocalCluster] = LocalCluster
+    directory: Path,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    nodes: int = 3,
+    kind: type[LocalCluster] = LocalCluster,
+    group: Mapping[str, Any] | None = None,
 ) -> Iterator[LocalCluster]:
-    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration; its processes are gone afterwards."""
-    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra)
+    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration and settings of its one `group`; its processes
+    are gone afterwards."""
+    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra, groups=[{"name": GROUP, **(group or {})}])
     cluster.start_all()
     try:
         cluster.wait_ready()

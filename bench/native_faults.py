@@ -6,6 +6,7 @@ import itertools
 import statistics
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ RATE = 10_000
 BEFORE_S, EVERY_S = 2.0, 6.0
 
 
-def delayed(directory: Path, seconds: float, warm_up_s: float) -> dict[str, Any]:
+def delayed(directory: Path, seconds: float, warm_up_s: float, group: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same load through the same proxy without and with the delay: what the proxy itself costs is in both."""
     from tests.faults.faulty import FaultyCluster
 
-    with cl.running(directory, kind=FaultyCluster) as cluster:
+    with cl.running(directory, kind=FaultyCluster, group=group) as cluster:
         assert isinstance(cluster, FaultyCluster)
         try:
             cl.create_topic(cluster, TOPIC)
@@ -39,17 +40,18 @@ def delayed(directory: Path, seconds: float, warm_up_s: float) -> dict[str, Any]
     return {**found, "delay_each_way_ms": DELAY_S * 1000, "rate_ratio": ratio}
 
 
-def killed(directory: Path, kills: int) -> dict[str, Any]:
+def killed(directory: Path, kills: int, group: Mapping[str, Any] | None = None, rate: int = RATE) -> dict[str, Any]:
     """A producer at a steady rate while leaders are killed and started again, one after the other; then every message is read back.
 
-    `silence_s`: the longest time without an acknowledgement around each kill. Every message was acknowledged, and is there once.
+    `silence_s`: the longest time without an acknowledgement around each kill. Every message was acknowledged, and is there once; so not for
+    groups whose master acknowledges alone.
     """
     seconds = BEFORE_S + kills * EVERY_S
-    with cl.running(directory) as cluster:
+    with cl.running(directory, group=group) as cluster:
         cl.create_topic(cluster, TOPIC)
         endpoints = ",".join(cl.address(cluster, node) for node in cluster.nodes)
         command = cl.program("native_survivor", "--endpoints", endpoints, "--topic", TOPIC, "--seconds", str(seconds))
-        load = subprocess.Popen([*command, "--rate", str(RATE)], stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+        load = subprocess.Popen([*command, "--rate", str(rate)], stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
         assert load.stdout is not None
         load.stdout.readline()
         time.sleep(BEFORE_S)
@@ -71,7 +73,7 @@ def killed(directory: Path, kills: int) -> dict[str, Any]:
     if read["messages"] != result["messages"]:
         raise RuntimeError(f"{result['messages']} messages were sent, {read['messages']} are stored")
     silences = [silence(times, kill, kill + round(EVERY_S * 1e9)) for kill in at]
-    found = {"rate": RATE, "kills": kills, "silence_s": {"median": statistics.median(silences), "all": sorted(silences)}}
+    found = {"rate": rate, "kills": kills, "silence_s": {"median": statistics.median(silences), "all": sorted(silences)}}
     return {**found, **result, "stored": read["messages"]}
 
 
