@@ -35,6 +35,7 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, NoSpace, is_no_space, lacks_descriptors
+from ledgermq.storage.heard import HEARD_FILE, LastHeard, heard_value
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
 from ledgermq.storage.phases import Phases
@@ -50,6 +51,7 @@ EXPORT_REST_FACTOR = 100
 RESERVE_FILE = "reserve"
 LEADERSHIP_FILE = "leadership"
 CLEAN_RETRY_NS = 1_000 * MS
+HEARD_EVERY_NS = 1_000 * MS
 
 log = get_logger()
 
@@ -103,6 +105,10 @@ class RunningGroup:
         self._leaders = _read_leaders(store)
         self._leaders_noted = False
         """The ring holds what its file does not."""
+        self._heard: LastHeard | None = None
+        """What an observer heard last and its file does not say yet."""
+        self._heard_ns = -1
+        self._next_heard_ns = now_ns
         self._members: GroupMembers | None = None
         """As they were told last."""
         self._objected: set[str] = set()
@@ -139,6 +145,7 @@ class RunningGroup:
             raise self._damage
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         self._note_leaders(now_ms)
+        self._note_heard(now_ns, now_ms)
         self._watch_followers(now_ns)
         self._note_members()
         self._note_replay()
@@ -149,7 +156,16 @@ class RunningGroup:
             self._keep(now_ns)
         self._clean(now_ns)
         self._tell_indexer()
-        return output
+        return output if self._heard is None else replace(output, wake_at_ns=min(output.wake_at_ns, self._next_heard_ns))
+
+    def _note_heard(self, now_ns: int, now_ms: int) -> None:
+        """An observer may be all that is left one day: it keeps what it knows of its leader."""
+        heard = self.replicator.heard
+        if heard is None or heard.at_ns <= self._heard_ns or self.group.node not in self.replicator.members.observers:
+            return
+        self._heard_ns = heard.at_ns
+        at_ms = now_ms - (now_ns - heard.at_ns) // MS
+        self._heard = LastHeard(heard.leader, heard.term, heard.end_index, heard.commit_index, at_ms)
 
     def _note_leaders(self, now_ms: int) -> None:
         for change in self.group.replicator.take_changes():
@@ -274,6 +290,8 @@ class RunningGroup:
         self.indexer.close()
         if self._leaders_noted:
             self._write_leaders(self._leaders.export(self.store.identity.log_id))
+        if self._heard is not None:
+            self._write_heard(self._heard)
         self.store.log.flush_mark()
         if self._exported is not None:
             self._write_snapshot(*self._exported[1:])
@@ -293,6 +311,9 @@ class RunningGroup:
         elif self._leaders_noted:
             self._leaders_noted = False
             self._keeping = self._keeper.submit(self._write_leaders, self._leaders.export(self.store.identity.log_id))
+        elif self._heard is not None and now_ns >= self._next_heard_ns:
+            heard, self._heard, self._next_heard_ns = self._heard, None, now_ns + HEARD_EVERY_NS
+            self._keeping = self._keeper.submit(self._write_heard, heard)
         elif now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
             commit_index = self._safe_commit()
@@ -361,6 +382,10 @@ class RunningGroup:
     def _write_leaders(self, value: dict[str, Any]) -> None:
         path = f"{self.store.state_directory}/{LEADERSHIP_FILE}"
         self._hint("history of leadership", lambda: sealed_json.write(self.store.disk, path, value))
+
+    def _write_heard(self, heard: LastHeard) -> None:
+        path, value = f"{self.store.state_directory}/{HEARD_FILE}", heard_value(self.store.identity.log_id, heard)
+        self._hint("word of the leader", lambda: sealed_json.write(self.store.disk, path, value))
 
     def _hint(self, what: str, write: Any) -> None:
         """Both files may be missing or old: a full disk, or a process that may open no more files, is no reason to stop."""

@@ -1,4 +1,4 @@
-"""A broker group begun anew from one survivor after its majority was lost (format §17): offline, and for good.
+"""A broker group begun anew from one survivor, a voter or an observer, after its majority was lost (format §17): offline, and for good.
 
 The survivor's log goes on under a new log id, with a membership entry that names the survivor alone; replicas that are given up keep the
 old id and are refused by it ever after. Whatever they alone held is lost, and that is written down: in the entry, and in the file
@@ -8,7 +8,9 @@ what a crash interrupted. What members may do, and how others join again, is not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.begin import Begin, write_begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.heard import read_heard
 from ledgermq.storage.recovered import RECOVERY_FILE, VERSION, read_recovery
 from ledgermq.storage.snapshot import GENERATIONS, read_generation
 from ledgermq.storage.store import GroupStore
@@ -47,17 +50,51 @@ class Loss:
     next_term: int
     """Behind every term that this replica has heard of."""
     given_up: tuple[str, ...]
+    observer: bool = False
+    """The survivor was an observer: a learner that never voted."""
+    last_store_ms: int | None = None
+    """When its last entry was stored, by the clock of the leader that took it."""
+    heard: Mapping[str, Any] | None = None
+    """Of an observer: what it last heard of its leader (`heard.py`); None: nothing is known of that."""
+
+    @property
+    def lost_entries(self) -> int | None:
+        """So many the leader had when it was heard last, which are not here; None: not known."""
+        return None if self.heard is None else max(0, int(self.heard["end_index"]) - self.index)
+
+    @property
+    def lost_committed(self) -> int | None:
+        """So many of them were committed by then."""
+        return None if self.heard is None else max(0, int(self.heard["commit_index"]) - self.index)
+
+    @property
+    def lost_ms(self) -> int | None:
+        """The time from the last entry that is here to that word of the leader, if anything between is lost."""
+        if self.heard is None or self.last_store_ms is None:
+            return None
+        return max(0, int(self.heard["heard_ms"]) - self.last_store_ms) if self.lost_entries else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """As in `recovery.json`."""
+        told = {**asdict(self), "given_up": list(self.given_up), "heard": None if self.heard is None else dict(self.heard)}
+        return {**told, "lost": {"entries": self.lost_entries, "committed": self.lost_committed, "ms": self.lost_ms}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Loss:
+        """Also one that was written before there were observers."""
+        known = {name: found for name, found in value.items() if name in cls.__dataclass_fields__}
+        return cls(**{**known, "given_up": tuple(value["given_up"])})
 
 
-def survey(disk: Disk, root: str) -> tuple[Loss, str | None]:
+def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str | None]:
     """What a recovery of this directory would go on from, and the new log id of one that was interrupted. Opens the log as a node would,
-    and stops it in good order. Raises Refused, StorageError, OSError."""
+    and stops it in good order. `observer`: the directory must be an observer's. Raises Refused, StorageError, OSError."""
     found = identities.read_identity(disk, root)
     if found is None:
         raise Refused(f"{root} holds no replica", "name the node directory of the survivor")
     begun = read_recovery(disk, root)
     if begun is not None and begun["state"] != "done":
-        return Loss(**{**begun["loss"], "given_up": tuple(begun["loss"]["given_up"])}), begun["log_id"]
+        return Loss.from_json(begun["loss"]), begun["log_id"]
     store = _opened(disk, root, found)
     log = store.log
     if log.end_index < 0:
@@ -65,6 +102,12 @@ def survey(disk: Disk, root: str) -> tuple[Loss, str | None]:
         raise Refused(f"{root} has an empty log: it is no survivor", "name the node directory of a replica that has the messages")
     noted = store.read_checkpoint()
     snapshot = store.read_snapshot()
+    members, observers = _members(store, snapshot)
+    if observer and found.replica not in observers:
+        store.close()
+        what = f"{found.replica} is no observer of broker group {found.group}: its log does not name it one"
+        raise Refused(what, "begin anew from a replica that votes with: ledgermq recover --force-new-cluster")
+    heard = read_heard(disk, root, found.log_id) if observer else None
     committed = max(-1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot["applied_index"])
     loss = Loss(
         group=found.group,
@@ -76,7 +119,10 @@ def survey(disk: Disk, root: str) -> tuple[Loss, str | None]:
         chain_crc=log.end_chain,
         committed_index=min(committed, log.end_index),
         next_term=max(store.hard_state.value.term, log.end_term) + 1,
-        given_up=tuple(sorted(_members(store, snapshot) - {found.replica})),
+        given_up=tuple(sorted(members - {found.replica})),
+        observer=observer,
+        last_store_ms=_last_store_ms(store),
+        heard=None if heard is None else asdict(heard),
     )
     # Only here: after a failure nothing may be called a good stop, and the process ends anyway.
     store.close()
@@ -96,7 +142,7 @@ def begin_anew(disk: Disk, root: str, loss: Loss, *, log_id: str, now_ms: int) -
             "state": "begun",
             "log_id": log_id,
             "former": [*chain, loss.former_log_id],
-            "loss": {**asdict(loss), "given_up": list(loss.given_up)},
+            "loss": loss.as_json(),
             "when_ms": now_ms,
         }
         sealed_json.write(disk, f"{root}/{RECOVERY_FILE}", note)
@@ -119,13 +165,16 @@ def _opened(disk: Disk, root: str, found: Identity) -> GroupStore:
     return store
 
 
-def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> set[str]:
-    """Everybody whom the last membership record that is here names."""
+def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[str], set[str]]:
+    """Everybody whom the last membership record that is here names, and the observers among them."""
     told: set[str] = set()
+    observers: set[str] = set()
     index = store.log.begin_index
     if snapshot is not None:
         members = snapshot.get("members", [])
         told = set(members) if isinstance(members, list) else {*members.get("voters", {}), *members.get("learners", {})}
+        if isinstance(members, dict):
+            observers = {node for node, known in members.get("learners", {}).items() if known.get("observer")}
         index = max(index, int(snapshot["applied_index"]) + 1)
     while index <= store.log.end_index:
         entries = store.log.read(index, READ_BYTES)
@@ -134,9 +183,9 @@ def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> set[str]:
                 body = decode_record(entries.data[start + HEADER_BYTES : start + size]).body
                 record = control.decode(control.Membership.TAG, body)
                 assert isinstance(record, control.Membership)
-                told = {*record.voters, *record.learners}
+                told, observers = {*record.voters, *record.learners}, set(record.observers)
         index = entries.last_index + 1
-    return told
+    return told, observers
 
 
 def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, Any]) -> dict[str, Any]:
@@ -158,11 +207,30 @@ def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, 
 
 def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Membership:
     gone = ", ".join(loss.given_up) or "nobody"
+    command = f"promote-observer, {lost_words(loss)}" if loss.observer else "recover --force-new-cluster"
     reason = (
-        f"recover --force-new-cluster: log {note['log_id']} goes on from log {loss.former_log_id} behind entry {loss.index} "
+        f"{command}: log {note['log_id']} goes on from log {loss.former_log_id} behind entry {loss.index} "
         f"of term {loss.term} (chain {loss.chain_crc:08x}, known committed up to {loss.committed_index}); given up: {gone}"
     )
     return control.Membership((found.replica,), incarnations={found.replica: found.incarnation}, reason=reason)
+
+
+def lost_words(loss: Loss) -> str:
+    """What an observer knows to be lost, for people."""
+    if loss.heard is None:
+        return "nothing is known of what its leader had"
+    heard = loss.heard
+    at = iso(int(heard["heard_ms"]))
+    if not loss.lost_entries:
+        return f"nothing is lost of what leader {heard['leader']} had at {at}, when it was heard last"
+    spans = "" if loss.lost_ms is None else f", taken in the {loss.lost_ms} ms before"
+    lost = f"lost for certain: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
+    return f"{lost} that leader {heard['leader']} had at {at}, when it was heard last{spans}"
+
+
+def iso(ms: int) -> str:
+    """A time in milliseconds as people read it, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _next_offset(store: GroupStore) -> int:

@@ -10,6 +10,8 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -44,7 +46,15 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
     if not force_new_cluster:
         raise click.UsageError("say what is meant; add --force-new-cluster")
     allow_open_files()
-    disk, directory = RealDisk(), os.path.abspath(only_node() if data is None else data)
+    directory = os.path.abspath(only_node() if data is None else data)
+    with stopped_node(directory) as disk:
+        _recover(disk, directory, only, yes=yes, as_object=as_object)
+
+
+@contextmanager
+def stopped_node(directory: str) -> Iterator[RealDisk]:
+    """The disk, while no other process uses this node directory; what goes wrong inside is told as this command does."""
+    disk = RealDisk()
     if read_node(disk, directory) is None:
         raise Refused(f"{directory} is no node directory", "name the node directory of the survivor")
     try:
@@ -52,7 +62,7 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
     except BlockingIOError as error:
         raise Refused(f"another process uses {directory}", "stop the node first") from error
     try:
-        _recover(disk, directory, only, yes=yes, as_object=as_object)
+        yield disk
     except (Refused, BadCopy):
         raise
     except StorageError as error:
@@ -64,22 +74,38 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
 
 
 def _recover(disk: RealDisk, directory: str, only: str | None, *, yes: bool, as_object: bool) -> None:
-    groups = [name for name in disk.listdir(directory) if disk.exists(f"{directory}/{name}/{IDENTITY_FILE}") and only in (None, name)]
+    groups = [name for name in groups_in(disk, directory) if only in (None, name)]
     if not groups:
         raise Refused(f"{directory} holds no replica{'' if only is None else f' of broker group {only}'}", "check --data and --group")
     surveys = {name: survey(disk, f"{directory}/{name}") for name in groups}
     for loss, begun in surveys.values():
         print(_explain(loss, begun), file=sys.stderr, flush=True)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise Refused("nobody can be asked here, and nothing was changed", "add --yes when the majority is lost for good")
-        if not click.confirm("Give these replicas up and begin anew from this node?", default=False, err=True):
-            raise Refused("nothing was changed", "bring the other replicas back instead, if there is any way")
+    ask(yes=yes)
+    _tell(directory, begin_groups(disk, directory, surveys), as_object)
+
+
+def groups_in(disk: RealDisk, directory: str) -> list[str]:
+    """The broker groups that have a replica in a node directory."""
+    return [name for name in disk.listdir(directory) if disk.exists(f"{directory}/{name}/{IDENTITY_FILE}")]
+
+
+def ask(*, yes: bool) -> None:
+    """Whether it is meant. Raises Refused where it is not, or nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("nobody can be asked here, and nothing was changed", "add --yes when the majority is lost for good")
+    if not click.confirm("Give these replicas up and begin anew from this node?", default=False, err=True):
+        raise Refused("nothing was changed", "bring the other replicas back instead, if there is any way")
+
+
+def begin_groups(disk: RealDisk, directory: str, surveys: Mapping[str, tuple[Loss, str | None]]) -> dict[str, dict[str, Any]]:
+    """Begin each of these groups anew; what `recovery.json` says of each."""
     notes = {}
     for name, (loss, begun) in surveys.items():
         log_id = str(uuid.uuid4()) if begun is None else begun
         notes[name] = begin_anew(disk, f"{directory}/{name}", loss, log_id=log_id, now_ms=time.time_ns() // 1_000_000)
-    _tell(directory, notes, as_object)
+    return notes
 
 
 def _explain(loss: Loss, begun: str | None) -> str:

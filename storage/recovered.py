@@ -35,5 +35,5 @@ def as_recovered(disk: Disk, root: str, wanted: Identity) -> Identity:
     if value is None:
         return wanted
     if value["state"] != "done":
-        raise Unusable(f"a recovery of {root} was interrupted: run the same `ledgermq recover` again before anything else")
+        raise Unusable(f"a recovery of {root} was interrupted: run the same command (`ledgermq recover` or `promote-observer`) again first")
     return replace(wanted, log_id=value["log_id"]) if wanted.log_id in value["former"] else wanted

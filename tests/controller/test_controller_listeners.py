@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.controller.beginning_anew import begin_alone, votes_of
 from ledgermq.node.controller.controller import Controller
 from ledgermq.proto.status import LedgerError
+from ledgermq.storage.real_disk import RealDisk
 from tests.controller.controller_cluster import Cluster
 
 
@@ -91,5 +93,33 @@ def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
         await cluster.until(lambda: fourth.health.voters == ("n1", "n2", "n3", "n4"))
         await cluster.stop(["n1"])
         await fourth.create_topic("", "with-its-vote", timeout=20)
+
+    run(tmp_path, body)
+
+
+def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
+    """Its journal goes on with itself as the only voter: what it had is there, it decides, and the lost voters are strangers to it."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.running["n1"].create_topic("", "before", timeout=20)
+        fourth = await listener(cluster, "n4")
+        await cluster.until(lambda: ("", "before") in fourth.state.topics)
+        await cluster.stop()
+        disk, directory = RealDisk(), str(tmp_path / "n4" / "controller")
+        for _ in range(2):
+            # Repeated, it changes nothing.
+            begin_alone(disk, directory, "n4")
+        assert votes_of(disk, directory) == ("n4",)
+        await cluster.start(["n4"])
+        alone = cluster.running["n4"]
+        alone.listen(True)
+        await cluster.until(lambda: alone.health.ready)
+        assert ("", "before") in alone.state.topics and alone.health.voters == ("n4",)
+        await alone.create_topic("", "after", timeout=20)
+        await cluster.start(["n1", "n2"])
+        await cluster.until(lambda: cluster.running["n1"].health.ready)
+        await cluster.running["n1"].create_topic("", "elsewhere", timeout=20)
+        await alone.barrier(timeout=20)
+        assert ("", "elsewhere") not in alone.state.topics and ("", "after") not in cluster.running["n1"].state.topics
 
     run(tmp_path, body)

@@ -18,6 +18,7 @@ from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import identity as identities
+from ledgermq.storage import sealed_json
 from ledgermq.storage.backup import backup
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.checkpoints import StoreCheckpoint
@@ -26,6 +27,7 @@ from ledgermq.storage.doctor import examine
 from ledgermq.storage.doctor_commands import as_text
 from ledgermq.storage.doctor_facts import look_at_node, read_facts
 from ledgermq.storage.errors import LogDamaged, Unusable
+from ledgermq.storage.heard import HEARD_FILE, LastHeard, heard_value
 from ledgermq.storage.identity import NodeIdentity, write_node
 from ledgermq.storage.new_cluster import begin_anew, survey
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
@@ -42,7 +44,7 @@ CREATED = 1_700_000_000_000
 MESSAGES = 40
 
 
-def filled(disk: Disk, root: str, me: Identity = ME, *, queued: bool = False) -> None:
+def filled(disk: Disk, root: str, me: Identity = ME, *, queued: bool = False, observers: tuple[str, ...] = ()) -> None:
     """A replica of a bootstrapped group with messages in several files, stopped in good order."""
     disk.mkdirs(root.rpartition("/")[0])
     GroupStore.create(disk, root, me)
@@ -52,6 +54,10 @@ def filled(disk: Disk, root: str, me: Identity = ME, *, queued: bool = False) ->
     store.hard_state.save(HardState(3, "n2"))
     start = encode_entries([control.draft(control.TermStart(3, "n2"), CREATED)])
     store.log.append_leader(3, start, np.ones(1, np.int64), CREATED, HOST, control=True)
+    if observers:
+        changed = control.Membership(VOTERS, observers, reason="added", observers=observers)
+        batch = encode_entries([control.draft(changed, CREATED)])
+        store.log.append_leader(3, batch, np.full(1, 2), CREATED, HOST, control=True)
     store.log.append_leader(3, make_batch(MESSAGES), np.arange(MESSAGES), CREATED + 5, HOST)
     if queued:
         store.queues.start({}, 0)
@@ -230,3 +236,82 @@ def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.Captu
     assert code == 0 and told["groups"]["g1"]["state"] == "done" and told["groups"]["g1"]["former"] == [ME.log_id]
     assert read_recovery(disk, f"{directory}/g1") == told["groups"]["g1"]
     assert command(capfd, "--force-new-cluster", "--yes", "--data", str(tmp_path))[0] == 4
+
+
+# -- an observer goes on alone
+
+OBSERVER = replace(ME, replica="n4")
+HEARD = LastHeard("n2", 3, MESSAGES + 12, MESSAGES + 9, CREATED + 4_005)
+"""The leader's log went ten entries further than the observer's, which ends with MESSAGES + 2; seven of those were committed."""
+
+
+def observer_of(disk: Disk, root: str, heard: LastHeard | None = HEARD) -> None:
+    filled(disk, root, OBSERVER, observers=("n4",))
+    if heard is not None:
+        sealed_json.write(disk, f"{root}/state/{HEARD_FILE}", heard_value(OBSERVER.log_id, heard))
+
+
+def test_an_observer_goes_on_alone_and_says_what_is_lost(tmp_path: Path) -> None:
+    """In entries and in time, by the word of the leader it noted last; in the log and in recovery.json."""
+    disk, root = RealDisk(), str(tmp_path / "n4/g1")
+    observer_of(disk, root)
+    loss, _ = survey(disk, root, observer=True)
+    assert (loss.lost_entries, loss.lost_committed, loss.lost_ms) == (10, 7, 4_000)
+    note = begin_anew(disk, root, loss, log_id=NEW, now_ms=CREATED + 9_000)
+    assert note["loss"]["lost"] == {"entries": 10, "committed": 7, "ms": 4_000} and note["loss"]["given_up"] == ["n1", "n2", "n3"]
+    store = GroupStore.open(disk, root, replace(OBSERVER, log_id=NEW))
+    record = decode_record(store.log.read(store.log.end_index, 1).data[HEADER_BYTES:])
+    members = control.decode(control.Membership.TAG, record.body)
+    assert isinstance(members, control.Membership) and (members.voters, members.observers) == (("n4",), ())
+    assert "promote-observer, lost for certain: 10 entries (7 of them committed) that leader n2 had at" in members.reason
+    store.close()
+    with pytest.raises(Refused, match="is no observer"):
+        survey(disk, root, observer=True)
+
+
+def test_what_an_observer_cannot_know_it_does_not_say(tmp_path: Path) -> None:
+    """No note, a damaged one, or one of another log: the loss is unknown, never zero. A leader that had no more: nothing is lost of it."""
+    disk = RealDisk()
+    for number, spoil in enumerate(("nothing", "damaged", "foreign")):
+        root = str(tmp_path / f"{number}/g1")
+        observer_of(disk, root, None)
+        if spoil == "damaged":
+            (tmp_path / f"{number}/g1/state/{HEARD_FILE}").write_bytes(b"{}")
+        elif spoil == "foreign":
+            sealed_json.write(disk, f"{root}/state/{HEARD_FILE}", heard_value("another", HEARD))
+        loss, _ = survey(disk, root, observer=True)
+        assert (loss.lost_entries, loss.lost_committed, loss.lost_ms) == (None, None, None), spoil
+    root = str(tmp_path / "same/g1")
+    observer_of(disk, root, replace(HEARD, end_index=MESSAGES + 2, commit_index=MESSAGES + 2))
+    loss, _ = survey(disk, root, observer=True)
+    assert (loss.lost_entries, loss.lost_committed, loss.lost_ms) == (0, 0, 0)
+
+
+def test_who_votes_is_not_promoted_as_an_observer(tmp_path: Path) -> None:
+    """It is told which command is meant for it; nothing is changed."""
+    disk, root = RealDisk(), str(tmp_path / "n1/g1")
+    filled(disk, root)
+    with pytest.raises(Refused, match="n1 is no observer of broker group"):
+        survey(disk, root, observer=True)
+    assert read_recovery(disk, root) is None
+
+
+def promote(directory: Path, *options: str) -> int:
+    return cli.run(["promote-observer", *options, "--data", str(directory)])
+
+
+def test_the_command_promotes_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Explained on stderr, one line a group on stdout, one object with --json; refused without --yes where nobody can be asked."""
+    disk, directory = RealDisk(), tmp_path / "n4"
+    observer_of(disk, f"{directory}/g1")
+    write_node(disk, str(directory), NodeIdentity(CLUSTER, "n4", CREATED))
+    assert promote(directory, "--all") == 4
+    said = capfd.readouterr()
+    assert "10 entries (7 of them committed)" in said.err and "is not known here" in said.err and "add --yes" in said.err
+    assert promote(directory, "g2", "--yes") == 4 and promote(directory, "g1", "--all") == 64 and promote(directory) == 64
+    capfd.readouterr()
+    assert promote(directory, "g1", "--yes", "--json") == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["groups"]["g1"]["state"] == "done" and told["observed_still"] == [] and told["metadata"] is False
+    assert promote(directory, "--all", "--yes") == 4
+    assert "is the directory of no observer" in capfd.readouterr().err

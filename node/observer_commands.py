@@ -1,0 +1,140 @@
+"""The command `ledgermq promote-observer`: what it explains, asks and prints. What it does to a group is in `storage/new_cluster.py`, what
+to the metadata in `controller/beginning_anew.py`. The metadata first: a run that was interrupted finds the groups still to be promoted.
+
+Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from ledgermq.node.controller import beginning_anew
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.commands import allow_open_files
+from ledgermq.storage.identity import read_node
+from ledgermq.storage.new_cluster import Loss, iso, lost_words, survey
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.recover_commands import ask, begin_groups, groups_in, stopped_node
+
+
+@click.command("promote-observer")
+@click.argument("group", required=False)
+@click.option("--all", "every", is_flag=True, help="Every broker group of which this node is an observer.")
+@click.option("--data", required=True, help="The node directory of the stopped observer.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_object: bool) -> None:
+    """Let an observer go on alone, after the site of its broker group GROUP was lost for good.
+
+    The node must be stopped. Its log goes on under a new log id with this node as the only voter. What its leader had when it was last
+    heard and this log lacks is lost for certain, and is said in entries and in time; what came after that word is not known. Both are
+    recorded in the log and in recovery.json. Replicas of the lost site are refused by log id from then on. Once no group in the directory
+    is only observed any more, this node decides the cluster's metadata alone as well. An interrupted run is repeated.
+    Exit status: 0 done, 1 damaged or unreadable, 4 refused.
+
+    \b
+    Examples:
+      ledgermq promote-observer --all --data /var/lib/ledgermq
+      ledgermq promote-observer g1 --data /var/lib/ledgermq --yes --json
+    """
+    if every == (group is not None):
+        raise click.UsageError("say which broker group is meant; give GROUP or --all")
+    allow_open_files()
+    directory = os.path.abspath(data)
+    with stopped_node(directory) as disk:
+        found = read_node(disk, directory)
+        assert found is not None
+        surveys = _surveys(disk, directory, group)
+        left = _observed_still(disk, directory, set(surveys))
+        given_up = None if left else _lost_voters(disk, directory, found.node)
+        now_ms = time.time_ns() // 1_000_000
+        for loss, begun in surveys.values():
+            print(_explain(loss, begun, now_ms), file=sys.stderr, flush=True)
+        if given_up is not None:
+            gone = ", ".join(given_up) or "nobody"
+            print(f"cluster metadata: decided by {found.node} alone from now on; given up: {gone}", file=sys.stderr, flush=True)
+        ask(yes=yes)
+        if given_up is not None:
+            beginning_anew.begin_alone(disk, f"{directory}/controller", found.node)
+        notes = begin_groups(disk, directory, surveys)
+    _tell(directory, notes, given_up is not None, left, as_object)
+
+
+def _surveys(disk: RealDisk, directory: str, only: str | None) -> dict[str, tuple[Loss, str | None]]:
+    """Of the group that is meant, or of all that are only observed here. Raises Refused without any."""
+    groups = groups_in(disk, directory)
+    if only is not None:
+        if only not in groups:
+            raise Refused(f"{directory} holds no replica of broker group {only}", f"it holds {', '.join(groups) or 'none'}; check --data")
+        return {only: survey(disk, f"{directory}/{only}", observer=True)}
+    found = {}
+    for name in groups:
+        try:
+            found[name] = survey(disk, f"{directory}/{name}", observer=True)
+        except Refused:
+            # It votes there: not what is asked for.
+            continue
+    if not found:
+        raise Refused(f"{directory} is the directory of no observer", "begin anew from a replica that votes with: ledgermq recover")
+    return found
+
+
+def _observed_still(disk: RealDisk, directory: str, chosen: set[str]) -> list[str]:
+    """The groups of this directory that stay as they are and that this node only observes."""
+    left = []
+    for name in groups_in(disk, directory):
+        if name not in chosen:
+            try:
+                survey(disk, f"{directory}/{name}", observer=True)
+            except Refused:
+                continue
+            left.append(name)
+    return left
+
+
+def _lost_voters(disk: RealDisk, directory: str, node: str) -> tuple[str, ...] | None:
+    """Who decides the metadata until now, if that is not for this node to join in; None: it votes there among others, or knows nothing."""
+    voters = beginning_anew.votes_of(disk, f"{directory}/controller")
+    if voters is None or (node in voters and voters != (node,)):
+        return None
+    return tuple(name for name in voters if name != node)
+
+
+def _explain(loss: Loss, begun: str | None, now_ms: int) -> str:
+    again = "" if begun is None else "  An interrupted promotion is finished.\n"
+    stored = "" if loss.last_store_ms is None else f", stored {iso(loss.last_store_ms)}"
+    unknown = (
+        f"What the lost site took after that, {max(0, now_ms - int(loss.heard['heard_ms'])) / 1000:.1f} s ago, is not known here."
+        if loss.heard is not None
+        else "What the lost site took that is not here is not known."
+    )
+    lost = lost_words(loss)
+    return (
+        f"broker group {loss.group}, from observer {loss.node}:\n{again}"
+        f"  The log goes on behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}){stored}; entries up to\n"
+        f"  {loss.committed_index} are known to be committed, those behind are kept and count from now on.\n"
+        f"  {lost[:1].upper()}{lost[1:]}.\n"
+        f"  {unknown}\n"
+        f"  Given up: {', '.join(loss.given_up) or 'nobody'}.\n"
+        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused for ever."
+    )
+
+
+def _tell(directory: str, notes: dict[str, dict[str, Any]], metadata: bool, left: list[str], as_object: bool) -> None:
+    if as_object:
+        print(json.dumps({"v": 1, "directory": directory, "groups": notes, "metadata": metadata, "observed_still": left}), flush=True)
+        return
+    for name, note in notes.items():
+        end, lost = note["end"], note["loss"]["lost"]
+        known = f"{lost['entries']} entries, {lost['committed']} of them committed, {lost['ms']} ms"
+        known = "unknown" if lost["entries"] is None else known
+        print(f"promoted: broker group {name}, log {note['log_id']}, from entry {end['index']} of term {end['term']} on; lost: {known}")
+    if left:
+        print(f"still observed: {', '.join(left)}")
+    print("next: keep the lost site from coming back to clients, start this node, then add further members (docs/observers.md)", flush=True)
