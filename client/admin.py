@@ -105,14 +105,17 @@ class Operations:
         return read_all(results.Member, answer.members)
 
     @operation
-    def add_member(self, node: str, addresses: results.Addresses | None = None, *, groups: Sequence[str] = ()) -> Talk[None]:
-        """Let a node join as a learner; returns when it has caught up. It must run with `join: true`."""
-        yield from self._change(_Change.ADD, node, groups, addresses)
+    def add_member(
+        self, node: str, addresses: results.Addresses | None = None, *, groups: Sequence[str] = (), observer: bool = False
+    ) -> Talk[None]:
+        """Let a node join as a learner, or as an observer, which never votes; returns when it has caught up. It must run with
+        `join: true`."""
+        yield from self._change(_Change.ADD, node, groups, addresses, observer=observer)
 
     @operation
-    def promote_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
-        """Let a learner vote."""
-        yield from self._change(_Change.PROMOTE, node, groups)
+    def promote_member(self, node: str, *, groups: Sequence[str] = (), observer_too: bool = False) -> Talk[None]:
+        """Let a learner vote; an observer only with `observer_too`."""
+        yield from self._change(_Change.PROMOTE, node, groups, observer=observer_too)
 
     @operation
     def remove_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
@@ -125,10 +128,16 @@ class Operations:
         yield from self._change(_Change.SET_ADDRESS, node, (), addresses)
 
     def _change(
-        self, kind: pb.ChangeMemberRequest.Kind, node: str, groups: Sequence[str], addresses: results.Addresses | None = None
+        self,
+        kind: pb.ChangeMemberRequest.Kind,
+        node: str,
+        groups: Sequence[str],
+        addresses: results.Addresses | None = None,
+        *,
+        observer: bool = False,
     ) -> Talk[None]:
         """Ask until it is done, or until nothing has moved for the timeout. Broken off, it stays as it is; asked again, it goes on."""
-        request = pb.ChangeMemberRequest(kind=kind, node=node, broker_groups=groups)
+        request = pb.ChangeMemberRequest(kind=kind, node=node, broker_groups=groups, observer=observer)
         if addresses is not None:
             where = pb.NodeAddresses(client=addresses.client, peer=addresses.peer, controller=addresses.controller, http=addresses.http)
             request.addresses.CopyFrom(where)

@@ -72,32 +72,44 @@ def member() -> None:
 @click.argument("node")
 @click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; needed for a node that is not known yet.")
 @_group_option
+@click.option("--observer", is_flag=True, help="As an observer, which never votes: an asynchronous standby in another place.")
 @_wait_option
 @cluster_command
 @json_option
-def add(connection: Connection, node: str, address: pb.NodeAddresses | None, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
+def add(
+    connection: Connection,
+    node: str,
+    address: pb.NodeAddresses | None,
+    groups: tuple[str, ...],
+    observer: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Let NODE join: it becomes a learner of its broker groups and votes in the controller quorum. It must run with `join: true`.
 
     \b
     Examples:
       ledgermq member add n4 --address 10.0.0.4:8081
       ledgermq member add n4 --address 10.0.0.4:8081:9081:10081:11081 --no-wait
+      ledgermq member add dr1 --address 10.9.0.1:8081 --observer
 
-    A learner holds everything and votes for nothing; afterwards: ledgermq member promote NODE.
+    A learner holds everything and votes for nothing; afterwards: ledgermq member promote NODE. An observer stays one, votes in
+    no quorum at all, and holds nobody up.
 
     Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=address, broker_groups=groups)
-    _carry_out(connection, request, "has joined", no_wait=no_wait, as_json=as_json)
+    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=address, broker_groups=groups, observer=observer)
+    _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
 
 
 @member.command("promote")
 @click.argument("node")
 @_group_option
+@click.option("--observer-too", is_flag=True, help="Also where NODE is an observer, which is not to vote otherwise.")
 @_wait_option
 @cluster_command
 @json_option
-def promote(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
+def promote(connection: Connection, node: str, groups: tuple[str, ...], observer_too: bool, no_wait: bool, as_json: bool) -> None:
     """Let NODE vote in its broker groups, once it has caught up.
 
     \b
@@ -107,7 +119,7 @@ def promote(connection: Connection, node: str, groups: tuple[str, ...], no_wait:
 
     Exit status: 0 it votes; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.PROMOTE, node=node, broker_groups=groups)
+    request = pb.ChangeMemberRequest(kind=Kind.PROMOTE, node=node, broker_groups=groups, observer=observer_too)
     _carry_out(connection, request, "votes", no_wait=no_wait, as_json=as_json)
 
 
@@ -168,9 +180,18 @@ def list_members(connection: Connection, as_json: bool) -> None:
         render.print_json(members=[_as_json(found) for found in members])
         return
     for found in members:
-        groups = " ".join(f"{row.broker_group}={row.role}" for row in found.groups) or "-"
+        groups = " ".join(map(_in_group, found.groups)) or "-"
         votes = "controller" if found.controller else "-"
         print(f"{found.node} {found.addresses.client or '-'} {found.state} {'up' if found.up else 'down'} {votes} {groups}")
+
+
+def _in_group(row: pb.MemberProgress) -> str:
+    """What a node is in a broker group, and how far an observer is behind."""
+    told = f"{row.broker_group}={row.role}"
+    if row.role != "observer":
+        return told
+    entries = f"{row.lag_entries} entries" if row.HasField("lag_entries") else "an unknown number of entries"
+    return f"{told}({entries}{f', {row.lag_ms} ms' if row.HasField('lag_ms') else ''} behind)"
 
 
 def _as_json(found: pb.MemberInfo) -> dict[str, Any]:
@@ -188,7 +209,8 @@ def _as_json(found: pb.MemberInfo) -> dict[str, Any]:
 
 def _progress_json(row: pb.MemberProgress) -> dict[str, Any]:
     lag = row.lag_entries if row.HasField("lag_entries") else None
-    return {"group": row.broker_group, "role": row.role or None, "lag_entries": lag}
+    lag_ms = row.lag_ms if row.HasField("lag_ms") else None
+    return {"group": row.broker_group, "role": row.role or None, "lag_entries": lag, "lag_ms": lag_ms}
 
 
 def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str, *, no_wait: bool, as_json: bool) -> None:

@@ -175,7 +175,7 @@ def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
 
 def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
     """How a follower comes on; null is unknown."""
-    names = ("behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "silent_ms")
+    names = ("behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "silent_ms", "lag_ms")
     return {"state": found.state, **{name: known(found, name) for name in names}, "restarts": found.restarts, "note": found.note or None}
 
 

@@ -243,13 +243,15 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """A node's replica in one broker group. `role`: voter or learner; None: none yet, or none any more."""
+    """A node's replica in one broker group. `role`: voter, learner or observer; None: none yet, or none any more. `lag_ms`: of the last
+    two, how long ago the first entry was stored that it lacks."""
 
     broker_group: str
     node: str | None
     role: str | None
     lag_entries: int | None
     seconds_left: float | None
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

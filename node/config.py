@@ -168,6 +168,8 @@ class Raft(Section):
     election_max_ms: Annotated[Milliseconds, Field(ge=20)] = 800
     push_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 1 << 20
     window_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 8 << 20
+    observer_bytes_per_s: Bytes = 0
+    """At most so much is pushed to each observer of a broker group led here; 0: as much as its link carries."""
     open_batches: Annotated[int, Field(ge=1, le=64)] = 1
     """How many batches of calls may wait for their commit at once; more than one where the majority is tens of milliseconds away."""
 
@@ -276,13 +278,14 @@ class Retention(Section):
 
     A watermark is crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep what they have not read,
     however old, unless `ignore_groups`. A follower that lacks entries keeps them until it was silent for `follower_hours` (0: for ever), or
-    until the disk needs the room.
+    until the disk needs the room. An observer keeps no more than `observer_bytes` of what it lacks: beyond that it is brought files.
     """
 
     hours: Annotated[float, Field(ge=0, le=1e6)] = 72
     max_bytes: Bytes = 0
     ignore_groups: bool = False
     follower_hours: Annotated[float, Field(ge=0, le=1e6)] = 1
+    observer_bytes: Bytes = 1 << 30
     warn_percent: Annotated[int, Field(ge=1, le=100)] = DISK_WARN_PERCENT
     delete_percent: Annotated[int, Field(ge=1, le=100)] = 85
     refuse_percent: Annotated[int, Field(ge=1, le=100)] = DISK_ALARM_PERCENT

@@ -5,8 +5,9 @@ each broker group (who replicates it; only its leader decides). One call here do
 for; asked again it goes on, whoever is asked, because every step is one that may be repeated. What each step means is decided in
 `controller/` and `node/core`; refusals are theirs.
 
-    add          known to all, reached, votes in the controller quorum, learner of every group it hosts, caught up
-    promote      every learner of it becomes a voter
+    add          known to all, reached, votes in the controller quorum, learner of every group it hosts, caught up; as an observer: no vote
+                 there, observer of every group it hosts
+    promote      every learner of it becomes a voter; observers only where that is said
     remove       out of every group, out of the controller quorum, forgotten
     set-address  known to be elsewhere
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ledgermq.node.controller import voters
-from ledgermq.node.controller.metadata import ADDRESS_KINDS, JOINING, NODE_STATE
+from ledgermq.node.controller.metadata import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.core.calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind, Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
@@ -36,6 +37,7 @@ CAUGHT_UP_ENTRIES = 500
 """Under load a replica that keeps up is always a little behind."""
 
 Kind = pb.ChangeMemberRequest.Kind
+OBSERVER_TOO = "an observer is promoted on purpose only: add --observer-too, and it votes in the group from then on"
 _KINDS: Mapping[int, MembersKind] = {Kind.ADD: "add", Kind.PROMOTE: "promote", Kind.REMOVE: "remove"}
 
 
@@ -103,7 +105,9 @@ class Members:
             raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: say where it is, --address HOST:PORT")
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
-        if not request.broker_groups and is_first(node):
+        if request.observer:
+            await self._let_listen(node)
+        elif not request.broker_groups and is_first(node):
             await self._controller.set_voter(node, present=True)
         groups = list(request.broker_groups) or self._hosted_by(node)
         if not groups:
@@ -114,7 +118,19 @@ class Members:
             if node not in self._controller.state.broker_groups.get(group, ()):
                 await self._controller.place_replica(group, node, present=True)
             answers.append(await self._at_leader(group, request))
-        return self._together(answers, caught_up=True)
+        response = self._together(answers, caught_up=True)
+        if request.observer and all(answer.done for answer in answers):
+            await self._controller.set_node(node, {}, state=OBSERVER)
+        return response
+
+    async def _let_listen(self, node: str) -> None:
+        """An observer never votes, and is told what the controller quorum decides all the same. Raises PRECONDITION_FAILED."""
+        if node in self._controller.health.voters:
+            what = f"node {node} votes in the controller quorum, and an observer votes nowhere"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}; remove it first, and let it begin with an empty directory")
+        if not any(node in replicas for replicas in self._controller.state.broker_groups.values()):
+            # Its own journal will begin with an entry that names nobody.
+            await self._controller.name_voters()
 
     async def _promote(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
         node = request.node
@@ -126,6 +142,10 @@ class Members:
             if not answer.groups:
                 what = f"node {node} is no member of broker group {group}"
                 raise fail(Code.PRECONDITION_FAILED, f"{what}; add it first: ledgermq member add {node}")
+        observing = sorted({row.broker_group for answer in found for row in answer.groups if row.role == OBSERVER})
+        if observing and not request.observer:
+            what = f"node {node} is an observer of broker group {', '.join(observing)}"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}; {OBSERVER_TOO}")
         lagging = self._together(found, caught_up=True)
         if not lagging.done:
             return lagging
@@ -168,6 +188,10 @@ class Members:
         A refusal that trying elsewhere cannot change is told in the status. Raises CallRefused."""
         members = self._engine.views[group].members
         kind = _KINDS.get(request.kind)
+        if kind == "add" and request.observer and members is not None and request.node in {*members.nodes} - members.observers:
+            what = f"broker group {group}: {request.node} is a {_role(members, request.node)} already"
+            error = fail(Code.PRECONDITION_FAILED, f"{what}; to make it an observer, remove it and add it again with an empty directory")
+            return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
         if kind is not None and not _so_already(members, kind, request.node):
             incarnation = self._book.presented.get(group, {}).get(request.node) if kind == "add" else None
             if kind == "add" and incarnation is None:
@@ -178,7 +202,9 @@ class Members:
                 what = f"broker group {group} has a replica on {near[0]}, which is a worker of the same node as {request.node}"
                 error = fail(Code.PRECONDITION_FAILED, f"{what}: one failure would take both; remove {near[0]} from the group first")
                 return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
-            call = ChangeMembers(self._engine.new_token(), kind, request.node, incarnation, f"asked for by an operator: {kind}")
+            why = f"asked for by an operator: {kind}{' as an observer' if request.observer and kind == 'add' else ''}"
+            token = self._engine.new_token()
+            call = ChangeMembers(token, kind, request.node, incarnation, why, observer=request.observer)
             try:
                 async with asyncio.timeout(COMMIT_WITHIN_S):
                     outcome = await self._engine.call(group, call)
@@ -203,7 +229,7 @@ class Members:
         peers = {peer.node: peer for peer in status.peers}
         found = []
         for member in members.nodes if not node else [name for name in members.nodes if name == node]:
-            progress = pb.MemberProgress(broker_group=group, node=member, role="voter" if member in members.voters else "learner")
+            progress = pb.MemberProgress(broker_group=group, node=member, role=_role(members, member))
             if member == self._node:
                 progress.lag_entries = max(0, status.end_index - status.durable_index)
             elif member in peers:
@@ -212,6 +238,8 @@ class Members:
                     progress.lag_entries = max(0, status.end_index - peer.durable_index)
                 if peer.seconds_left is not None:
                     progress.seconds_left = peer.seconds_left
+                if peer.lag_ms is not None:
+                    progress.lag_ms = peer.lag_ms
             found.append(progress)
         return found
 
@@ -326,6 +354,12 @@ class Members:
     def _unknown(self, node: str) -> LedgerError:
         names = ", ".join(sorted(self._controller.state.nodes))
         return fail(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; its nodes are {names}")
+
+
+def _role(members: GroupMembers, node: str) -> str:
+    if node in members.voters:
+        return "voter"
+    return OBSERVER if node in members.observers else "learner"
 
 
 def _so_already(members: GroupMembers | None, kind: MembersKind, node: str) -> bool:

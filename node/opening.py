@@ -300,6 +300,7 @@ def _timing(config: NodeConfig) -> Timing:
         election_max_ns=raft.election_max_ms * MS,
         window_bytes=raft.window_bytes,
         range_bytes_max=raft.push_bytes,
+        observer_bytes_per_s=raft.observer_bytes_per_s,
     )
 
 

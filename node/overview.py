@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ledgermq import __version__
 from ledgermq.node.config import NodeConfig
+from ledgermq.node.controller.metadata import OBSERVER
 from ledgermq.node.core.calls import GroupMembers, GroupView, HaView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
@@ -116,6 +117,7 @@ class Overview:
         if view is not None and view.members is not None:
             info.voters.extend(view.members.voters)
             info.learners.extend(sorted(view.members.learners))
+            info.observers.extend(sorted(view.members.observers))
             info.replication = replication_of(view.members)
         if view is not None and view.ha is not None:
             info.ha.CopyFrom(_ha_of(view.ha, status, view.incarnations.get(status.node, "")))
@@ -259,6 +261,7 @@ def _catch_up_of(peer: PeerProgress) -> admin_pb2.CatchUp:
         restarts=peer.restarts,
         silent_ms=peer.silent_ms,
         note=peer.note,
+        lag_ms=peer.lag_ms,
     )
 
 
@@ -288,6 +291,7 @@ def _merged_group(
     merged.voters.extend(configured if told is None else told.voters)
     if told is not None:
         merged.learners.extend(told.learners)
+        merged.observers.extend(told.observers)
         if told.HasField("replication"):
             merged.replication = told.replication
     if leading is not None and leading.HasField("ha"):
@@ -303,6 +307,8 @@ def _merged_group(
             replica.CopyFrom(reports[node].replicas[0])
             if leading is not None and replica.HasField("end_index"):
                 replica.lag_entries = max(0, leading.replicas[0].end_index - replica.end_index)
+            if node in merged.observers and replica.role == Role.LEARNER.value:
+                replica.role = OBSERVER
         for seen in leading.replicas[1:] if leading is not None else ():
             if seen.node == node:
                 replica.catch_up.CopyFrom(seen.catch_up)

@@ -39,7 +39,15 @@ from ledgermq.node.core.retention import (
     refuses,
     trim_of,
 )
-from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
+from ledgermq.node.core.retention_facts import (
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+    half_pin,
+    observer_pins,
+    snapshot_pin,
+    timer_pin,
+)
 from ledgermq.node.core.why_kept import Why, why
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.forward import CallRefused
@@ -167,8 +175,12 @@ class Retainer:
             status, now_ns = hosted.status(), time.monotonic_ns()
             members = hosted.machine.members
             nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
+            observers = frozenset() if members is None else members.observers
             snapshot_index = hosted.store.durable_snapshot_index
-            pins = list(follower_pins(hosted.files, nodes, node, status.peers, status.end_index, self._patience_ms))
+            waited_for = set(nodes) - observers
+            pins = list(follower_pins(hosted.files, waited_for, node, status.peers, status.end_index, self._patience_ms))
+            bound = self._config.retention.observer_bytes
+            pins += observer_pins(hosted.files, observers, node, status.peers, self._patience_ms, bound)
             pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *timer_pin(hosted.machine)]
             pins += hosted.pins.pins(now_ns)
             return Survey(

@@ -95,7 +95,7 @@ class RunningGroup:
         self.replicator = group.replicator
         file_bytes = store.identity.data_file_bytes
         self.files = FileBook(store.log, machine, file_bytes)
-        self.catch_up = CatchUp(self.files.pos_after)
+        self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, time.time_ns() // MS - self.files.store_ms(index)))
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)

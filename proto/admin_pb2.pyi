@@ -60,7 +60,7 @@ class NodeInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "replication", "ha")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha")
     class FilesKeptEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class BrokerGroupInfo(_message.Message):
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     DISPUTED_FILES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     HA_FIELD_NUMBER: _ClassVar[int]
     group: str
@@ -88,9 +89,10 @@ class BrokerGroupInfo(_message.Message):
     voters: _containers.RepeatedScalarFieldContainer[str]
     learners: _containers.RepeatedScalarFieldContainer[str]
     disputed_files: _containers.RepeatedScalarFieldContainer[int]
+    observers: _containers.RepeatedScalarFieldContainer[str]
     replication: str
     ha: HaInfo
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[str]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ...) -> None: ...
 
 class HaInfo(_message.Message):
     __slots__ = ("epoch", "in_sync", "min_in_sync", "ack", "transfer", "short", "generation", "incarnation", "last_store_ms")
@@ -168,7 +170,7 @@ class RebuildInfo(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., source: _Optional[str] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., remaining_ms: _Optional[int] = ...) -> None: ...
 
 class CatchUp(_message.Message):
-    __slots__ = ("state", "behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "restarts", "silent_ms", "note")
+    __slots__ = ("state", "behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "restarts", "silent_ms", "note", "lag_ms")
     STATE_FIELD_NUMBER: _ClassVar[int]
     BEHIND_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +180,7 @@ class CatchUp(_message.Message):
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
     state: str
     behind_entries: int
     behind_bytes: int
@@ -187,7 +190,8 @@ class CatchUp(_message.Message):
     restarts: int
     silent_ms: int
     note: str
-    def __init__(self, state: _Optional[str] = ..., behind_entries: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., entries_per_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., seconds_left: _Optional[float] = ..., restarts: _Optional[int] = ..., silent_ms: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    lag_ms: int
+    def __init__(self, state: _Optional[str] = ..., behind_entries: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., entries_per_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., seconds_left: _Optional[float] = ..., restarts: _Optional[int] = ..., silent_ms: _Optional[int] = ..., note: _Optional[str] = ..., lag_ms: _Optional[int] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("topic", "kind", "queues", "permission", "messages", "queue_list", "durability", "dedup_ms")
@@ -923,7 +927,7 @@ class LeadershipEvent(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., term: _Optional[int] = ..., former: _Optional[str] = ..., leader: _Optional[str] = ..., cause: _Optional[int] = ..., peer: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...
 
 class ChangeMemberRequest(_message.Message):
-    __slots__ = ("kind", "node", "addresses", "broker_groups")
+    __slots__ = ("kind", "node", "addresses", "broker_groups", "observer")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[ChangeMemberRequest.Kind]
@@ -940,11 +944,13 @@ class ChangeMemberRequest(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVER_FIELD_NUMBER: _ClassVar[int]
     kind: ChangeMemberRequest.Kind
     node: str
     addresses: NodeAddresses
     broker_groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, kind: _Optional[_Union[ChangeMemberRequest.Kind, str]] = ..., node: _Optional[str] = ..., addresses: _Optional[_Union[NodeAddresses, _Mapping]] = ..., broker_groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    observer: bool
+    def __init__(self, kind: _Optional[_Union[ChangeMemberRequest.Kind, str]] = ..., node: _Optional[str] = ..., addresses: _Optional[_Union[NodeAddresses, _Mapping]] = ..., broker_groups: _Optional[_Iterable[str]] = ..., observer: _Optional[bool] = ...) -> None: ...
 
 class NodeAddresses(_message.Message):
     __slots__ = ("client", "peer", "controller", "http")
@@ -971,18 +977,20 @@ class ChangeMemberResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
 
 class MemberProgress(_message.Message):
-    __slots__ = ("broker_group", "role", "lag_entries", "seconds_left", "node")
+    __slots__ = ("broker_group", "role", "lag_entries", "seconds_left", "node", "lag_ms")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     role: str
     lag_entries: int
     seconds_left: float
     node: str
-    def __init__(self, broker_group: _Optional[str] = ..., role: _Optional[str] = ..., lag_entries: _Optional[int] = ..., seconds_left: _Optional[float] = ..., node: _Optional[str] = ...) -> None: ...
+    lag_ms: int
+    def __init__(self, broker_group: _Optional[str] = ..., role: _Optional[str] = ..., lag_entries: _Optional[int] = ..., seconds_left: _Optional[float] = ..., node: _Optional[str] = ..., lag_ms: _Optional[int] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()

@@ -264,6 +264,8 @@ class PeerProgress:
     """Until it lacks nothing, if things go on as they do."""
     note: str = ""
     """For people: why it is not what it should be."""
+    lag_ms: int | None = None
+    """Of a learner: how long ago the first entry was stored that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)

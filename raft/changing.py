@@ -11,10 +11,9 @@ from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.handing_over import HandingOver
 from ledgermq.raft.membership import Change, MemberChange, changed
 from ledgermq.raft.messages import Extent
-from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.progress import Stage
 from ledgermq.raft.quorum import majority
 from ledgermq.raft.transfer import Cause, Reason
-from ledgermq.raft.window import Window
 
 UNSENT_AT_MOST = 1000
 """Entries: more than arrive between two turns, and pushed in a moment."""
@@ -116,7 +115,7 @@ class Changing(HandingOver):
                 peer.rename(extent.first_index, self._round)
         for node in members.nodes:
             if node != self.config.node and node not in self.peers:
-                self.peers[node] = Peer(node, self.log.end_index + 1, self._now_ns, Window(self.config.timing))
+                self.peers[node] = self._new_peer(node, self._now_ns)
 
     def _retire(self, now_ns: int) -> None:
         """A leader that is no voter any more leads until that is committed (dissertation §4.2.2); then it hands over, or just stops."""

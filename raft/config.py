@@ -32,6 +32,8 @@ class Timing:
     range_bytes_max: int = MIB
     news_ns: int = 5 * MS
     """So long commit news waits for the next range, which carries it for nothing, before a message of its own brings it."""
+    observer_bytes_per_s: int = 0
+    """At most so much is pushed to an observer; 0: as much as its window lets through."""
     stall_ns: int = 10_000 * MS
     """A peer that answers for so long without receiving what it lacks is compared with from the beginning."""
 
@@ -42,6 +44,8 @@ class Timing:
             raise ValueError("raft timing: need 0 < range bytes <= window bytes and a window of at least one range")
         if not 0 <= self.news_ns <= self.heartbeat_ns:
             raise ValueError("raft timing: commit news waits for a heartbeat at the longest")
+        if self.observer_bytes_per_s < 0:
+            raise ValueError("raft timing: less than nothing cannot be pushed to an observer")
         if self.window_first_bytes < 1:
             raise ValueError("raft timing: a window of nothing lets nothing through")
         if self.stall_ns < self.election_max_ns:

@@ -17,7 +17,7 @@ from ledgermq.raft.quorum import Ballot, ballot
 from ledgermq.raft.rules import Rules
 from ledgermq.raft.state import NEVER_NS
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
-from ledgermq.raft.window import Window
+from ledgermq.raft.window import Pace, Window
 
 
 class Elections(Rules):
@@ -126,9 +126,13 @@ class Elections(Rules):
         self._evicting.clear()
         self._review_due_ns = now_ns
         self._trail.begin(self.log.end_index, now_ns)
-        begins, timing = self.log.end_index + 1, self.config.timing
-        self.peers = {node: Peer(node, begins, now_ns, Window(timing)) for node in self.members.nodes if node != self.config.node}
+        self.peers = {node: self._new_peer(node, now_ns) for node in self.members.nodes if node != self.config.node}
         self._advance_commit()
+
+    def _new_peer(self, node: str, now_ns: int) -> Peer:
+        """Nothing is known of it yet."""
+        timing = self.config.timing
+        return Peer(node, self.log.end_index + 1, now_ns, Window(timing), Pace(timing.observer_bytes_per_s, now_ns))
 
     def _become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
         """Also the way from one leader or term to the next; whatever was verified against the old leader is not against the new."""

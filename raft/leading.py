@@ -58,6 +58,10 @@ class Leading(Elections):
         for peer in self.peers.values():
             full = peer.next_index > self.log.end_index or peer.needs_snapshot or (pulled and not peer.asks)
             size, ranges = (0, 0) if full else peer.room(window_ranges)
+            if ranges and peer.node in self.members.observers:
+                # What the pace does not allow now goes with a later heartbeat.
+                size = peer.pace.room(size, now_ns)
+                ranges = ranges if size else 0
             news = told and self._lacks_news(peer)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
@@ -100,6 +104,7 @@ class Leading(Elections):
         peer = self.peers[to]
         message = self._append_to(peer, extent.first_index - 1, extent)
         peer.pushed(extent, message.round, self._now_ns)
+        peer.pace.pushed(extent.size)
         return message
 
     def _watch_peers(self, now_ns: int) -> None:

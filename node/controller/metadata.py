@@ -41,6 +41,8 @@ ADDRESS_KINDS = ("client", "peer", "controller", "http")
 NODE_STATE = "state"
 JOINING = "joining"
 """The state of a node that was added and has no replica that votes yet; a member has none."""
+OBSERVER = "observer"
+"""The state of a node whose replicas are observers: they never vote, and nothing that votes is placed there by itself."""
 
 
 class UnknownCommand(Exception):
@@ -170,12 +172,12 @@ def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def set_node(state: State, command: Json) -> tuple[State, Outcome]:
-    """A node is there, or is reached elsewhere from now on. `state`: `joining`, `member`, or null to leave it as it is; a node that was
-    unknown or removed has to be told as one of the two."""
+    """A node is there, or is reached elsewhere from now on. `state`: `joining`, `member`, `observer`, or null to leave it as it is; a node
+    that was unknown or removed has to be told as one of them."""
     node = _node_name(command)
     given = command.get("state")
-    if given not in (None, JOINING, "member"):
-        raise _Refused(Code.BAD_REQUEST, f"a node is joining or member, not {given!r}")
+    if given not in (None, JOINING, OBSERVER, "member"):
+        raise _Refused(Code.BAD_REQUEST, f"a node is joining, member or observer, not {given!r}")
     if node not in state.nodes and given is None:
         raise _Refused(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; add it: ledgermq member add {node}")
     known = state.nodes.get(node, {})
@@ -186,7 +188,7 @@ def set_node(state: State, command: Json) -> tuple[State, Outcome]:
     after = {**known, **told}
     if given is not None:
         after.pop(NODE_STATE, None)
-        after.update({NODE_STATE: JOINING} if given == JOINING else {})
+        after.update({NODE_STATE: given} if given in (JOINING, OBSERVER) else {})
     removed = MappingProxyType({name: revision for name, revision in state.removed_nodes.items() if name != node})
     sealed = MappingProxyType(dict(sorted(after.items())))
     return _changed(state, nodes=_merged(state.nodes, {node: sealed}), removed_nodes=removed), Outcome()

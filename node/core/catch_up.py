@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ledgermq.proto.types import PeerProgress
+from ledgermq.proto.types import PeerProgress, Role
 
 SECOND = 1_000_000_000
 SAMPLE_NS = SECOND
@@ -29,10 +29,12 @@ class _Sample:
 
 
 class CatchUp:
-    """The followers of one replica that leads; empty elsewhere. `pos_after`: where the entry behind an index begins, or will begin."""
+    """The followers of one replica that leads; empty elsewhere. `pos_after`: where the entry behind an index begins, or will begin;
+    `lag_ms`: how long ago an entry was stored, or the first one that is kept."""
 
-    def __init__(self, pos_after: Callable[[int], int]) -> None:
+    def __init__(self, pos_after: Callable[[int], int], lag_ms: Callable[[int], int]) -> None:
         self._pos_after = pos_after
+        self._lag_ms = lag_ms
         self._samples: dict[str, deque[_Sample]] = {}
         self._restarts: dict[str, tuple[int, int]] = {}
         """Node → restarts seen, and when the last one was."""
@@ -81,7 +83,11 @@ class CatchUp:
             return replace(peer, state=state, note=note)
         first, last = samples[0], samples[-1]
         seconds = (last.at_ns - first.at_ns) / SECOND
-        peer = replace(peer, state=state, note=note, behind_entries=max(0, end_index - peer.end_index), behind_bytes=last.behind)
+        behind = max(0, end_index - peer.end_index)
+        peer = replace(peer, state=state, note=note, behind_entries=behind, behind_bytes=last.behind)
+        if peer.role is Role.LEARNER:
+            # Whoever is not waited for may be far behind: people ask by how much time.
+            peer = replace(peer, lag_ms=self._lag_ms(end_index - behind + 1) if behind else 0)
         if seconds == 0:
             return replace(peer, seconds_left=0.0 if last.behind == 0 else None)
         closing = (first.behind - last.behind) / seconds

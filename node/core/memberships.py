@@ -63,7 +63,8 @@ class Memberships:
             return call.rule in (members.rule, members.towards)
         same = call.incarnation in (None, members.incarnations.get(call.node))
         if call.kind == "add":
-            return call.node in members.learners and call.incarnation == members.incarnations.get(call.node)
+            same = call.incarnation == members.incarnations.get(call.node)
+            return call.node in members.learners and same and call.observer == (call.node in members.observers)
         if call.kind == "promote":
             return call.node in members.voters and same
         return call.kind == "demote" and call.node in members.learners - members.returning and same

@@ -20,6 +20,7 @@ FILES_A_TRIM = 256
 """A trim record names its files, and must fit into one file of the log; the last records are kept in memory and in every snapshot."""
 NOT_DUE = ""
 FOLLOWER = "follower"
+OBSERVER = "observer"
 OPERATOR, TIME, SIZE, DISK = "operator", "time", "size", "disk"
 
 
@@ -102,7 +103,8 @@ class Pin:
     """Something that needs the log from position `pos` on."""
 
     kind: str
-    """`follower`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `digest` and `follower` give way to a full disk."""
+    """`follower`, `observer`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `digest`, `follower` and `observer` give way to a
+    full disk."""
     pos: int
     detail: str
     """For people: who needs it and how far it is."""
@@ -170,7 +172,8 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
 
 def _giving_way(pin: Pin, excess: int) -> Pin:
     """A follower that lacks entries can be brought them as files; room on a full disk comes from nowhere else."""
-    return replace(pin, waived="the disk of a replica is nearly full") if pin.kind == FOLLOWER and excess > 0 else pin
+    gives_way = pin.kind in (FOLLOWER, OBSERVER) and excess > 0
+    return replace(pin, waived="the disk of a replica is nearly full") if gives_way else pin
 
 
 def lowest(pins: Sequence[Pin]) -> list[Pin]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.machine import Machine, last_store_ms
-from ledgermq.node.core.retention import FOLLOWER, LogFile, Pin
+from ledgermq.node.core.retention import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.node.core.transactions import HALF_QUEUE
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.types import PeerProgress, Range
@@ -109,11 +109,44 @@ class FileBook:
             self._sealed[base] = file
         return file
 
+    @property
+    def end_pos(self) -> int:
+        """Where the log ends."""
+        return self._log.end_pos
+
     def pos_after(self, index: int) -> int:
         """Where the log begins that somebody needs who has everything up to `index`."""
         if index < self._machine.begin_index:
             return self._machine.begin_pos
         return self._log.pos_of(min(index, self._log.end_index) + 1)
+
+
+    def store_ms(self, index: int) -> int:
+        """When an entry of this log was stored; of one that is gone: the first that is kept."""
+        return last_store_ms(self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1))
+
+
+def observer_pins(
+    book: FileBook, observers: Iterable[str], own: str, peers: Sequence[PeerProgress], patience_ms: int, bytes_max: int
+) -> Iterator[Pin]:
+    """What observers have not on stable storage yet, as long as that is no more than `bytes_max`, and they were heard within `patience_ms`
+    (0: at any time). Who lacks more is brought files; who has not told yet may lack that much."""
+    progress = {peer.node: peer for peer in peers}
+    for node in sorted(set(observers) - {own}):
+        peer = progress.get(node)
+        durable = None if peer is None else peer.durable_index
+        silent_ms = 0 if peer is None or peer.silent_ms is None else peer.silent_ms
+        pos = max(0, book.end_pos - bytes_max) if durable is None else book.pos_after(durable)
+        lacks = book.end_pos - pos
+        waived = ""
+        if patience_ms and silent_ms >= patience_ms:
+            waived = f"it was not heard for {silent_ms // 1000} s"
+        elif lacks > bytes_max:
+            waived = f"it lacks {lacks} bytes, more than the {bytes_max} that are kept for an observer"
+        if durable is None:
+            yield Pin(OBSERVER, pos, f"observer {node} has not told this leader yet how far it is", node, waived)
+        elif lacks:
+            yield Pin(OBSERVER, pos, f"observer {node} has the log up to entry {durable} on stable storage", node, waived)
 
 
 def follower_pins(

@@ -57,7 +57,7 @@ def test_a_change_is_asked_for_until_it_is_done(node: FakeNode, capfd: pytest.Ca
     """Progress is on stderr; the end is told once."""
     node.answers("ChangeMember", answer(False, "n4 lacks 500", 500), answer(False, "n4 lacks 20", 20), answer(True, lag=0))
     assert cli.run(["member", "add", "n4", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["groups"] == [{"group": "g1", "role": "learner", "lag_entries": 0}]
+    assert json.loads(capfd.readouterr().out)["groups"] == [{"group": "g1", "role": "learner", "lag_entries": 0, "lag_ms": None}]
     assert len(node.requests["ChangeMember"]) == 3
 
 
@@ -108,5 +108,5 @@ def test_the_list_shows_every_node(node: FakeNode, capfd: pytest.CaptureFixture[
     assert capfd.readouterr().out == "n1 h:8081 member up controller g1=voter\nn4 - joining down - -\n"
     assert cli.run(["member", "list", "--json"]) == 0
     first, second = json.loads(capfd.readouterr().out)["members"]
-    assert first["groups"] == [{"group": "g1", "role": "voter", "lag_entries": None}] and first["controller"]
+    assert first["groups"] == [{"group": "g1", "role": "voter", "lag_entries": None, "lag_ms": None}] and first["controller"]
     assert second["addresses"] == {"client": None, "peer": "p:1", "controller": None, "http": None}

@@ -30,6 +30,8 @@ class FakeController:
     def __init__(self) -> None:
         self.state = metadata.State()
         self.health = Health("n1", voters=("n1", "n2", "n3"), reached=frozenset(NODES))
+        self.named = 0
+        """How often the voters were named anew."""
         self.submit({"op": "set-cluster", "nodes": NODES, "broker_groups": {"g1": list(NODES), "g2": list(NODES)}})
 
     def submit(self, command: dict[str, Any]) -> None:
@@ -52,6 +54,10 @@ class FakeController:
     async def set_voter(self, node: str, *, present: bool) -> None:
         voters = {*self.health.voters, node} if present else set(self.health.voters) - {node}
         self.health = Health("n1", voters=tuple(sorted(voters)), reached=self.health.reached)
+
+
+    async def name_voters(self) -> None:
+        self.named += 1
 
 
 class Bench:
@@ -84,7 +90,8 @@ class Bench:
         former = self.members[group]
         voters = tuple(name for name in former.voters if name != call.node) + ((call.node,) if call.kind == "promote" else ())
         learners = (former.learners - {call.node}) | ({call.node} if call.kind == "add" else frozenset())
-        self.members[group] = GroupMembers(former.index + 1, voters, learners)
+        observers = (former.observers - {call.node}) | ({call.node} if call.kind == "add" and call.observer else frozenset())
+        self.members[group] = GroupMembers(former.index + 1, voters, learners, observers=observers)
         return MembersChanged(self.members[group])
 
     async def status(self, group: str) -> ReplicaStatus:
@@ -142,6 +149,24 @@ def test_a_node_joins_step_by_step(bench: Bench) -> None:
     done = bench.change(Kind.PROMOTE)
     assert done.done and {row.role for row in done.groups} == {"voter"} and "state" not in bench.controller.state.nodes["n4"]
     assert bench.change(Kind.PROMOTE).done and len(bench.asked) == 4
+
+
+def test_an_observer_joins_without_a_vote_and_gets_none_by_the_way(bench: Bench) -> None:
+    """Not in the controller quorum, not by promote without saying so; a node that votes already is no observer."""
+    bench.joins()
+    done = bench.change(Kind.ADD, addresses=FOURTH, observer=True)
+    assert done.done and {row.role for row in done.groups} == {"observer"} and all(call.observer for call in bench.asked)
+    assert "n4" not in bench.controller.health.voters and bench.controller.state.nodes["n4"]["state"] == "observer"
+    assert bench.change(Kind.ADD, observer=True).done and bench.controller.named == 1 and len(bench.asked) == 2
+    with pytest.raises(Conflict, match=r"n4 is an observer of broker group g1, g2; .*--observer-too"):
+        bench.change(Kind.PROMOTE)
+    assert len(bench.asked) == 2
+    done = bench.change(Kind.PROMOTE, observer=True)
+    assert done.done and {row.role for row in done.groups} == {"voter"} and "state" not in bench.controller.state.nodes["n4"]
+    with pytest.raises(Conflict, match="n4 is a voter already; to make it an observer, remove it"):
+        bench.change(Kind.ADD, observer=True)
+    with pytest.raises(Conflict, match="votes in the controller quorum, and an observer votes nowhere"):
+        bench.change(Kind.ADD, "n3", observer=True)
 
 
 def test_a_node_leaves_everything_or_one_group(bench: Bench) -> None:

@@ -18,7 +18,7 @@ def peer(index: int | None, *, restarts: int = 0, left_behind: bool = False, rol
 
 
 def watch() -> CatchUp:
-    return CatchUp(lambda index: (index + 1) * BYTES)
+    return CatchUp(lambda index: (index + 1) * BYTES, lambda index: 10 * index)
 
 
 def told(catch_up: CatchUp, one: PeerProgress, end: int, at_ns: int) -> PeerProgress:
@@ -90,3 +90,11 @@ def test_samples_are_taken_once_a_second_and_forgotten_with_the_follower() -> No
     assert len(catch_up._samples["n2"]) <= WINDOW_NS // SECOND + 1
     catch_up.look([], 10_000, 61 * SECOND)
     assert not catch_up._samples and not catch_up._restarts
+
+
+def test_of_a_learner_it_is_told_how_old_the_first_entry_is_that_it_lacks() -> None:
+    """Entry n was stored 10 n ms ago; a follower that votes is not asked about."""
+    catch_up = watch()
+    assert told(catch_up, peer(4), 9, 0).lag_ms == 50
+    assert told(catch_up, peer(9), 9, SECOND).lag_ms == 0
+    assert told(watch(), peer(4, role=Role.FOLLOWER), 9, 0).lag_ms is None

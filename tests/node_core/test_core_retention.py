@@ -13,6 +13,7 @@ from ledgermq.node.core.retention import (
     FILES_A_TRIM,
     FOLLOWER,
     NOT_DUE,
+    OBSERVER,
     SIZE,
     TIME,
     Facts,
@@ -27,7 +28,9 @@ from ledgermq.node.core.retention import (
     refuses,
     trim_of,
 )
+from ledgermq.node.core.retention_facts import observer_pins
 from ledgermq.proto.layout import entry_bytes
+from ledgermq.proto.types import PeerProgress, Role
 
 SIZE_BYTES = 1000
 GIB = 1 << 30
@@ -191,3 +194,34 @@ def test_trim_record_fits_the_smallest_log_file() -> None:
     rest = decide(RULES, facts(list(found.files[FILES_A_TRIM:])))
     following = trim_of(rest, {})
     assert following is not None and following.from_index == record.begin_index and len(following.files) == 50
+
+
+class Book:
+    """A log of 100 bytes an entry that ends behind entry 99."""
+
+    end_pos = 10_000
+
+    def pos_after(self, index: int) -> int:
+        return (index + 1) * 100
+
+
+def observers(durable: int | None, *, silent_ms: int = 0, bytes_max: int = 2_000, patience_ms: int = 60_000) -> list[Pin]:
+    peers = [PeerProgress("o", Role.LEARNER, durable, durable, silent_ms=silent_ms)]
+    return list(observer_pins(Book(), ["o"], "n1", peers, patience_ms, bytes_max))  # type: ignore[arg-type]
+
+
+def test_an_observer_holds_back_no_more_than_is_granted() -> None:
+    """What it lacks within the bound; nothing beyond it, nor after a long silence; of one that has told nothing at most the bound."""
+    (pin,) = observers(89)
+    assert (pin.kind, pin.pos, pin.holder, pin.waived) == (OBSERVER, 9_000, "o", "")
+    (pin,) = observers(79)
+    assert not pin.waived
+    (pin,) = observers(78)
+    assert "it lacks 2100 bytes, more than the 2000 that are kept for an observer" in pin.waived
+    (pin,) = observers(89, silent_ms=60_000)
+    assert "not heard" in pin.waived
+    (pin,) = observers(None)
+    assert pin.pos == 8_000 and not pin.waived
+    assert observers(99) == []
+    (pin,) = observers(98, bytes_max=0)
+    assert pin.waived, "nothing is kept for it at all"

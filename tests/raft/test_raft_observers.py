@@ -1,0 +1,132 @@
+"""Observers: they count for nothing and promise nothing, become voters only on purpose, and get no more than they are granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.proto.types import HardState, Role
+from ledgermq.raft.config import MS, Members, RaftConfig, Timing
+from ledgermq.raft.core import Core
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.messages import AppendReply, Extent, Heard, VoteReply, VoteRequest
+from ledgermq.raft.transfer import Cause
+from ledgermq.raft.window import SECOND_NS, Pace
+from tests.raft.test_raft_members import heard, leading, send
+from tests.raft.test_raft_paper import LATER, VOTERS, append, core
+
+WITH_O = Members(VOTERS, frozenset("o"), observers=frozenset("o"))
+
+
+def observed() -> Core:
+    """Leader `a` of three voters and the observer `o`, everything committed."""
+    raft = leading()
+    members = raft.propose_members(MemberChange(Change.ADD, "o", "inc", observer=True), LATER)
+    assert isinstance(members, Members) and members.observers == {"o"} <= members.learners
+    raft.appended(Extent(2, 2, 2, 100, membership=True), members=members)
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    for node in "bc":
+        heard(raft, node, 2)
+    raft.take(LATER)
+    assert raft.commit_index == 2
+    return raft
+
+
+def test_an_observers_copy_commits_nothing_and_nothing_waits_for_it() -> None:
+    """The leader and the observer are no majority; two voters are one, however far back the observer is."""
+    raft = observed()
+    raft.appended(Extent(3, 3, 2, 100))
+    raft.synced(*raft.sync_begins())
+    send(raft)
+    heard(raft, "o", 3)
+    raft.take(LATER)
+    assert raft.commit_index == 2
+    heard(raft, "b", 3)
+    raft.take(LATER)
+    assert raft.commit_index == 3
+
+
+def test_an_observer_is_promoted_on_purpose_only() -> None:
+    """Neither when it has caught up, nor after it lost its directory, nor by a promotion that does not say so."""
+    raft = observed()
+    heard(raft, "o", 2)
+    assert raft.due_change(LATER) is None
+    refused = raft.propose_members(MemberChange(Change.PROMOTE, "o", "inc"), LATER)
+    assert isinstance(refused, str) and "is an observer" in refused
+    returned = changed(raft.members, MemberChange(Change.RETURN, "o", "another"), 3)
+    assert isinstance(returned, Members) and returned.observers == {"o"} and not returned.returning
+    promoted = raft.propose_members(MemberChange(Change.PROMOTE, "o", "inc", observer=True), LATER)
+    assert isinstance(promoted, Members) and "o" in promoted.voters and not promoted.observers
+
+
+def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
+    """Whatever time passes and whoever asks."""
+    config = RaftConfig("o", (), 1, incarnation="inc")
+    log = LogView(((0, 1),), 0)
+    named = Members(VOTERS, frozenset("o"), {"o": "inc"}, observers=frozenset("o"))
+    raft = Core(config, log, HardState(1, None), Random(0), 0, 0, configurations=((0, named),))
+    raft.tick(3600 * 1000 * MS)
+    assert raft.role is Role.LEARNER and not raft.take(LATER).messages
+    raft.step(VoteRequest("b", "o", 5, False, 9, 4), 3600 * 1000 * MS)
+    assert not [found for found in raft.take(LATER).messages if isinstance(found, VoteReply) and found.granted and found.sender != "o"]
+    leads = observed()
+    heard(leads, "o", 2)
+    objection = leads.transfer("o", Cause.OPERATOR, LATER, SECOND_NS)
+    assert objection is not None and "no voter" in objection
+
+
+def test_a_follower_knows_what_the_leader_said_last() -> None:
+    """Its end and its commit index, by its own word, whether or not the logs agree; never by a message that was overtaken."""
+    raft = core()
+    assert raft.heard is None
+    raft.step(replace(append(7, 2, commit=6, round_=4), end_index=9), LATER)
+    assert raft.heard == Heard("b", 2, LATER, 9, 6), "rejected, and heard"
+    raft.step(replace(append(0, 0, commit=5, round_=3), end_index=8), LATER + 1)
+    assert raft.heard == Heard("b", 2, LATER, 9, 6)
+    raft.step(replace(append(0, 0, term=3, round_=1), sender="c"), LATER + 2)
+    assert raft.heard == Heard("c", 3, LATER + 2, 0, 0)
+
+
+@given(st.integers(1, 10_000_000), st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3_000_000)), min_size=1, max_size=200))
+def test_never_more_than_the_pace_and_one_range(rate: int, tries: list[tuple[int, int]]) -> None:
+    """Over any time what was pushed is at most the rate times that time, a quarter of a second's worth and the last range."""
+    pace, now, pushed, largest = Pace(rate, 0), 0, 0, 0
+    for wait_ms, size in tries:
+        now += wait_ms * MS
+        if pace.room(size, now):
+            pace.pushed(size)
+            pushed, largest = pushed + size, max(largest, size)
+        assert pushed <= rate * now / SECOND_NS + rate / Pace.PART_S + largest + 1
+
+
+def test_a_pace_of_nothing_is_no_limit_and_a_debt_is_paid() -> None:
+    """One large entry goes, and then nothing until it is made up for."""
+    assert Pace(0, 0).room(1 << 40, 0) == 1 << 40
+    pace = Pace(1000, 0)
+    assert pace.room(10_000, 0) == 250
+    pace.pushed(10_000)
+    assert pace.room(1, 9 * SECOND_NS) == 0 < pace.room(1, 10 * SECOND_NS)
+
+
+def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> None:
+    """The heartbeats go on; what is left comes with later ones."""
+    with pytest.raises(ValueError, match="less than nothing"):
+        Timing(observer_bytes_per_s=-1)
+    raft = observed()
+    heard(raft, "o", 2)
+    raft.peers["o"].pace = Pace(400, LATER)
+    raft.appended(Extent(3, 12, 2, 1000))
+    effects = raft.take(LATER)
+    sizes = {push.to: push.size for push in effects.pushes}
+    assert sizes["o"] == 100 and sizes["b"] > 1000
+    raft.pushed("o", Extent(3, 3, 2, 100))
+    assert "o" not in {push.to for push in raft.take(LATER).pushes}
+    later = LATER + 250 * MS
+    raft.step(AppendReply("o", "a", raft.term, raft._round, 1, False, 3, 3), later)
+    assert "o" in {push.to for push in raft.take(later).pushes}
