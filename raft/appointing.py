@@ -43,6 +43,7 @@ class Appointing(Changing):
             self.term, self.voted_for = agreed.epoch, me
             if (agreed.asked_by, agreed.cause) != (me, self._candidacy.cause):
                 self._candidacy = Reason(agreed.cause, agreed.asked_by)
+            self._silent_master = self._last_leader if self._candidacy.cause is Cause.ELECTION_TIMEOUT else None
             self._become_leader(now_ns)
         elif self.role is Role.LEADER:
             self._become_follower(agreed.epoch, None, now_ns, self._reason_to_yield(agreed.master))
@@ -90,8 +91,12 @@ class Appointing(Changing):
         return -1 if peer is None else peer.contact_ns
 
     def _is_late(self, node: str, now_ns: int) -> bool:
-        peer = self.peers.get(node)
-        if peer is None or peer.provisional or now_ns - peer.contact_ns >= self.config.timing.election_max_ns:
+        peer, timing = self.peers.get(node), self.config.timing
+        if peer is None:
+            return True
+        # Who was silent for an election timeout already, and says nothing to the new master either, is not waited for as long again.
+        patience_ns = timing.heartbeat_ns if node == self._silent_master and peer.boot_id is None else timing.election_max_ns
+        if peer.provisional or now_ns - peer.contact_ns >= patience_ns:
             return True
         late_ns, late_bytes = self._trail.behind(peer.durable, self.log.end_index, now_ns)
         return late_ns > self.config.ha.lag_ns or late_bytes > self.config.ha.lag_bytes

@@ -121,6 +121,8 @@ class State:
         self._canvass_until_ns = NEVER_NS
         """Until when answers to a canvass are waited for; NEVER_NS without one."""
         self._review_due_ns = now_ns
+        self._silent_master: str | None = None
+        """Whose silence made this replica master."""
         self._trail = Trail()
         self.restarts: Counter[str] = Counter()
         """How often a peer without progress was compared with from the beginning."""

@@ -210,6 +210,17 @@ def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
     assert core(led, "n1").commit_index == 2
 
 
+def test_a_master_that_was_silent_before_is_not_waited_for_as_long_again(led: Pair) -> None:
+    """Its successor wishes it out of the set with its second review, not after another election timeout."""
+    led.down["n1"] = 1 << 60
+    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    elected = led.granted(FIRST)
+    led.appoint(elected, "n2", "n3")
+    began = led.now_ns
+    led.until(lambda: any(isinstance(wish, Alter) and "n1" not in wish.in_sync for wish in led.wishes))
+    assert led.now_ns - began <= 2 * core(led, elected.master).config.timing.heartbeat_ns
+
+
 def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
     """From the wish on, whether it was granted or not: until a later version says."""
     smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
