@@ -1,4 +1,5 @@
-"""Compressed message bodies: SYSFLAG bits, and the two formats natives use (docs/format.md §4.5). Nothing else is compressed.
+"""Compressed message bodies: SYSFLAG bits, the two formats natives use (docs/format.md §4.5), and the third that imported messages may
+have (§4.8). Nothing else is compressed.
 
 A body that somebody sent is never trusted: what it becomes is bounded whatever it claims to be, and anything that is not exactly one
 complete frame of its format is an error.
@@ -6,6 +7,7 @@ complete frame of its format is an error.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from enum import Enum
 
@@ -18,6 +20,9 @@ COMPRESSED = 0x001
 COMPRESSORS = 0x700
 LZ4_FLAG = 0x100
 ZSTD_FLAG = 0x200
+ZLIB_FLAG = 0x300
+ZLIB = COMPRESSED | ZLIB_FLAG
+"""SYSFLAG of a body that RocketMQ's clients compressed with zlib; nobody writes new ones."""
 DECOMPRESSED_MAX = 4 << 20
 """Bytes of a body once decompressed: the largest that a node can be configured to take."""
 _ZSTD_LEVEL = 3
@@ -62,9 +67,9 @@ def decompress(body: Buffer, sysflag: int, limit: int = DECOMPRESSED_MAX) -> byt
     if not sysflag & COMPRESSED:
         return bytes(body)
     kind = sysflag & COMPRESSORS
-    if kind not in (LZ4_FLAG, ZSTD_FLAG):
+    if kind not in _UNPACKERS:
         raise BadBody(f"the body is compressed in a way that is not known here (SYSFLAG {sysflag:#x})")
-    out = (_unpack_lz4 if kind == LZ4_FLAG else _unpack_zstd)(bytes(body), limit)
+    out = _UNPACKERS[kind](bytes(body), limit)
     if not out:
         raise BadBody("nothing is left of the body when decompressed")
     return out
@@ -95,3 +100,19 @@ def _unpack_zstd(body: bytes, limit: int) -> bytes:
         return zstandard.ZstdDecompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadBody(f"the body is no ZSTD frame of at most {limit} bytes: {error}") from None
+
+
+def _unpack_zlib(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        out = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise BadBody(f"the body is no zlib stream: {error}") from None
+    if len(out) > limit:
+        raise BadBody(f"the body has more than {limit} bytes when decompressed")
+    if not unpacker.eof or unpacker.unused_data:
+        raise BadBody("the body is no complete zlib stream" if not unpacker.eof else "bytes follow the zlib stream of the body")
+    return out
+
+
+_UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {LZ4_FLAG: _unpack_lz4, ZSTD_FLAG: _unpack_zstd, ZLIB_FLAG: _unpack_zlib}

@@ -274,13 +274,14 @@ def seal(
     term: int,
     pos: int | I64,
     queue_offsets: I64,
-    store_ms: int,
-    store_host: bytes,
+    store_ms: int | I64,
+    store_host: bytes | NDArray[np.void],
     prev_chain: int,
 ) -> int:
     """Give every entry its place: fill the header and the server's fields in `batch.data`, then both CRCs. Returns the last chain CRC.
 
-    `pos` is the position of the first entry, the others following without a gap, or the position of each. Sealing again (after a
+    `pos` is the position of the first entry, the others following without a gap, or the position of each. Store time and store host are
+    those of all, or of each. Sealing again (after a
     lost proposal) is allowed: every field is overwritten.
     """
     n = len(batch)
@@ -297,7 +298,7 @@ def seal(
     heads["queue_offset"] = queue_offsets
     heads["physical_offset"] = positions + HEADER_BYTES
     heads["store_ms"] = store_ms
-    heads["store_host"] = np.void(store_host)
+    heads["store_host"] = np.void(store_host) if isinstance(store_host, bytes) else store_host
     put_prefixes(data, starts, heads)
     words = np.empty(n, _CRC_WORDS)
     words["body_crc"] = _body_crcs(data, starts, batch.sizes)

@@ -24,6 +24,7 @@ from itertools import pairwise
 
 import crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgermq.proto.layout import HEADER_BYTES, chain_crc_at, chain_seed, make_range, record_columns, seal
 from ledgermq.proto.layout_columns import CRC_WORDS_AT, ENTRY_MIN_BYTES
@@ -297,10 +298,17 @@ class EntryLog:
     # Appending
 
     def append_leader(
-        self, term: int, batch: UnsealedBatch, queue_offsets: I64, store_ms: int, store_host: bytes, *, control: bool = False
+        self,
+        term: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int | I64,
+        store_host: bytes | NDArray[np.void],
+        *,
+        control: bool = False,
     ) -> list[Range]:
-        """Seal a batch and append it, one range per file touched. `control` may use the reserve. Raises NoSpace (nothing was appended),
-        LogFenced."""
+        """Seal a batch and append it, one range per file touched; `store_ms` and `store_host` as in `seal`. `control` may use the reserve.
+        Raises NoSpace (nothing was appended), LogFenced."""
         self._require_sound()
         assert term >= self.end_term, f"term {term} after term {self.end_term}"
         positions, cuts, end = self._place(batch)

@@ -280,8 +280,38 @@ class HeldFile:
         finally:
             os.close(fd)
 
+    def copy_sparse(self, path: str) -> None:
+        """Make the new file `path` as long as this one, with its bytes where it has any: holes stay holes. Durable when this returns, but
+        for the name."""
+        size = os.fstat(self._fd).st_size
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(fd, size)
+            at = _next_data(self._fd, 0, size)
+            while at < size:
+                stop = os.lseek(self._fd, at, os.SEEK_HOLE)
+                while at < stop:
+                    piece = _copy(self._fd, fd, at, min(COPY_BYTES, stop - at))
+                    if piece == 0:
+                        raise OSError(errno.EIO, f"{self.path} ends at byte {at} of {size}", self.path)
+                    at += piece
+                at = _next_data(self._fd, at, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _next_data(fd: int, at: int, size: int) -> int:
+    """The first byte from `at` on that lies in no hole; `size` without one."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA) if at < size else size
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size
 
 
 def cut_file(path: str, end: int, size: int) -> None:

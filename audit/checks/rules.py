@@ -87,8 +87,8 @@ RULES = _table(
     record.total-size    | wrong-derived | TOTALSIZE = bodySize of the entry
     record.magic         | wrong-derived | MAGICCODE is V1, or V2 exactly for topics longer than 127 bytes
     record.crc           | wrong-derived | BODYCRC is the CRC-32 of the body without its top bit, 0 for an empty body
-    record.constant      | wrong-derived | born host and reconsume times are zero
-    record.sysflag       | wrong-derived | SYSFLAG is zero, or says LZ4 or ZSTD
+    record.constant      | wrong-derived | born host and reconsume times are zero, but of imported messages (term 0)
+    record.sysflag       | wrong-derived | SYSFLAG is zero, or says LZ4, ZSTD or zlib
     record.native        | wrong-derived | FLAG is zero, or counts the messages of a frame, whose ids are native
     record.origin        | wrong-derived | the entry that a message was made from lies before it
     record.position      | wrong-derived | PHYSICALOFFSET = pos + 48

@@ -98,7 +98,7 @@ class LogReport:
     """From this index on, the file holds only term-start records."""
 
 
-PACKINGS = (0x101, 0x201)
+PACKINGS = (0x101, 0x201, 0x301)
 """SYSFLAGs of compressed bodies: LZ4, ZSTD."""
 
 
@@ -336,7 +336,8 @@ class Scan:
     def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:
         """The rules of a record, for intact entries only: elsewhere the damage itself is the finding."""
         pos = self.task.base + columns.offset
-        constant = (rows["born_host"] != 0) | (rows["reconsume_times"] != 0)
+        # Term 0 has no leader: what it holds besides the first members was imported, and keeps these fields.
+        constant = ((rows["born_host"] != 0) | (rows["reconsume_times"] != 0)) & (columns.term > 0)
         packed = rows["sys_flag"].astype(np.int64)
         flagged = self._odd_flags(piece, rows, columns, parts)
         odd_packing = (packed != 0) & ~np.isin(packed, PACKINGS)

@@ -10,20 +10,20 @@ import zlib
 import lz4.frame
 import zstandard
 
-LZ4, ZSTD = 0x101, 0x201
-PACKINGS = {0: None, LZ4: "lz4", ZSTD: "zstd"}
+LZ4, ZSTD, ZLIB = 0x101, 0x201, 0x301
+PACKINGS = {0: None, LZ4: "lz4", ZSTD: "zstd", ZLIB: "zlib"}
 """SYSFLAG → how the body is compressed."""
 BODY_BYTES_MAX = 4 << 20
 _GZIP_WINDOW = 31
 
 
 def unpack(body: bytes, packing: str) -> bytes | None:
-    """A body that was compressed as `lz4`, `zstd` or `gzip`; None when it is not one whole frame of that, or becomes too large."""
+    """A body that was compressed as `lz4`, `zstd`, `zlib` or `gzip`; None when it is not one whole frame of that, or becomes too large."""
     try:
         if packing == "zstd":
             return zstandard.ZstdDecompressor().decompress(body, max_output_size=BODY_BYTES_MAX, allow_extra_data=False)
-        if packing == "gzip":
-            return _stream(zlib.decompressobj(_GZIP_WINDOW), body)
+        if packing in ("gzip", "zlib"):
+            return _stream(zlib.decompressobj(_GZIP_WINDOW if packing == "gzip" else zlib.MAX_WBITS), body)
         frame = lz4.frame.LZ4FrameDecompressor()
         out: bytes = frame.decompress(body, max_length=BODY_BYTES_MAX + 1)
         return out if frame.eof and not frame.unused_data and len(out) <= BODY_BYTES_MAX else None

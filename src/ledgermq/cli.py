@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "repair": ("ledgermq.repair_commands:repair", "Put back what an audit found damaged, from replicas that can prove theirs."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
     "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
+    "import": ("ledgermq.import_commands:import_store", "Make a cluster from the store root of a RocketMQ broker."),
     "recover": ("ledgermq.storage.recover_commands:recover", "Begin a broker group anew from one survivor of a lost majority."),
     "promote-observer": ("ledgermq.node.observer_commands:promote_observer", "Go on from an observer after its group's site was lost."),
     "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and say what it is good for."),

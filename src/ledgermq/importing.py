@@ -1,0 +1,200 @@
+"""A RocketMQ store root becomes a cluster: composes what `storage` reads and writes with the state that `node` derives from it.
+
+Everything is made aside, in directories whose names end in `.importing`, and gets its name when it is complete and was audited: a crash at
+any moment leaves either nothing, or what the same command removes and begins again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ledgermq.audit.jobs import PASS, Audit, audit
+from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.controller.seeding import commands_for, state_after, write_journal
+from ledgermq.node.core.imported import first_snapshot
+from ledgermq.node.core.rederiving import make_again
+from ledgermq.proto.types import Identity
+from ledgermq.storage import sealed_json
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.consume_queue import Minimum
+from ledgermq.storage.identity import NodeIdentity, mint, write_identity, write_node
+from ledgermq.storage.importing.checking import differences
+from ledgermq.storage.importing.settings import Settings
+from ledgermq.storage.importing.survey import Survey
+from ledgermq.storage.importing.writing import Written, create, origin_of, queue_begins, raft_queue, write
+from ledgermq.storage.real_disk import HeldFile, RealDisk
+from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE
+from ledgermq.storage.trees import require_empty, require_room, sync_tree, walk
+
+ASIDE = ".importing"
+MARKER = "importing"
+ENTRY_SPARE_BYTES = 160
+"""What an entry of ours may take more than the message did, and its units in derived files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node directory to be made: `aside` until it is complete, then `final`."""
+
+    node: str
+    aside: str
+    final: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster to be. `config`: of any of its nodes; `renames`: (aside, final) of the directories that get their names in the end."""
+
+    config: NodeConfig
+    group: str
+    places: tuple[Place, ...]
+    renames: tuple[tuple[str, str], ...]
+
+    @property
+    def broker_group(self) -> BrokerGroup:
+        """As configured."""
+        return next(group for group in self.config.cluster.groups if group.name == self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What came of it."""
+
+    written: Written
+    differences: tuple[str, ...]
+    audit: Audit
+
+    @property
+    def good(self) -> bool:
+        """The log holds what was read, and nothing was found in it. Of a single replica the audit cannot say that it agrees with others."""
+        alone = len(self.audit.replica_verdicts) == 1 and set(self.audit.replica_verdicts.values()) == {PASS} and not self.audit.findings
+        return not self.differences and (self.audit.verdict == PASS or alone)
+
+
+def begin_aside(final: str) -> str:
+    """An empty directory beside `final`, which must be missing or empty; what an interrupted import left there goes. Raises Refused,
+    OSError."""
+    disk = RealDisk()
+    require_empty(disk, final)
+    aside = f"{final.rstrip('/')}{ASIDE}"
+    if disk.exists(aside):
+        if not disk.exists(f"{aside}/{MARKER}"):
+            raise Refused(f"{aside} is there and no interrupted import made it", "move it away, or choose another --data")
+        shutil.rmtree(aside)
+    disk.mkdirs(aside)
+    disk.replace_file(f"{aside}/{MARKER}", b"unfinished: the same command begins again\n")
+    return aside
+
+
+def require_space(target: Target, found: Survey) -> None:
+    """Raises Refused when the file systems have no room for it."""
+    group = target.broker_group
+    log = found.kept_bytes + found.kept * ENTRY_SPARE_BYTES + 2 * group.data_file_bytes
+    by_device: dict[int, int] = {}
+    for place in target.places:
+        parent = os.path.dirname(os.path.abspath(place.aside))
+        device = os.stat(parent).st_dev
+        by_device[device] = by_device.get(device, 0) + log
+        require_room(RealDisk(), parent, by_device[device])
+
+
+def carry_out(
+    target: Target,
+    found: Survey,
+    settings: Settings,
+    *,
+    skip_damaged: bool,
+    written_bytes: Callable[[int], None],
+    say: Callable[[str], None],
+) -> Imported:
+    """Make every directory, aside. Raises Refused, StorageError, OSError."""
+    disk, config = RealDisk(), target.config
+    members = target.broker_group.replicas
+    commands = commands_for(target.group, members, list(config.nodes), settings.topics, settings.groups)
+    state = state_after(commands)
+    numbered = [replace(topic, incarnation=state.topics[topic.namespace, topic.name].incarnation) for topic in settings.topics]
+    settings = replace(settings, topics=numbered)
+    first, *others = target.places
+    identity = _identity(target, first.node)
+    root = f"{first.aside}/{target.group}"
+    origin = origin_of(identity, members, config.cluster.created_ms)
+    disk.mkdirs(first.aside)
+    create(disk, root, identity, origin)
+    written = write(disk, root, identity, found, settings, skip_damaged=skip_damaged, progress=written_bytes)
+    say("deriving consume queues and state")
+    begins: dict[str, dict[int, Minimum]] = {
+        topic: {queue: (offset, None) for queue, offset in queues.items()} for topic, queues in queue_begins(found).items()
+    }
+    raft_topic, minimum = raft_queue(origin)
+    begins[raft_topic] = {0: minimum}
+    snapshot = first_snapshot(identity.log_id, origin.begin, origin.entry_bytes, members, config.cluster.created_ms, begins)
+    sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", snapshot)
+    index = make_again(disk, root, identity)
+    assert index == written.end_index, f"the state was derived up to entry {index} of {written.end_index}"
+    # What came before the first entry stands nowhere else: one generation keeps it, so that an audit derives everything behind it.
+    sealed_json.write(disk, f"{root}/state/{PREVIOUS_FILE}", snapshot)
+    say("reading the log back")
+    differ = tuple(differences(disk, root, identity, written))
+    for place in others:
+        say(f"copying to node {place.node}")
+        _copy(disk, root, first.node, target, place)
+    for place in target.places:
+        write_journal(disk, f"{place.aside}/controller", list(config.nodes), commands)
+        write_node(disk, place.aside, NodeIdentity(config.cluster_id, place.node, config.cluster.created_ms))
+    say("auditing")
+    return Imported(written, differ, audit([place.aside for place in target.places]))
+
+
+def make_visible(target: Target) -> None:
+    """Give everything its name. Raises OSError."""
+    disk = RealDisk()
+    for aside, final in target.renames:
+        disk.unlink(f"{aside}/{MARKER}")
+        sync_tree(disk, aside)
+        os.rename(aside, final)
+        disk.sync_dir(os.path.dirname(os.path.abspath(final)))
+
+
+def discard(renames: Sequence[tuple[str, str]]) -> None:
+    """Remove what was made aside."""
+    for aside, _ in renames:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _identity(target: Target, node: str) -> Identity:
+    group = target.broker_group
+    return mint(
+        target.config.cluster_id,
+        group.name,
+        node,
+        str(uuid.uuid4()),
+        target.config.cluster.created_ms,
+        data_file_bytes=group.data_file_bytes,
+        index_file_bytes=group.index_file_bytes,
+        consume_queue_file_bytes=group.consume_queue_file_bytes,
+    )
+
+
+def _copy(disk: RealDisk, source: str, owner: str, target: Target, place: Place) -> None:
+    """Another replica of the group in `source`: the same files but for the identity, which is written last."""
+    root, former = f"{place.aside}/{target.group}", f"dledger-{owner}/"
+    for path in walk(disk, source):
+        if path == "identity.json":
+            continue
+        name = f"dledger-{place.node}/{path.removeprefix(former)}" if path.startswith(former) else path
+        disk.mkdirs(os.path.dirname(f"{root}/{name}"))
+        held = HeldFile(f"{source}/{path}")
+        try:
+            if path.startswith(f"{former}data/"):
+                size = disk.file_size(f"{source}/{path}")
+                held.copy_to(f"{root}/{name}", size, size, allocate=True, step=lambda _: None)
+            else:
+                held.copy_sparse(f"{root}/{name}")
+        finally:
+            held.close()
+    sync_tree(disk, root)
+    write_identity(disk, root, _identity(target, place.node))

@@ -1,0 +1,142 @@
+"""Topics and consumer groups of a store root as ours: kinds, permissions, attempts, waits; and the offsets that groups go on from.
+
+Pure. What has no counterpart is not forced into one: it is left out and named in `remarks`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgermq.proto.group_config import read_backoff
+from ledgermq.proto.names import group_name, is_dead_letter_topic
+from ledgermq.proto.status import LedgerError
+from ledgermq.proto.types import Backoff, GroupConfig, Permission, TopicConfig, TopicKind
+from ledgermq.storage.importing.survey import QueueKey, Survey
+from ledgermq.storage.rocketmq.configuration import SourceGroup, SourceTopic
+
+READ, WRITE = 4, 2
+_PERMISSIONS = {
+    READ | WRITE: Permission.READ_WRITE,
+    READ: Permission.READ,
+    WRITE: Permission.WRITE,
+    0: Permission.NONE,
+}
+_KINDS = {
+    "NORMAL": TopicKind.NORMAL,
+    "FIFO": TopicKind.FIFO,
+    "DELAY": TopicKind.DELAY,
+    "TRANSACTION": TopicKind.TRANSACTION,
+    "MIXED": TopicKind.MIXED,
+    "PRIORITY": TopicKind.PRIORITY,
+}
+_BY_MESSAGES = {
+    frozenset(): TopicKind.NORMAL,
+    frozenset({"normal"}): TopicKind.NORMAL,
+    frozenset({"fifo"}): TopicKind.FIFO,
+    frozenset({"delay"}): TopicKind.DELAY,
+    frozenset({"transaction"}): TopicKind.TRANSACTION,
+}
+ATTEMPTS_MAX = 1000
+OWN_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "__MONITOR_CONSUMER",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        "CID_SYS_RMQ_TRANS",
+    }
+)
+"""Consumer groups that every broker has."""
+OWN_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+@dataclass(slots=True)
+class Settings:
+    """What the new broker group begins with. `offsets`: (consumer group, topic) → queue → next offset to be read, within its queue."""
+
+    topics: list[TopicConfig] = field(default_factory=list)
+    groups: list[GroupConfig] = field(default_factory=list)
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def settings_of(found: Survey) -> Settings:
+    """The settings of everything that is kept. Incarnations are 0: whoever keeps the cluster's metadata gives them."""
+    made = Settings()
+    counts: dict[str, int] = defaultdict(int)
+    for topic, queue in (*found.queues, *found.delayed):
+        counts[topic] = max(counts[topic], queue + 1)
+    for topic in sorted(counts):
+        row = found.configuration.topics.get(topic, SourceTopic(topic, counts[topic], READ | WRITE))
+        made.topics.append(TopicConfig("", topic, _kind(topic, row, found), counts[topic], _PERMISSIONS[row.perm & (READ | WRITE)], 0))
+    _groups(found, made)
+    _offsets(found, made)
+    return made
+
+
+def _kind(topic: str, row: SourceTopic, found: Survey) -> TopicKind:
+    """As the topic says; of one that does not say, after its messages."""
+    if is_dead_letter_topic(topic):
+        return TopicKind.NORMAL
+    told = _KINDS.get(row.message_type.upper())
+    return told or _BY_MESSAGES.get(frozenset(found.kinds.get(topic, set())), TopicKind.MIXED)
+
+
+def _groups(found: Survey, made: Settings) -> None:
+    rows = found.configuration.groups
+    reading = {group for group, topic in found.configuration.offsets if (topic, 0) in found.queues}
+    for name in sorted({*rows, *reading}):
+        if name in OWN_GROUPS or name.startswith(OWN_GROUP_PREFIX):
+            continue
+        try:
+            group_name("", name)
+        except LedgerError as error:
+            made.remarks.append(f"consumer group {name} is left out: {error.message}")
+            continue
+        row = rows.get(name, SourceGroup(name))
+        if not row.enabled:
+            made.remarks.append(f"consumer group {name} was not allowed to consume; here it is")
+        attempts = min(max(row.retry_max, 0) + 1, ATTEMPTS_MAX)
+        made.groups.append(GroupConfig("", name, attempts, row.ordered, _backoff(row.backoff, name, made)))
+
+
+def _backoff(policy: Mapping[str, Any] | None, name: str, made: Settings) -> Backoff | None:
+    """The waits of a retry policy; None for RocketMQ's default, which is ours."""
+    exponential = (policy or {}).get("exponentialRetryPolicy")
+    custom = (policy or {}).get("customizedRetryPolicy")
+    fields: dict[str, Any] = {}
+    if policy is not None and policy.get("type") == "EXPONENTIAL" and isinstance(exponential, dict):
+        fields = {"initial_ms": exponential.get("initial"), "max_ms": exponential.get("max"), "multiplier": exponential.get("multiplier")}
+    elif isinstance(custom, dict) and custom.get("next"):
+        fields = {"steps_ms": custom["next"]}
+    try:
+        return read_backoff(fields)
+    except ValueError as error:
+        made.remarks.append(f"the retry policy of consumer group {name} becomes the default: {error}")
+        return None
+
+
+def _offsets(found: Survey, made: Settings) -> None:
+    known = {group.name for group in made.groups}
+    moved = 0
+    for (group, topic), rows in sorted(found.configuration.offsets.items()):
+        if group not in known:
+            continue
+        kept: dict[int, int] = {}
+        for queue, offset in sorted(rows.items()):
+            place: QueueKey = topic, queue
+            if place in found.queues:
+                limits = found.queues[place]
+                kept[queue] = min(max(offset, limits.first), limits.next)
+                moved += kept[queue] != offset
+        if kept:
+            made.offsets[group, topic] = kept
+    if moved:
+        made.remarks.append(f"{moved} consumer offsets lay outside of what their queues hold; they are at the nearest message now")

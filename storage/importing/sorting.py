@@ -1,0 +1,117 @@
+"""What becomes of each message of a store root: kept in its topic, kept as a delayed message of ours, or left out for a reason with a name.
+
+RocketMQ keeps its own affairs in topics beside its users' (docs/import.md has the table). One place decides, for the survey and for the
+writing, so that both see the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
+from ledgermq.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from ledgermq.storage.rocketmq.configuration import Configuration
+from ledgermq.storage.rocketmq.records import INNER_BATCH, PREPARED, ROLLBACK, TRANSACTION_BITS, Message, pairs_of
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+WHEEL_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+WAITING = (SCHEDULE_TOPIC, WHEEL_TOPIC)
+
+DELIVERED = "delayed, and delivered before"
+ROLLED = "delayed, and stored again for later"
+RECALLED = "delayed, and recalled"
+SYSTEM = "RocketMQ's own"
+UNASKED = "of a topic that was not asked for"
+NEVER_VISIBLE = "prepared or rolled back, never visible"
+HALF = "half message of a transaction"
+BATCH = "several messages in one record"
+ODD_DELAY = "delayed, without a topic or a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A message that is kept. `topic` and `queue`: where it belongs; `deliver_ms`: when, of a delayed one, else 0."""
+
+    topic: str
+    queue: int
+    deliver_ms: int = 0
+
+
+@dataclass(slots=True)
+class Sorter:
+    """Decides about one message after the other. The survey teaches it what only a whole reading can tell: `recalled` and `rolled`."""
+
+    configuration: Configuration
+    wanted: Collection[str] | None
+    """Topics that were asked for; None: all."""
+    recalled: set[str] = field(default_factory=set)
+    """Unique ids of messages of the timer wheel that are not to be delivered."""
+    rolled: dict[str, int] = field(default_factory=dict)
+    """Unique id → position of the last copy of a message that the timer wheel stored several times."""
+
+    def sort(self, message: Message) -> Kept | str:
+        """Where the message belongs, or why it is left out."""
+        if message.sysflag & TRANSACTION_BITS in (PREPARED, ROLLBACK):
+            return NEVER_VISIBLE
+        topic = message.topic
+        if topic in WAITING:
+            return self._delayed(message)
+        if topic in (HALF_TOPIC, OP_TOPIC):
+            return HALF if topic == HALF_TOPIC else SYSTEM
+        if is_internal(topic):
+            return SYSTEM
+        if not self._is_wanted(topic):
+            return UNASKED
+        if message.sysflag & INNER_BATCH:
+            return BATCH
+        return Kept(topic, message.queue)
+
+    def _is_wanted(self, topic: str) -> bool:
+        return self.wanted is None or topic in self.wanted
+
+    def _delayed(self, message: Message) -> Kept | str:
+        pairs = pairs_of(message.properties)
+        real, queue = pairs.get("REAL_TOPIC", ""), pairs.get("REAL_QID", "")
+        scheduled = message.topic == SCHEDULE_TOPIC
+        if scheduled:
+            if message.queue_offset < (self.configuration.delay_offsets or {}).get(message.queue + 1, 0):
+                return DELIVERED
+            deliver_ms = message.store_ms + level_ms(min(message.queue + 1, len(DELAY_LEVELS_MS)))
+        else:
+            due = pairs.get("TIMER_OUT_MS", "")
+            deliver_ms = int(due) if due.isdigit() else 0
+            if deliver_ms and deliver_ms <= (self.configuration.timers_read_ms or 0):
+                return DELIVERED
+            if "TIMER_DEL_UNIQKEY" in pairs:
+                return RECALLED
+            unique = pairs.get("UNIQ_KEY", "")
+            if unique in self.recalled or f"{real}+{unique}" in self.recalled:
+                return RECALLED
+            if self.rolled.get(unique, message.position) != message.position:
+                return ROLLED
+        if not real or not queue.isdigit() or deliver_ms <= 0:
+            return ODD_DELAY
+        if is_internal(real):
+            return SYSTEM
+        return Kept(real, int(queue), deliver_ms) if self._is_wanted(real) else UNASKED
+
+    def learn(self, message: Message) -> None:
+        """Take note of a message of the timer wheel that says something about another one."""
+        if message.topic != WHEEL_TOPIC:
+            return
+        pairs = pairs_of(message.properties)
+        unique = pairs.get("UNIQ_KEY", "")
+        if "TIMER_DEL_UNIQKEY" in pairs:
+            self.recalled.add(pairs["TIMER_DEL_UNIQKEY"])
+        elif pairs.get("TIMER_ROLL_TIMES", "0") not in ("", "0") and unique:
+            self.rolled[unique] = message.position
+
+
+def is_internal(topic: str) -> bool:
+    """A topic of RocketMQ's own. Retry and dead-letter topics are their consumers'."""
+    return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and is_system_topic(topic)

@@ -1,0 +1,227 @@
+"""The first reading of a store root: what is there, what of it can be kept, and everything that has to be known before a byte is written.
+
+Memory grows with the number of queues, and of damaged places, never with the number of messages; undecided transactions and messages of
+the timer wheel that were stored several times cost a row each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from ledgermq.proto.names import topic_name
+from ledgermq.proto.status import LedgerError
+from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.importing.sorting import (
+    BATCH,
+    HALF_TOPIC,
+    OP_TOPIC,
+    TRANSACTION_GROUP,
+    Kept,
+    Sorter,
+    is_internal,
+)
+from ledgermq.storage.rocketmq.configuration import Configuration, queue_ends, read_configuration
+from ledgermq.storage.rocketmq.layout import StoreRoot
+from ledgermq.storage.rocketmq.reading import Damage, Reader
+from ledgermq.storage.rocketmq.records import RECORD_MIN_BYTES, Message
+
+QueueKey = tuple[str, int]
+MAX_QUEUES = 1024
+INHERIT = 1
+"""Bit of a topic's permission: RocketMQ made it itself, named after the broker or the cluster."""
+FILLED_SPARE = 1000
+"""Of a queue whose offsets jump without damage so many at most are filled."""
+
+
+@dataclass(slots=True)
+class QueueSurvey:
+    """One queue of a kept topic: offsets first … next−1. `lost` of them have no message; `repeated` messages came after another one with
+    their offset, and nobody ever saw them."""
+
+    first: int
+    next: int
+    messages: int = 0
+    lost: int = 0
+    repeated: int = 0
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the first reading found."""
+
+    root: StoreRoot
+    configuration: Configuration
+    sorter: Sorter
+    queues: dict[QueueKey, QueueSurvey] = field(default_factory=dict)
+    delayed: Counter[QueueKey] = field(default_factory=Counter)
+    """Messages that wait for their time, by the queue they are for. Of those on the timer wheel some may have been recalled or stored again
+    further on; the second reading leaves these out."""
+    others: dict[QueueKey, int] = field(default_factory=dict)
+    """Next offset of queues whose messages are not kept as they are."""
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(topic, reason) → messages."""
+    damages: list[Damage] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    """Offsets of half messages that nothing says the end of."""
+    kinds: dict[str, set[str]] = field(default_factory=dict)
+    """Topic → what its messages are: `normal`, `fifo`, `transaction`, `delay`."""
+    messages: int = 0
+    kept_bytes: int = 0
+    record_bytes_max: int = 0
+    first_store_ms: int = 0
+    last_store_ms: int = 0
+    log_end: int = 0
+    last_index: int = -1
+
+    @property
+    def now_ms(self) -> int:
+        """Nothing that waits for a time before this is early any more: the last store time, or what the timer wheel had read by then."""
+        return max(self.last_store_ms, self.configuration.timers_read_ms or 0)
+
+    @property
+    def kept(self) -> int:
+        return sum(queue.messages for queue in self.queues.values()) + sum(self.delayed.values())
+
+    def topics(self) -> list[str]:
+        """Every topic that is to be there, with messages or without."""
+        names = {topic for topic, _ in self.queues} | {topic for topic, _ in self.delayed}
+        return sorted(names)
+
+
+def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: bool, progress: Callable[[int], None]) -> Survey:
+    """Read all of it. Raises Refused when something cannot be kept, or is damaged and is not to be skipped; OSError."""
+    configuration = read_configuration(root.path)
+    found = Survey(root, configuration, Sorter(configuration, topics))
+    reader = Reader(root, lambda message: _fresh(found, message), skip_damaged=skip_damaged, progress=progress)
+    halves: dict[int, None] = {}
+    half_low = configuration.offsets.get((TRANSACTION_GROUP, HALF_TOPIC), {}).get(0, 0)
+    for message in reader.messages():
+        found.messages += 1
+        found.log_end = message.position + message.size
+        found.first_store_ms = found.first_store_ms or message.store_ms
+        found.last_store_ms = max(found.last_store_ms, message.store_ms)
+        found.sorter.learn(message)
+        if message.topic == HALF_TOPIC and message.queue_offset >= half_low:
+            halves[message.queue_offset] = None
+        elif message.topic == OP_TOPIC:
+            for piece in message.body.split(b","):
+                halves.pop(int(piece) if piece.isdigit() else -1, None)
+        kept = found.sorter.sort(message)
+        if isinstance(kept, str) or kept.deliver_ms:
+            found.others[message.topic, message.queue] = message.queue_offset + 1
+        if isinstance(kept, str):
+            _leave_out(found, message, kept)
+        else:
+            _keep(found, message, kept, skip_damaged, reader.damages)
+    found.damages, found.last_index = reader.damages, reader.last_index
+    found.undecided = sorted(halves)
+    _require_sound(found, skip_damaged)
+    _add_empty(found)
+    _require_names(found)
+    return found
+
+
+def _fresh(found: Survey, message: Message) -> bool:
+    """Whether a message behind damage continues what was read. One whose queue offset was given away before is left from a former life."""
+    key = message.topic, message.queue
+    known = found.queues.get(key)
+    return message.queue_offset >= (found.others.get(key, 0) if known is None else known.next)
+
+
+def _leave_out(found: Survey, message: Message, reason: str) -> None:
+    if reason == BATCH:
+        what = f"topic {message.topic} has records that hold several messages each (queue.type BatchCQ), which cannot be kept"
+        raise Refused(what, "name the other topics with --topics")
+    found.left_out[message.topic, reason] += 1
+
+
+def _keep(found: Survey, message: Message, kept: Kept, skip_damaged: bool, damages: list[Damage]) -> None:
+    found.record_bytes_max = max(found.record_bytes_max, message.size)
+    found.kept_bytes += message.size
+    found.kinds.setdefault(kept.topic, set()).add(_kind(message, kept))
+    if kept.deliver_ms:
+        found.delayed[kept.topic, kept.queue] += 1
+        return
+    key = kept.topic, kept.queue
+    queue = found.queues.get(key)
+    if queue is None:
+        queue = found.queues[key] = QueueSurvey(message.queue_offset, message.queue_offset)
+    gap = message.queue_offset - queue.next
+    if gap < 0:
+        queue.repeated += 1
+        found.kept_bytes -= message.size
+        return
+    if gap:
+        _require_filling(found, key, queue, message, gap, skip_damaged, damages)
+        queue.lost += gap
+    queue.messages += 1
+    queue.next = message.queue_offset + 1
+
+
+def _kind(message: Message, kept: Kept) -> str:
+    if kept.deliver_ms:
+        return "delay"
+    if b"TRAN_MSG\x01" in message.properties:
+        return "transaction"
+    return "fifo" if b"__SHARDINGKEY\x01" in message.properties else "normal"
+
+
+def _require_filling(
+    found: Survey, key: QueueKey, queue: QueueSurvey, message: Message, gap: int, skip_damaged: bool, damages: list[Damage]
+) -> None:
+    """Raises Refused unless the gap may be filled: it was asked for, and so many messages can have been there."""
+    what = f"queue {key[1]} of topic {key[0]} goes on from offset {queue.next} to {message.queue_offset} at position {message.position}"
+    if not skip_damaged:
+        raise Refused(f"{what}: messages are missing in between", "import another replica, or take this one as it is with --skip-damaged")
+    most = FILLED_SPARE + (found.root.bytes // RECORD_MIN_BYTES if damages else 0)
+    if gap > most:
+        raise Refused(f"{what}: more than damage of this log can have taken", "leave the topic out by naming the others with --topics")
+
+
+def _require_sound(found: Survey, skip_damaged: bool) -> None:
+    if not found.messages:
+        raise Refused(f"{found.root.path} holds no message that can be read", "check that it is the broker's storePathRootDir")
+    for damage in found.damages:
+        if damage.resumes is not None and not skip_damaged:
+            path, at = damage.resumes
+            what = f"{damage.text}, and intact messages follow from byte {at} of {path}: this is damage in the middle of the log"
+            raise Refused(what, "import another replica of the broker, or leave out what cannot be read with --skip-damaged")
+
+
+def _add_empty(found: Survey) -> None:
+    """Topics without a message, and queues whose messages RocketMQ has deleted: where they go on, the consume queues know."""
+    ends = queue_ends(found.root.path, found.log_end)
+    listed = found.configuration.topics
+    wanted = found.sorter.wanted
+    used = {topic for topic, _ in (*found.queues, *found.delayed)}
+    names = {name for name in listed if wanted is None or name in wanted} | used
+    for topic in sorted(names):
+        if topic not in used and _is_made_by_itself(found, topic):
+            continue
+        seen = [queue + 1 for name, queue in (*found.queues, *found.delayed, *ends) if name == topic]
+        count = max([listed[topic].queues if topic in listed else 0, *seen])
+        if count > MAX_QUEUES:
+            what = f"topic {topic} has {count} queues; at most {MAX_QUEUES} are possible"
+            raise Refused(what, "leave it out by naming the others with --topics")
+        for queue in range(count):
+            end = ends.get((topic, queue), 0)
+            found.queues.setdefault((topic, queue), QueueSurvey(end, end))
+    if wanted is not None:
+        for topic in sorted(set(wanted) - set(found.topics())):
+            raise Refused(f"{found.root.path} has no topic {topic}", f"name some of: {', '.join(found.topics()) or 'none'}")
+
+
+def _is_made_by_itself(found: Survey, topic: str) -> bool:
+    """A topic that every broker has, whoever uses it."""
+    row = found.configuration.topics.get(topic)
+    return is_internal(topic) or (row is not None and (bool(row.perm & INHERIT) or topic.endswith("_REPLY_TOPIC")))
+
+
+def _require_names(found: Survey) -> None:
+    for topic in found.topics():
+        try:
+            topic_name("", topic)
+        except LedgerError as error:
+            raise Refused(f"topic {topic} cannot be kept: {error.message}", "leave it out by naming the others with --topics") from error

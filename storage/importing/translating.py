@@ -1,0 +1,206 @@
+"""One message of RocketMQ as an entry of our log: what is taken over as it is, and what has another form here (docs/format.md §4.8).
+
+Body, topic, tag, keys, times, hosts of IPv4 width and the count of redeliveries are the source's. Properties keep their order; names that
+mean something else here are escaped, and what only RocketMQ's own bookkeeping needed is left out.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from ledgermq.proto.compression import COMPRESSED, COMPRESSORS, LZ4_FLAG, ZLIB, ZSTD_FLAG, BadBody, decompress
+from ledgermq.proto.layout_columns import RECORD_FIXED_BYTES, V1_TOPIC_MAX
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.properties import (
+    BORN_HOST,
+    DELIVER_MS,
+    ESCAPE,
+    FIRE_MS,
+    INCARNATION,
+    MESSAGE_ID,
+    OWN_PREFIX,
+    PRIORITY,
+    PROPERTIES_MAX,
+    REAL_QUEUE,
+    REAL_TOPIC,
+)
+from ledgermq.storage.rocketmq.records import Message, pairs_of
+
+FLAG_PROPERTY = "__LMQ.FLAG"
+"""The application's FLAG, where it is not 0: in our records the field counts the messages of a frame."""
+SOURCE_PRIORITY = "_SYS_MSG_PRIORITY_"
+RECORD_CRC = "__CRC32#"
+_WAITING = frozenset({REAL_TOPIC, REAL_QUEUE, FIRE_MS, DELIVER_MS, "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS"}) | {
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "TIMER_DELAY_LEVEL",
+}
+"""Properties by which RocketMQ holds a message back."""
+_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")
+_MAGIC_V1, _MAGIC_V2 = 0xDAA320A7, 0xDAA320AB
+_HEADER = bytes(48)
+
+
+class Entry(NamedTuple):
+    """An unsealed entry, in pieces, and the columns that sealing takes. Size: of the whole entry."""
+
+    head: bytes
+    body: bytes
+    rest: bytes
+    size: int
+    topic: str
+    queue: int
+    queue_offset: int
+    store_host: bytes
+    properties: bytes
+
+
+class Waiting(NamedTuple):
+    """Where a delayed message waits: its real place and time, the incarnation of its topic, and its place on the timer topic."""
+
+    topic: str
+    queue: int
+    deliver_ms: int
+    incarnation: int
+    fire_ms: int
+    slot: int
+    offset: int
+
+
+class CannotKeep(ValueError):
+    """The message has no form here; the text says why."""
+
+
+def translate(message: Message, waiting: Waiting | None = None) -> Entry:
+    """The message in its own place, or among those that wait. Raises CannotKeep."""
+    properties = _properties(message, waiting)
+    body, sysflag, body_crc = message.body, _sysflag(message), message.body_crc if message.body else 0
+    topic, queue, queue_offset = message.topic, message.queue, message.queue_offset
+    if waiting is not None:
+        topic, queue, queue_offset = TIMER_TOPIC, waiting.slot, waiting.offset
+        if sysflag:
+            # The copy that is made of it when its time has come says nothing of compression.
+            try:
+                body, sysflag = decompress(body, sysflag), 0
+            except BadBody as error:
+                raise CannotKeep(str(error)) from error
+            body_crc = zlib.crc32(body) & 0x7FFFFFFF
+    return assemble(
+        topic, queue, queue_offset, body, body_crc, properties, sysflag,
+        (message.born_ms, _host(message.born_host)), (message.store_ms, _host(message.store_host)), message.reconsume_times,
+    )  # fmt: skip
+
+
+def assemble(
+    topic: str,
+    queue: int,
+    queue_offset: int,
+    body: bytes,
+    body_crc: int,
+    properties: bytes,
+    sysflag: int,
+    born: tuple[int, bytes],
+    stored: tuple[int, bytes],
+    reconsume_times: int,
+) -> Entry:
+    """An entry of these fields. `born`, `stored`: time and host."""
+    name = topic.encode()
+    wide = len(name) > V1_TOPIC_MAX
+    total = RECORD_FIXED_BYTES + wide + len(name) + len(body) + len(properties)
+    head = _HEADER + _HEAD.pack(
+        total, _MAGIC_V2 if wide else _MAGIC_V1, body_crc, queue, 0, queue_offset, 0, sysflag, *born, *stored, reconsume_times, 0, len(body)
+    )
+    rest = len(name).to_bytes(2 if wide else 1, "big") + name + len(properties).to_bytes(2, "big") + properties
+    return Entry(head, body, rest, len(_HEADER) + total, topic, queue, queue_offset, stored[1], properties)
+
+
+def _host(host: bytes) -> bytes:
+    return host if len(host) == 8 else bytes(8)
+
+
+def _sysflag(message: Message) -> int:
+    """How the body is compressed, as our records say it. RocketMQ's oldest flag names no compressor and means zlib."""
+    if not message.sysflag & COMPRESSED:
+        return 0
+    kind = message.sysflag & COMPRESSORS
+    return COMPRESSED | kind if kind in (LZ4_FLAG, ZSTD_FLAG) else ZLIB
+
+
+def _properties(message: Message, waiting: Waiting | None) -> bytes:
+    raw = message.properties
+    if waiting is None and _is_plain(raw) and not message.flag:
+        # What nearly every message looks like: only what RocketMQ told clients from other fields is missing.
+        added = "" if b"__BORNHOST\x01" in raw else _pair(BORN_HOST, _address(message))
+        data = raw + added.encode()
+        if raw.startswith(b"UNIQ_KEY\x01") or b"\x02UNIQ_KEY\x01" in raw:
+            return data if len(data) <= PROPERTIES_MAX else raw
+    pairs = _renamed(pairs_of(raw))
+    pairs.setdefault(MESSAGE_ID, _offset_id(message))
+    pairs.setdefault(BORN_HOST, _address(message))
+    if message.flag:
+        pairs[FLAG_PROPERTY] = str(message.flag)
+    if waiting is not None:
+        pairs = {name: value for name, value in pairs.items() if name not in _WAITING}
+        pairs |= {
+            DELIVER_MS: str(waiting.deliver_ms),
+            REAL_TOPIC: waiting.topic,
+            REAL_QUEUE: str(waiting.queue),
+            INCARNATION: str(waiting.incarnation),
+            FIRE_MS: str(waiting.fire_ms),
+        }
+    data = "".join(map(_pair, pairs, pairs.values())).encode()
+    if len(data) > PROPERTIES_MAX:
+        raise CannotKeep(f"its properties take {len(data)} bytes, {PROPERTIES_MAX} are possible")
+    return data
+
+
+def _pair(name: str, value: str) -> str:
+    return f"{name}\x01{value}\x02"
+
+
+def _is_plain(raw: bytes) -> bool:
+    """Whether the property string is in our form already, and says nothing that is said otherwise here."""
+    return (
+        raw[-1:] == b"\x02"
+        and raw.isascii()
+        and raw[:1] != b"\x01"
+        and raw.count(b"\x01") == raw.count(b"\x02")
+        and b"\x02\x01" not in raw
+        and b"\x02\x02" not in raw
+        and raw[:1] != b"\x02"
+        and b"__LMQ." not in raw
+        and b"PRIORITY" not in raw
+        and b"__CRC32#" not in raw
+        and not _has_double(raw)
+    )
+
+
+def _has_double(raw: bytes) -> bool:
+    """Whether a value holds another separator: then some pair has two of them, and another one none."""
+    return any(piece.count(b"\x01") != 1 for piece in raw[:-1].split(b"\x02"))
+
+
+def _renamed(pairs: Mapping[str, str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name, value in pairs.items():
+        if name == RECORD_CRC:
+            continue
+        if name.startswith(OWN_PREFIX) or name == PRIORITY:
+            name = ESCAPE + name
+        elif name == SOURCE_PRIORITY:
+            name = PRIORITY
+        out[name] = value.replace("\x01", " ")
+    return out
+
+
+def _address(message: Message) -> str:
+    return str(ip_address(message.born_host[:-4]))
+
+
+def _offset_id(message: Message) -> str:
+    """The id by which RocketMQ names a message that has none of its client's: host and place where it was stored."""
+    return (message.store_host + message.position.to_bytes(8, "big")).hex().upper()

@@ -1,0 +1,113 @@
+"""What a directory is: a store root with a plain commit log, with DLedger's, or one behind the other; anything else is refused by name.
+
+Only names, lengths and the lock of a running broker are looked at here; what the files hold is read in `reading.py`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ledgermq.storage.backup_manifest import Refused
+
+PLAIN, DLEDGER = "commitlog", "dledger"
+FILE_BYTES_MIN = 1024
+_FLOCK = struct.Struct("hhlli")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the log. `base`: the offset it is named by; `kind`: how it is laid out inside."""
+
+    path: str
+    base: int
+    bytes: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRoot:
+    """A store root that was recognised. `layout` for people; `dledger`: the directory of DLedger's files, if there is one."""
+
+    path: str
+    layout: str
+    files: tuple[LogFile, ...]
+    dledger: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def recognise(path: str, self_id: str | None = None) -> StoreRoot:
+    """The store root at `path`. `self_id`: which of several DLedger directories. Raises Refused, OSError."""
+    if not os.path.isdir(path):
+        raise Refused(f"{path} is no directory", "name the storePathRootDir of the stopped RocketMQ broker")
+    if os.path.exists(f"{path}/identity.json") or os.path.exists(f"{path}/node.json"):
+        raise Refused(f"{path} belongs to LedgerMQ already", "start it with `ledgermq serve` or `up`, or copy it with `ledgermq backup`")
+    _require_stopped(path)
+    plain = _files(f"{path}/commitlog", PLAIN)
+    chosen = _dledger_directory(path, self_id)
+    later = [] if chosen is None else _files(f"{chosen}/data", DLEDGER)
+    if not plain and not later:
+        seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
+        what = f"{path} is no store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/ with log files (there is {seen})"
+        raise Refused(what, "name the storePathRootDir of the broker, the directory above commitlog/")
+    if plain and later and later[0].base != plain[-1].base + plain[-1].bytes:
+        what = f"the files of {chosen}/data begin at {later[0].base}, those of {path}/commitlog end at {plain[-1].base + plain[-1].bytes}"
+        raise Refused(what, "move away the directory that is not in use, and import the other")
+    layout = "plain commit log" if not later else "DLedger" if not plain else "plain commit log, then DLedger"
+    return StoreRoot(path, layout, (*plain, *later), chosen)
+
+
+def _dledger_directory(path: str, self_id: str | None) -> str | None:
+    found = sorted(name for name in os.listdir(path) if name.startswith("dledger-") and os.path.isdir(f"{path}/{name}/data"))
+    if self_id is not None:
+        if f"dledger-{self_id}" not in found:
+            there = ", ".join(found) or "none"
+            raise Refused(f"{path} has no directory dledger-{self_id} with data (there is {there})", "name one that is there")
+        return f"{path}/dledger-{self_id}"
+    if len(found) > 1:
+        raise Refused(f"{path} has several DLedger directories: {', '.join(found)}", "choose one with --dledger-self, such as n0")
+    return f"{path}/{found[0]}" if found else None
+
+
+def _files(directory: str, kind: str) -> list[LogFile]:
+    """The log files of a directory, without a gap. A last one of length zero was being made, and counts for nothing."""
+    if not os.path.isdir(directory):
+        return []
+    names = sorted(name for name in os.listdir(directory) if os.path.isfile(f"{directory}/{name}"))
+    sizes = {name: os.stat(f"{directory}/{name}").st_size for name in names}
+    if names and not sizes[names[-1]]:
+        names.pop()
+    for name in names:
+        if len(name) != 20 or not (name.isascii() and name.isdigit()):
+            raise Refused(f"{directory}/{name} is not named like a log file", "move it away, and import again")
+    found = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
+    for file in found:
+        if file.bytes != found[0].bytes or file.bytes < FILE_BYTES_MIN:
+            what = f"{file.path} has {file.bytes} bytes, {found[0].path} has {found[0].bytes}: the files of one log have one length"
+            raise Refused(what, "copy the store root again, whole, and import the copy")
+    for before, after in pairwise(found):
+        if after.base != before.base + before.bytes:
+            what = f"{directory} has no file {before.base + before.bytes:020d}, but {os.path.basename(after.path)}"
+            raise Refused(what, "copy the store root again, whole, and import the copy")
+    return found
+
+
+def _require_stopped(path: str) -> None:
+    """A running broker holds a lock on the file `lock`; asking changes nothing."""
+    try:
+        fd = os.open(f"{path}/lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        asked = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(fd)
+    kind, _, _, _, process = _FLOCK.unpack(asked)
+    if kind != fcntl.F_UNLCK:
+        raise Refused(f"process {process} uses {path}", "stop the broker first: a store root is imported at rest")
