@@ -202,7 +202,11 @@ def _configured(files: Sequence[Path], group: str | None) -> Target:
     chosen = group or (names[0] if len(names) == 1 else None)
     if chosen not in names:
         raise Refused(f"the cluster has the broker groups {', '.join(names)}", "choose one of them with --group")
-    replicas = next(known.replicas for known in first.cluster.groups if known.name == chosen)
+    wanted = next(known for known in first.cluster.groups if known.name == chosen)
+    if wanted.replication != "raft":
+        remedy = "import with replication: raft, and change the group over afterwards with `ledgermq replication`"
+        raise Refused(f"broker group {chosen} is an HA group, and an imported log begins without a master", remedy)
+    replicas = wanted.replicas
     for config in loaded:
         if config.node not in replicas:
             raise Refused(f"node {config.node} keeps no replica of broker group {chosen}", f"give the nodes {', '.join(replicas)}")
