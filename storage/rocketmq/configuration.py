@@ -46,9 +46,9 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All of it. `offsets`: (consumer group, topic) → queue → the next offset to be read; `delay_offsets`: level → the first offset of
-    SCHEDULE_TOPIC_XXXX that is not delivered; `timers_read_ms`: the timer wheel delivered everything up to then; `missing`: files that
-    are not there."""
+    """All of it. `offsets`: (consumer group, topic) → queue → the next offset to be read; `delay_offsets`: level → the first offset of its
+    queue of delayed messages that is not delivered; `timers_read_ms`: the timer wheel delivered everything up to then; `missing`: files
+    that are not there."""
 
     topics: Mapping[str, SourceTopic]
     groups: Mapping[str, SourceGroup]

@@ -86,7 +86,7 @@ def test_compressed_bodies_stay_compressed(tmp_path: Path, import_store: Run) ->
 
 
 def test_what_has_another_form_here(tmp_path: Path, import_store: Run) -> None:
-    """Hosts of IPv6 width, FLAG, an id that is missing, names that mean something else, a CRC of the whole record, bytes that are no text."""
+    """Hosts of IPv6 width, FLAG, an id that is missing, names that mean something else here, a CRC of the whole record."""
     root = StoreRoot(tmp_path / "store", file_bytes=8192)
     root.send("orders", b"1", born_host="fe80::1", store_host="fe80::2", properties={"UNIQ_KEY": "A", "PRIORITY": "3", "__LMQ.X": "y"})
     root.send("orders", b"2", flag=7, sysflag=0x2, properties={"_SYS_MSG_PRIORITY_": "4", "__CRC32#": "8758651980"})
