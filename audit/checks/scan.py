@@ -98,8 +98,10 @@ class LogReport:
     """From this index on, the file holds only term-start records."""
 
 
-PACKINGS = (0x101, 0x201, 0x301)
+PACKINGS = (0x101, 0x201)
 """SYSFLAGs of compressed bodies: LZ4, ZSTD."""
+OLD_PACKING = 0x301
+"""zlib: of imported messages, and of what is made of them. No native message has it."""
 
 
 class Scan:
@@ -340,7 +342,7 @@ class Scan:
         constant = ((rows["born_host"] != 0) | (rows["reconsume_times"] != 0)) & (columns.term > 0)
         packed = rows["sys_flag"].astype(np.int64)
         flagged = self._odd_flags(piece, rows, columns, parts)
-        odd_packing = (packed != 0) & ~np.isin(packed, PACKINGS)
+        odd_packing = (packed != 0) & ~np.isin(packed, PACKINGS) & ((packed != OLD_PACKING) | (rows["flag"] != 0))
         origin = rows["prepared_offset"].astype(np.int64)
         odd_origin = (origin < 0) | (origin >= np.maximum(columns.index, 1))
         whole = columns.sound
