@@ -15,7 +15,7 @@ from ledgermq.audit.checks.agreement import agree
 from ledgermq.audit.checks.compare import GroupResult, compare
 from ledgermq.audit.checks.opening import find_replicas, fingerprint
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.seals import check_seals
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
@@ -254,6 +254,14 @@ def compare_bytes(group: GroupResult) -> None:
         sound = [row for row in digests if not any(f.replica == row[0].name and f.flaw.file == row[1].file for f in group.findings)]
         values = [value for _, _, value in sound]
         usual = max(values, key=values.count, default="")
+        if len({*values}) > 1 and 2 * values.count(usual) <= len(values):
+            # As many say one thing as say another: nobody is accused.
+            for one, report, value in sound:
+                others = ", ".join(f"{other.name} {theirs[:16]}…" for other, _, theirs in sound if other is not one)
+                proof = f"SHA-256 {value[:16]}…, that of others is {others}: no majority says which"
+                flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
+                group.findings.append(Finding(UNDECIDABLE, one.name, group.group, flaw))
+            continue
         for one, report, value in sound:
             if value != usual:
                 proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"

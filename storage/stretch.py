@@ -9,7 +9,9 @@ power cut then verifies everything.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +20,7 @@ from ledgermq.proto.layout import QUEUE_UNIT, record_columns
 from ledgermq.proto.types import Identity, Range
 from ledgermq.storage.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from ledgermq.storage.disk import Buffer, Disk, DiskFile
-from ledgermq.storage.errors import needing_room
+from ledgermq.storage.errors import LIMIT_REMEDY, Exhausted, lacks_descriptors, needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, make_units
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.mending import MARK, MARKER
@@ -46,7 +48,7 @@ class Stretch:
         return None
 
     def put(self, pos: int, data: Buffer) -> None:
-        """Bytes of the log, all in one file, if they are not there already. Raises NoSpace, OSError."""
+        """Bytes of the log, all in one file, if they are not there already. Raises NoSpace, Exhausted, OSError."""
         size = self._identity.data_file_bytes
         file = self._file(self._log_file(pos - pos % size))
         if _same(file, pos % size, data):
@@ -57,7 +59,7 @@ class Stretch:
 
     def put_units(self, entries: Range, *, committed_index: int) -> list[str]:
         """Index units of verified entries, and the consume queue units of those up to `committed_index`, where files for them exist.
-        Returns the paths that were changed. Raises NoSpace, OSError."""
+        Returns the paths that were changed. Raises NoSpace, Exhausted, OSError."""
         units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
         directory, size = f"{self._directory}/index", self._identity.index_file_bytes
         changed = self._put_over(directory, size, entries.first_index * UNIT_BYTES, units.tobytes())
@@ -83,13 +85,14 @@ class Stretch:
         return changed
 
     def sync(self) -> None:
-        """Make everything written durable. The first failure is final (I9): the marker stays."""
+        """Make everything written durable. The first failure is final (I9): the marker stays. Raises Exhausted, OSError."""
         for file in self._dirty:
             file.sync()
         self._dirty.clear()
         if self._marked:
-            self._disk.unlink(f"{self._directory}/{MARKER}")
-            self._disk.sync_dir(self._directory)
+            with _needing_descriptors(self._directory):
+                self._disk.unlink(f"{self._directory}/{MARKER}")
+                self._disk.sync_dir(self._directory)
             self._marked = False
 
     def close(self) -> None:
@@ -105,7 +108,8 @@ class Stretch:
     def _file(self, path: str) -> DiskFile:
         file = self._open.get(path)
         if file is None:
-            file = self._open[path] = self._disk.open(path)
+            with _needing_descriptors(path):
+                file = self._open[path] = self._disk.open(path)
         return file
 
     def _put_over(self, directory: str, file_bytes: int, offset: int, data: bytes) -> list[str]:
@@ -124,7 +128,7 @@ class Stretch:
     def _note(self) -> None:
         path = f"{self._directory}/{MARKER}"
         # Nothing was written yet: whatever failed here, also the sync of the note, leaves everything as it was.
-        with needing_room(path):
+        with needing_room(path), _needing_descriptors(path):
             self._disk.replace_file(path, MARK)
         self._marked = True
 
@@ -133,6 +137,17 @@ class Stretch:
         with needing_room(file.path):
             file.pwrite(inside, data)
         self.written_bytes += len(data)
+
+
+@contextlib.contextmanager
+def _needing_descriptors(path: str) -> Iterator[None]:
+    """Around opening a file, where nothing of it is written yet: a limit of open files refuses the repair and harms nobody."""
+    try:
+        yield
+    except OSError as error:
+        if lacks_descriptors(error):
+            raise Exhausted(f"no more files can be open, so {path} was not ({error}): {LIMIT_REMEDY}, then repair again") from error
+        raise
 
 
 def _same(file: DiskFile, inside: int, data: Buffer) -> bool:

@@ -16,6 +16,7 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import LITE, may_begin
 from ledgermq.audit.reading.decode import (
+    SECTOR,
     SLOT_FILE_BYTES,
     crc,
     find_stain,
@@ -38,9 +39,10 @@ def check_log(replica: Replica, decided: int) -> None:
     _check_empty(replica)
     for report in replica.reports:
         replica.flaws += report.flaws
-        if report.entries and report is not last and report.ending != "blank" and not replica.has_gap_in(report):
+        if report.last_index is not None and report is not last and report.ending != "blank" and not replica.has_gap_in(report):
             proof = "entries stand in the next file, but no blank ends this one"
-            replica.flaws.append(Flaw("blank.missing", report.file, report.last_index, report.end, report.length, proof))
+            # It is written with the entry behind it.
+            replica.flaws.append(Flaw("blank.missing", report.file, report.last_index + 1, report.end, report.length, proof))
         if report.ending == "blank" and (report is last or not report.entries) and not (report is last and replica.cut_short):
             proof = "a blank ends this file, but no entry follows"
             replica.flaws.append(Flaw("blank.alone", report.file, replica.last_index + 1, report.end, report.length, proof, torn=True))
@@ -82,8 +84,13 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
         replica.flaws.append(Flaw("entry.gap", before.file, before.last_index + 1, before.end, before.length, proof))
         return
     if index != before.last_index + 1:
-        rule = "entry.gap" if index > before.last_index + 1 else "entry.repeat"
-        replica.flaws.append(Flaw(rule, place, index, 8, 16, f"index {index} follows index {before.last_index}"))
+        rule, proof = "entry.gap" if index > before.last_index + 1 else "entry.repeat", f"index {index} follows index {before.last_index}"
+        hole = next((flaw for flaw in after.flaws if flaw.rule == "entry.unreadable" and flaw.byte_from == 0), None)
+        if hole is not None and not replica.clean:
+            # They may never have been written.
+            replica.flaws.append(Flaw(rule, place, min(index, before.last_index + 1), 0, hole.byte_to, proof, torn=True))
+        else:
+            replica.flaws.append(Flaw(rule, place, min(index, before.last_index + 1), 8, 16, proof))
         return
     damaged = {*before.damaged, *after.damaged}
     if after.first_term < before.last_term and index not in damaged and before.last_index not in damaged:
@@ -223,7 +230,7 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
     path = f"{replica.root}/{tail.folder}/{tail.last_file}"
     with open_file(path) as file:
         stain = find_stain(file, start, file.size)
-    beyond = stain is not None and _is_unit_beyond(replica, rule, base + start, path)
+    beyond = stain is not None and _is_unit_beyond(replica, rule, base + stain.first - (base + stain.first) % unit, path)
     if beyond and replica.cut_short:
         # The units are right: it is the log that lost what they speak of, and that is told.
         return
@@ -234,9 +241,16 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
 
 
 def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:
-    """Whether a whole unit stands at `place` (absolute) that describes an entry behind the log's end: one the log lost with the power."""
+    """Whether a unit stands at `place` (absolute) that describes an entry behind the log's end: one the log lost with the power. Of a unit
+    that lies across the edge of two sectors one part may be all there is."""
+    unit = 32 if rule == "index.tail" else 20
     with open_file(path) as file:
-        raw = file.pread(32 if rule == "index.tail" else 20, place - int(os.path.basename(path)))
+        raw = file.pread(unit, place - int(os.path.basename(path)))
+    if len(raw) < unit:
+        return False
+    edge = SECTOR - (place - int(os.path.basename(path))) % SECTOR
+    if edge < unit and not (any(raw[:edge]) and any(raw[edge:])):
+        return not replica.clean
     if rule == "index.tail":
-        return len(raw) == 32 and raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
+        return raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
     return int.from_bytes(raw[:8], "big", signed=True) >= replica.end_pos and int.from_bytes(raw[8:12], "big", signed=True) >= 91

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -17,8 +18,9 @@ import numpy as np
 from ledgermq.audit.checks.after_scan import check_names
 from ledgermq.audit.checks.compare import GroupResult, check_identities, find_voters, note_lag
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
+from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import HEADER_BYTES, crc
 from ledgermq.audit.reading.files import open_file
@@ -46,13 +48,22 @@ def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:
     seals = seals_of(result)
     for one in replicas:
         one.flaws += check_records(one, seals) + check_notes(one, seals)
-        result.findings += [Finding(RULES[flaw.rule].klass, one.name, group, flaw) for flaw in one.flaws]
+        result.findings += [_found(result, one, flaw) for flaw in one.flaws]
     _note_commits(result)
     note_lag(result)
     unread = "the bytes of the log were not read, so rot was not looked for"
     result.notes.append(f"group {group}: only agreement was checked, by the edges of log files and recorded digests; {unread}")
     result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
     return result
+
+
+def _found(result: GroupResult, one: Replica, flaw: Flaw) -> Finding:
+    """Index units that a killed node had not on its disk yet are no damage; where the log ends there, only its bytes tell."""
+    excused = excuse(one, flaw, result.compared, ())
+    if excused is None:
+        return Finding(RULES[flaw.rule].klass, one.name, result.group, flaw)
+    result.reasons.append(f"group {result.group}: {one.name} was killed, and lacks index units of a log file; audit without --agreement")
+    return Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
 
 
 def _check_row(one: Replica) -> None:

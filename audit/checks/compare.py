@@ -17,14 +17,13 @@ import numpy as np
 from ledgermq.audit.checks.after_scan import check_log, check_queues
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapshot, check_state, dispatched_too_far, entry, same_snapshots
-from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.replica import SIZE_KEYS, Replica
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
+from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import decided
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64
-
-DERIVED_PREFIXES = ("index.", "queue.", "keyindex.")
 
 
 @dataclass(slots=True)
@@ -48,6 +47,8 @@ class GroupResult:
     """Replicas that were written to while they were looked at."""
     excused: set[str] = field(default_factory=set)
     """Replicas that need not reach the compared index: backups, learners, and those that only lack election records."""
+    returned: set[str] = field(default_factory=set)
+    """Replicas in a new directory that no membership record names yet: they lost what they had, and have promised nothing since."""
     lost: dict[str, str] = field(default_factory=dict)
     """Replicas of a running cluster that could not be looked at → why."""
 
@@ -93,7 +94,7 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
 def check_identities(result: GroupResult) -> None:
     """Directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's incarnation."""
     known = [one for one in result.replicas if one.identity is not None]
-    for key in ("cluster_id", "log_id", "data_file_bytes"):
+    for key in ("cluster_id", "log_id", *SIZE_KEYS):
         values = Counter(str(one.identity[key]) for one in known if one.identity)
         usual = values.most_common(1)[0][0] if values else ""
         for one in known:
@@ -113,14 +114,22 @@ def check_identities(result: GroupResult) -> None:
         seen.setdefault(one.name, one)
     named = _named_incarnations(result.replicas)
     for other in known:
-        _incarnations(other, [one for one in known if other.name in one.peers and one is not other], named.get(other.name, set()))
+        _incarnations(result, other, [one for one in known if other.name in one.peers and one is not other], named.get(other.name, set()))
 
 
-def _incarnations(other: Replica, witnesses: Sequence[Replica], named: set[str]) -> None:
-    """Who says something else about a replica's directory than it says itself: several witnesses against it are right, one alone is not."""
+def _incarnations(result: GroupResult, other: Replica, witnesses: Sequence[Replica], named: set[str]) -> None:
+    """Who says something else about a replica's directory than it says itself: several witnesses against it are right, one alone is not.
+    A directory that takes no part yet accuses nobody: its node lost the former one, and the group has still to take it in."""
     assert other.identity is not None
     own = other.identity["incarnation"]
     against = [one for one in witnesses if own not in {one.peers[other.name], *named}]
+    if against and other.vouched is not True and (other.vouched is not None or other.last_index <= 0):
+        result.returned.add(other.name)
+        what = f"its directory {own} is not the one its peers met, and no membership record names it yet"
+        result.reasons.append(
+            f"group {result.group}: {other.name} has come back without its data: {what}; start the cluster, let it catch up, audit again"
+        )
+        return
     if len(against) > 1 and len(against) == len(witnesses):
         met = " and ".join(f"{one.name} met {one.peers[other.name]}" for one in against)
         other.flaw("peers.incarnation", "identity.json", f"its directory is {own}, {met}")
@@ -344,13 +353,18 @@ def _commits(result: GroupResult) -> None:
     # Where a majority had it, and some of them lost it or have it damaged now, neither the one that is left with it nor one that only lags
     # is at fault.
     recorded = result.recorded
-    had = [one for one in result.replicas if one.name in result.voters and (one.last_index >= recorded or one.cut_short)]
+    # So has one that lost its directory.
+    had = [
+        one
+        for one in result.replicas
+        if one.name in result.voters and (one.last_index >= recorded or one.cut_short or one.name in result.returned)
+    ]
     sound = [one for one in result.replicas if not one.broken and one.name not in result.divergent]
     whole = [one for one in sound if one.held >= recorded]
     # Unless those that have it hold different entries there, and no majority says which is right.
     parted = len({entry(one, recorded) for one in whole}) > 1
     for one in result.replicas:
-        if parted and one not in whole and one in sound:
+        if one.name in result.returned or (parted and one not in whole and one in sound):
             continue
         if not parted and len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
             continue
@@ -382,13 +396,9 @@ def _entry_place(one: Replica, index: int) -> tuple[str, int, int]:
 
 def _settle(result: GroupResult, one: Replica, flaw: Flaw) -> Iterable[Finding]:
     """Decide what a flaw means here: ordinary after a crash, or damage; and narrow damage down with an intact peer."""
-    marked = -1 if one.mark is None else one.mark.index
-    derived = flaw.rule.startswith(DERIVED_PREFIXES)
-    beyond_mark = flaw.index is None or flaw.index > marked
-    unheld = derived or flaw.index is None or result.compared is None or flaw.index > result.compared
-    if flaw.torn and not one.clean and beyond_mark and unheld:
-        proof = f"{flaw.proof}; the node was killed, and nothing above its synced mark ({marked}) counts"
-        yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=proof), fails=False)
+    excused = excuse(one, flaw, result.compared, _intact_peers(result, one, flaw))
+    if excused is not None:
+        yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
         return
     klass = RULES[flaw.rule].klass
     if flaw.rule == "chain.seed" and _intact_peers(result, one, flaw):
@@ -401,7 +411,7 @@ def _settle(result: GroupResult, one: Replica, flaw: Flaw) -> Iterable[Finding]:
         if _undecidable(result, one, flaw):
             klass = UNDECIDABLE
             flaw = replace(flaw, proof=f"{flaw.proof}; no majority holds this entry intact")
-        elif flaw.torn and not one.clean and beyond_mark:
+        elif flaw.torn and not one.clean and flaw.index is not None and (one.mark is None or flaw.index > one.mark.index):
             flaw = replace(flaw, proof=f"{flaw.proof}; above the synced mark, but a majority holds this entry")
     yield Finding(klass, one.name, result.group, flaw)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import may_begin
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.decode import (
@@ -98,13 +99,22 @@ class IndexCheck:
                 self._add("index.missing", int(index[at]), 0, INDEX_UNIT_BYTES, "the unit was never written", torn=True)
             else:
                 start, stop = differing(has, wants)
-                self._add("index.unit", int(index[at]), start, stop, f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}")
+                place = int(index[at]) * INDEX_UNIT_BYTES % task.index_file_bytes
+                proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
+                torn = bytewise.cut_by_sector(has, wants, place) or _of_replaced(stored[at], wanted[at])
+                self._add("index.unit", int(index[at]), start, stop, proof, torn=torn)
 
     def _add(self, rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False) -> None:
         place = index * INDEX_UNIT_BYTES
         base = place - place % self._task.index_file_bytes
         file = f"{self._shown}/{base:020d}"
         self.flaws.append(Flaw(rule, file, index, place - base + start, place - base + stop, proof, torn))
+
+
+def _of_replaced(has: np.void, wants: np.void) -> bool:
+    """Whether a unit describes an entry of an older term that a leader had replaced by the one that is there."""
+    same = has["magic"] == wants["magic"] and has["index"] == wants["index"]
+    return bool(same and 0 <= has["term"] < wants["term"] and has["pos"] > 0 and has["size"] >= HEADER_BYTES)
 
 
 class QueueCheck:
@@ -176,8 +186,10 @@ class QueueCheck:
         for at in np.flatnonzero(different).tolist():
             has, wants = stored[at].tobytes(), wanted[at].tobytes()
             start, stop = differing(has, wants)
+            place = int(offsets[at]) * QUEUE_UNIT_BYTES % task.queue_file_bytes
             proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
-            self._add("queue.unit", folder, int(offsets[at]), int(entries.index[rows[at]]), start, stop, proof)
+            flaw = queue_flaw(task, "queue.unit", folder, int(offsets[at]), int(entries.index[rows[at]]), start, stop, proof)
+            self.flaws.append(replace(flaw, torn=bytewise.cut_by_sector(has, wants, place)))
         self._follow(run, entries.index[rows], offsets, empty)
 
     @staticmethod

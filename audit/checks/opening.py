@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.audit.checks.backups import MANIFEST, SUFFIX, manifest_of
-from ledgermq.audit.checks.replica import INDEX_FILE_BYTES, QUEUE_FILE_BYTES, Mark, Point, Replica
+from ledgermq.audit.checks.replica import INDEX_FILE_BYTES, QUEUE_FILE_BYTES, SIZE_KEYS, Mark, Point, Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import KEYS, WHOLE, read_begin
 from ledgermq.audit.reading.decode import (
@@ -28,7 +28,6 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import absolute, exists, names_in, read_if_there, size_of, stat_of
 
-SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
 NAME_KEYS = ("cluster_id", "group", "log_id", "replica", "incarnation", "node")
 NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
@@ -191,6 +190,8 @@ def _read_small_files(replica: Replica) -> None:
     peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
+        # Directories that are older than the word say nothing.
+        replica.vouched = peers.get("vouched") is True if "met_by" in peers else None
         if replica.name in replica.peers:
             replica.flaw("peers.incarnation", "state/peers.json", f"{replica.name} is listed as a peer of its own")
     _json(replica, f"{replica.root}/state/boots.json", "boots.json", "state/boots.json", None, [{"generation", "boots"}])

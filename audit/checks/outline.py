@@ -11,7 +11,16 @@ import os
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.columns import RAFT_TOPIC
-from ledgermq.audit.reading.decode import ENTRY_BYTES_MIN, ENTRY_MAGIC, HEADER, HEADER_BYTES, RECORD_FIXED_BYTES, numbered_files
+from ledgermq.audit.reading.decode import (
+    ENTRY_BYTES_MIN,
+    ENTRY_MAGIC,
+    HEADER,
+    HEADER_BYTES,
+    INDEX_UNIT_BYTES,
+    RECORD_FIXED_BYTES,
+    numbered_files,
+    read_space,
+)
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.reading.walk import LogFile, Progress
@@ -56,7 +65,7 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
             if fields[0] != ENTRY_MAGIC or fields[4] != base or fields[1] != fields[8] + HEADER_BYTES or fields[1] < ENTRY_BYTES_MIN:
                 report.flaws.append(Flaw("entry.unreadable", report.file, None, 0, HEADER_BYTES, "the file does not begin with an entry"))
                 return report
-            report.first_index, report.first_term, report.first_size = fields[2], fields[3], fields[1]
+            report.first_index, report.first_term, report.first_size, report.first_chain = fields[2], fields[3], fields[1], fields[6]
             if fields[2] == 0:
                 length = int.from_bytes(head[-LENGTH_BYTES:], "big")
                 body = file.pread(min(length, fields[8]), HEADER_BYTES + RECORD_FIXED_BYTES)
@@ -70,18 +79,30 @@ def _end(task: LogFile, report: LogReport, last: int) -> None:
     """The last entry of a file: by its index unit, and what its header says."""
     assert report.first_index is not None
     found = header_at(task, last)
+    if found is None and last == report.first_index and _is_empty(task, last):
+        # The units of the last file may all be lacking after a kill: its first entry is known by itself.
+        report.entries, report.last_index, report.last_intact_index = 1, last, last
+        report.last_term, report.end, report.ending = report.first_term, report.first_size, "zero"
+        report.last_chain = report.first_chain
+        return
     if found is None or not report.base <= found[0] < report.base + task.data_file_bytes:
         size = task.index_file_bytes
         file = f"{os.path.basename(task.root)}/{task.log_folder}/index/{last * 32 - last * 32 % size:020d}"
         place = last * 32 % size
         proof = "the unit does not lead to the last entry of its log file: one of them is damaged"
-        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof))
+        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof, torn=_is_empty(task, last)))
         return
     pos, fields = found
     report.entries = last - report.first_index + 1
     report.last_index = report.last_intact_index = last
     report.last_term, report.last_chain = fields[3], fields[6]
     report.end, report.ending = pos + fields[1] - report.base, "blank"
+
+
+def _is_empty(task: LogFile, index: int) -> bool:
+    """Whether the unit of an entry was never written, or its file is not there."""
+    place = index * INDEX_UNIT_BYTES
+    return not any(read_space(task.index_directory, task.index_file_bytes, place, place + INDEX_UNIT_BYTES))
 
 
 def _last_by_units(task: LogFile, first: int) -> int:

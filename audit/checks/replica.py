@@ -22,6 +22,7 @@ from ledgermq.audit.reading.decode import (
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.derive import StateReport
 
+SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 INDEX_FILE_BYTES = 167_772_160
 QUEUE_FILE_BYTES = 6_000_000
 
@@ -68,6 +69,8 @@ class Replica:
     """The newest one that is whole."""
     begin: Begin = WHOLE
     peers: dict[str, str] = field(default_factory=dict)
+    vouched: bool | None = None
+    """Its directory was found to be one of those that the group began with; None: it has not said."""
     store_stamps: tuple[int, ...] = ()
     clean: bool = True
     flaws: list[Flaw] = field(default_factory=list)

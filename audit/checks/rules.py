@@ -248,9 +248,9 @@ def coalesce(flaws: Sequence[Flaw]) -> list[Flaw]:
     """Join runs of the same rule over consecutive entries of a file: a writer that is wrong everywhere is one finding, not a million."""
     joined: list[Flaw] = []
     counts: list[int] = []
-    last: dict[tuple[str, str], tuple[int, int]] = {}
+    last: dict[tuple[str, str, bool], tuple[int, int]] = {}
     for flaw in flaws:
-        key = (flaw.rule, flaw.file)
+        key = (flaw.rule, flaw.file, flaw.torn)
         before = last.get(key)
         if before is not None and flaw.index is not None and flaw.index == before[1] + 1:
             place = before[0]

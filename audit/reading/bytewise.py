@@ -9,7 +9,7 @@ import hashlib
 
 import numpy as np
 
-from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, crc
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, SECTOR, crc
 from ledgermq.audit.reading.files import open_file
 
 READ_MAX = 64 << 20
@@ -32,6 +32,15 @@ def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
         return None
     places = np.flatnonzero(np.frombuffer(own, np.uint8) != np.frombuffer(theirs, np.uint8))
     return int(places[0]), int(places[-1]) + 1
+
+
+def cut_by_sector(has: bytes, wants: bytes, place: int) -> bool:
+    """Whether bytes at `place` of a file are what was wanted but for sectors that were never written: up to a sector's edge, or from one
+    on, they are right, and zero on the other side."""
+    edge = SECTOR - place % SECTOR
+    return edge < len(has) and (
+        (has[:edge] == wants[:edge] and not any(has[edge:])) or (has[edge:] == wants[edge:] and not any(has[:edge]))
+    )
 
 
 def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from ledgermq.audit.jobs import Audit, audit
+import pytest
+
+from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.jobs import Audit, audit, compare_bytes
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Message, Writer, sealed
 
@@ -255,3 +261,35 @@ def test_damage_among_replaced_entries_is_not_compared_with_what_replaced_them(t
     (finding,) = [f for f in run(tmp_path).findings if f.fails]
     assert (finding.replica, finding.klass, finding.flaw.index) == ("n1", "bit-rot", entry.index)
     assert finding.flaw.byte_from <= place < finding.flaw.byte_to and finding.flaw.byte_to - finding.flaw.byte_from > 100
+
+
+@pytest.mark.parametrize("key", ["index_file_bytes", "consume_queue_file_bytes"])
+def test_replicas_agree_about_the_lengths_of_derived_files(tmp_path: Path, key: str) -> None:
+    """A group has one length of each kind of file; the one that differs is told, whatever its files look like."""
+    writers = write_cluster(tmp_path, history(3))
+    value = json.loads((writers[2].root / "identity.json").read_bytes())
+    del value["crc32c"]
+    (writers[2].root / "identity.json").write_bytes(sealed({**value, key: 2 * value[key]}))
+    assert ("n3", "identity.agree", "identity.json") in told(run(tmp_path))
+
+
+def test_of_two_replicas_that_differ_in_bytes_alone_neither_is_blamed(tmp_path: Path) -> None:
+    """Two say one thing each: undecidable, on both. A third one decides."""
+    group = GroupResult("g1", [], voters=("n1", "n2", "n3"), compared=9)
+    for name, digest in (("n1", "a" * 64), ("n2", "b" * 64)):
+        replica = Replica(str(tmp_path / name), str(tmp_path / name / "g1"), "g1", name, f"dledger-{name}")
+        report = LogReport(f"g1/dledger-{name}/data/0", 0, 100, entries=10, first_index=0, last_index=9, last_intact_index=9, end=90)
+        report.sha256 = digest
+        replica.reports.append(report)
+        group.replicas.append(replica)
+    compare_bytes(group)
+    assert [(finding.replica, finding.klass, finding.flaw.rule) for finding in group.findings] == [
+        ("n1", "undecidable", "replica.bytes"),
+        ("n2", "undecidable", "replica.bytes"),
+    ]
+    third = deepcopy(group.replicas[1])
+    third.name = "n3"
+    group.replicas.append(third)
+    group.findings.clear()
+    compare_bytes(group)
+    assert [(finding.replica, finding.klass) for finding in group.findings] == [("n1", "divergence")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -319,6 +320,37 @@ def test_whole_pages_that_the_disk_refuses_to_give_end_no_process(monkeypatch: p
         assert output.finished, output
     bad.clear()
     assert group["n1"].log_files() == before
+
+
+@pytest.mark.parametrize("opens", range(8))
+def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(monkeypatch: pytest.MonkeyPatch, opens: int) -> None:
+    """Whenever the limit is met: a sentence with the remedy, and what was written by then is verified by the next open, or is whole."""
+    group = replicas()
+    victim = group["n1"]
+    spoil(victim, entry_places(victim)[20][0] + 70)
+    store = victim.open()
+    repair = range_repair(victim, 20, 20)
+    left = opens
+    met = False
+
+    def opened(disk: ForgetfulDisk, path: str, original: Any) -> Any:
+        nonlocal left, met
+        left -= 1
+        if left < 0 and disk is victim.disk:
+            met = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return original(disk, path)
+
+    for name in ("open", "sync_dir"):
+        original = getattr(ForgetfulDisk, name)
+        monkeypatch.setattr(ForgetfulDisk, name, lambda disk, path, original=original: opened(disk, path, original))
+    ended = carried_out(group, repair)
+    monkeypatch.undo()
+    store.close()
+    assert met == (ended.refused is not None)
+    assert ended.refused is None or "open files" in ended.refused.lower()
+    again = range_repair(victim, 20, 20)
+    assert carried_out(group, again).finished
 
 
 def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.faults import FAULTS, acting, draw
@@ -64,16 +65,27 @@ def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, 
     world = World(seed, file_bytes=file_bytes)
     outcome = world.run(steps, acting(draw(seed, world.names, steps, kinds) if kinds else Plan()))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
-    return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=True)
+    members = world.members()
+    # Whoever was removed, or stands beside a group with one voter left, proves nothing.
+    complete = members is None or (len(members.voters) > 1 and {*members.nodes} == {*world.names})
+    return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=complete)
 
 
-def interrupted(seed: int, at_ms: int, *, kinds: Sequence[str] | None = None, power: bool | None = None) -> Cluster:
+def interrupted(
+    seed: int,
+    at_ms: int,
+    *,
+    kinds: Sequence[str] | None = None,
+    power: bool | None = None,
+    policy: FlushPolicy = FlushPolicy.DURABLE,
+    append: str | None = None,
+) -> Cluster:
     """Everything ended in the middle: all nodes were stopped in good order one by one as they were (`power` None), killed at once (False),
-    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones. Nodes that
-    are killed write with `pwrite`: see docs/known-weaknesses.md."""
-    settings = replace(Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, append=None if power is None else "pwrite")
+    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones. `append`: None for every node in another
+    way."""
+    settings = replace(Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append)
     world = World(seed, settings=settings)
-    _until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
+    until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
     how = {None: "stopped", False: "killed", True: "powerless"}[power]
     image = stopped(world) if power is None else killed(world, power=power)
     return Cluster(f"{how}-{seed}-{at_ms}", image, clean=power is None, complete=False)
@@ -84,11 +96,11 @@ def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int) -> Cluster:
     while as a leader that nobody follows. Stopped in good order."""
     world = World(seed, file_bytes=SMALL_FILE_BYTES)
     event = FaultEvent(from_ms * MS, "isolate", {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0})
-    _until(world, at_ms, Plan((event,)))
+    until(world, at_ms, Plan((event,)))
     return Cluster(f"cut-off-{node}-{seed}", stopped(world), clean=True, complete=False)
 
 
-def _until(world: World, at_ms: int, plan: Plan) -> None:
+def until(world: World, at_ms: int, plan: Plan) -> None:
     def stop() -> None:
         raise _Enough
 

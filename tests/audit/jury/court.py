@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from ledgermq.audit.jobs import audit
+from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
 from tests.audit.jury.clusters import HEALTHY, Cluster, at_rest, cut_off, interrupted
 from tests.audit.jury.damage import SCRAMBLES
@@ -118,8 +119,8 @@ def swear_in(session: Session, base: Path, count: int, seed: int, *, tell: Tell 
 
 
 def healthy(seed: int) -> Cluster:
-    """Some cluster without damage: at rest or in the middle, trimmed or whole, stopped or killed, after all kinds of faults but damaged
-    media. What a power cut leaves before the next start is left out: docs/known-weaknesses.md."""
+    """Some cluster without damage: at rest or in the middle, trimmed or whole, stopped, killed or without power, after all kinds of faults
+    but damaged media, under every flush policy and with every way of appending."""
     rng = random.Random(f"healthy {seed}")
     way = rng.randrange(8)
     at_ms = rng.randrange(300, 4000)
@@ -130,4 +131,7 @@ def healthy(seed: int) -> Cluster:
     if way == 2:
         return cut_off(seed, rng.choice(("leader", "n1", "n2", "n3")), from_ms=at_ms, at_ms=at_ms + rng.randrange(100, 3000))
     kinds = LIVELY if way % 2 else GROUPS
-    return interrupted(seed, at_ms, kinds=kinds, power=(None, False)[rng.randrange(2)])
+    policy, append = rng.choice(list(FlushPolicy)), rng.choice((None, "pwrite", "map", "pool"))
+    if policy is FlushPolicy.DURABLE and append == "pool":
+        append = None
+    return interrupted(seed, at_ms, kinds=kinds, power=(None, False, True)[rng.randrange(3)], policy=policy, append=append)
