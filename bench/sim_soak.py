@@ -4,8 +4,8 @@
     python -m bench.sim_soak --virtual-seconds 1000000 --first 1 --json
 
 The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N --steps S`. Several profiles take turns:
-the default faults, every kind but damaged media over small log files, earlier acknowledgements, five nodes. A run that breaks an
-invariant is reported and the next seed goes on; the exit status is 1 then.
+the default faults, every kind but damaged media over small log files, earlier acknowledgements, five nodes, and as many of HA groups. A run
+that breaks an invariant is reported and the next seed goes on; the exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ledgermq.node.core.flush import FlushPolicy
-from ledgermq.sim import faults_media
+from ledgermq.sim import faults_ha, faults_media
 from ledgermq.sim.cases import Case, Ran
 from ledgermq.sim.faults import KNOWN
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
@@ -38,14 +38,20 @@ class Profile:
     options: str
 
 
-ALL = tuple(name for name in KNOWN if name not in faults_media.KINDS)
+ALL = tuple(name for name in KNOWN if name not in faults_media.KINDS and name not in faults_ha.KINDS)
 """Damaged media beside everything else: see docs/known-weaknesses.md."""
+HA_ALL = (*ALL, *[name for name in faults_ha.KINDS for _ in range(3)])
 PROFILES = (
     Profile(Settings(), None, ""),
     Profile(Settings(), None, ""),
     Profile(replace(Settings(), file_bytes=SMALL_FILE_BYTES), ALL, f"--faults {','.join(ALL)}"),
     Profile(replace(Settings(), policy=FlushPolicy.HYBRID), None, "--policy hybrid"),
     Profile(Settings.of_nodes(5), None, "--nodes 5"),
+    Profile(Settings.of_ha(), None, "--ha in-sync"),
+    Profile(Settings.of_ha(ack_async=True), None, "--ha async"),
+    Profile(Settings.of_ha(minimum=2, pull=True), None, "--ha in-sync,pull,min=2"),
+    Profile(replace(Settings.of_ha(), file_bytes=SMALL_FILE_BYTES), HA_ALL, f"--ha in-sync --faults {','.join(HA_ALL)}"),
+    Profile(Settings.of_ha(5, minimum=2), None, "--ha in-sync,min=2 --nodes 5"),
 )
 
 

@@ -75,9 +75,6 @@ class Elections(Rules):
         if not self._may_vote(request):
             self.refused["no-voter"] += 1
             return None
-        if self.members.rule is Rule.IN_SYNC and not request.pre:
-            # Votes make nobody master here; the candidate does not know yet that the group has this rule, or never had its word.
-            return self._answer_vote(request, granted=False)
         if request.term > self.term and self._hears_leader(now_ns) and not request.transfer:
             return self._answer_vote(request, granted=False)
         if request.term > self.term and not request.pre:

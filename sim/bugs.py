@@ -6,7 +6,8 @@ simulator, and `tests/sim/test_planted_bugs.py` says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -18,18 +19,21 @@ from ledgermq.node.core.group import Group
 from ledgermq.node.core.install import Install
 from ledgermq.node.core.leader import Leader
 from ledgermq.node.core.plan import Plan
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.core.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
 from ledgermq.node.core.resolver import Resolver
 from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
-from ledgermq.proto.types import Frame, HardState, Identity, Range, SyncedMark
-from ledgermq.raft.config import Members
+from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
+from ledgermq.raft.appointments import Appointment, Elect, elect
+from ledgermq.raft.config import Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.membership import MemberChange
-from ledgermq.raft.messages import Extent, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message, VoteRequest
 from ledgermq.raft.progress import Peer
+from ledgermq.raft.quorum import reached_by_majority
+from ledgermq.raft.state import NEVER_NS
 from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.keeping import Keeper
 from ledgermq.storage.disk import Disk
@@ -67,6 +71,21 @@ class Bug(str, Enum):
     VOTE_LOST_BY_INSTALL = "vote-lost-by-install"
     COMMIT_TWICE = "commit-twice"
     FRAMES_FORGOTTEN = "frames-forgotten"
+    SHRUNK_BEFORE_AGREED = "shrunk-before-agreed"
+    JOINER_NOT_COUNTED = "joiner-not-counted"
+    JOINS_BEHIND = "joins-behind"
+    EPOCH_LED_TWICE = "epoch-led-twice"
+    EPOCH_NOT_DURABLE = "epoch-not-durable"
+    TWO_MASTERS_ACCEPTED = "two-masters-accepted"
+    IN_SYNC_BY_MAJORITY = "in-sync-by-majority"
+    MINIMUM_IGNORED = "minimum-ignored"
+    ELECTED_OUT_OF_SYNC = "elected-out-of-sync"
+    EPOCH_AS_ASKED = "epoch-as-asked"
+    INCARNATION_IGNORED = "incarnation-ignored"
+    ACK_BEFORE_TERM_START = "ack-before-term-start"
+    CHANGE_OVER_AT_ONCE = "change-over-at-once"
+    UNCONFIRMED_SHOWN = "unconfirmed-shown"
+    LEASE_BY_MAJORITY = "lease-by-majority"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -316,6 +335,167 @@ class TrimsWithoutSnapshot(Keeper):
         return self._machine.applied_index
 
 
+# -- HA groups --------------------------------------------------------------------------------------------------------------------------
+
+
+class ShrinksAtOnce(Core):
+    """Does without a slave from the moment it wishes so, whether the metadata quorum agreed or not."""
+
+    def _required(self) -> Collection[str]:
+        required, agreed = super()._required(), self.agreed
+        if agreed is None or self.role is not Role.LEADER or agreed.master != self.config.node:
+            return required
+        return set(required) - self._leaving_set(agreed, self._now_ns)
+
+
+class ForgetsJoiners(Core):
+    """Counts a slave that it wished into the set only when it hears that it is in."""
+
+    def _required(self) -> Collection[str]:
+        return self._in_sync()
+
+
+class TakesAnybodyIn(Core):
+    """Wishes a slave into the set although it lacks entries that are committed."""
+
+    def _may_join(self, node: str, now_ns: int) -> bool:
+        return self._is_there(node, now_ns)
+
+
+class LeadsAgain(Core):
+    """Leads the epoch it was appointed for again after a restart."""
+
+    def _take_office(self, now_ns: int) -> None:
+        agreed, me = self.agreed, self.config.node
+        again = agreed is not None and (agreed.epoch, agreed.master) == (self.term, me) and self.role is Role.FOLLOWER
+        if again and self.voted_for == me and self._counts():
+            self._become_leader(now_ns)
+        else:
+            super()._take_office(now_ns)
+
+
+class FollowsBoth(Core):
+    """Takes frames of an epoch from whoever sends them, whomever it promised that epoch to."""
+
+    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
+        if isinstance(message, Append) and self.members.rule is Rule.IN_SYNC and message.term == self.term and self.leader is None:
+            self.voted_for = message.sender
+        super().step(message, now_ns, chains_agree=chains_agree, members=members)
+
+
+class CountsAMajority(Core):
+    """Confirms what a majority of the in-sync set has."""
+
+    def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
+        if self.members.rule is not Rule.IN_SYNC:
+            return super()._reached(own, value)
+        peers = [self.peers.get(node) for node in self._required() if node != self.config.node]
+        return reached_by_majority([own, *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in peers)])
+
+
+class LeasesByMajority(CountsAMajority):
+    """Only for its lease."""
+
+    def _advance_commit(self) -> None:
+        candidate = Core._reached(self, self._durable_claim(), lambda peer: peer.durable)
+        if candidate > self.commit_index and self._may_commit(candidate) and not self._is_short():
+            self.commit_index = candidate
+
+    def _answered_round(self) -> int:
+        return Core._reached(self, NEVER_NS, lambda peer: peer.answered_round)
+
+
+class NeverShort(Core):
+    """Confirms with fewer in sync than the group demands, and lets the set become as small."""
+
+    def __init__(self, config: RaftConfig, *given: Any, **named: Any) -> None:
+        super().__init__(replace(config, ha=replace(config.ha, minimum=1)), *given, **named)
+
+
+class TakesAnyOffice(Core):
+    """Stands for election, and takes office, although the set does not name it."""
+
+    def _is_electable(self) -> bool:
+        return True
+
+
+class KnowsNoDirectories(TakesAnyOffice):
+    """Takes its directory for the one that the group knows."""
+
+    def _admitted_by(self, members: Members) -> bool:
+        return True
+
+
+class ChangesRuleAtOnce(Core):
+    """Takes the other rule without the one between them."""
+
+    def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
+        members = super().propose_members(change, now_ns)
+        if isinstance(members, Members) and members.towards is not None:
+            return replace(members, rule=members.towards, towards=None)
+        return members
+
+
+class PersistsLater(RaftReplica):
+    """Stores the epoch that a frame came with after the frame, when something is synced."""
+
+    _owed: HardState | None = None
+
+    def _persist(self, hard_state: HardState) -> None:
+        if self.core.members.rule is Rule.IN_SYNC and hard_state.vote not in (None, self.config.node):
+            self._owed = hard_state
+            return
+        self._owed = None
+        super()._persist(hard_state)
+
+    def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            super()._persist(owed)
+        super().synced(now_ns, ticket, error)
+
+
+class ShowsAtOnce(RaftReplica):
+    """Lets everybody read what the master alone has."""
+
+    @property
+    def commit_index(self) -> int:
+        return self.core.replicated_index
+
+
+class ServesAtOnce(Group):
+    """Takes calls as soon as it leads, before its term-start record is confirmed."""
+
+    def _follow_role(self, turn: Any) -> None:
+        super()._follow_role(turn)
+        if self.leader.term is not None and not self.leader.serving and self._term_start is not None:
+            self.leader.serve(turn.now_ns)
+
+
+def elect_anybody(known: Appointment | None, ask: Elect) -> Appointment | str:
+    """In sync or not."""
+    if known is not None and ask.node not in known.in_sync and ask.generation == known.generation:
+        known = replace(known, in_sync={**known.in_sync, ask.node: ask.incarnation})
+    return elect(known, ask)
+
+
+def elect_as_asked(known: Appointment | None, ask: Elect) -> Appointment | str:
+    """The epoch after the one that the candidate knew, whatever came since."""
+    return elect(known if known is None else replace(known, epoch=ask.epoch), ask)
+
+
+def elect_any_directory(known: Appointment | None, ask: Elect) -> Appointment | str:
+    """Whatever directory the candidate has now."""
+    if known is not None and ask.node in known.in_sync and ask.generation == known.generation:
+        return elect(known, replace(ask, incarnation=known.in_sync[ask.node]))
+    return elect(known, ask)
+
+
+ELECTS: dict[Bug, Callable[[Appointment | None, Elect], Appointment | str]] = {
+    Bug.ELECTED_OUT_OF_SYNC: elect_anybody,
+    Bug.EPOCH_AS_ASKED: elect_as_asked,
+    Bug.INCARNATION_IGNORED: elect_any_directory,
+}
 CORES: dict[Bug, type[Core]] = {
     Bug.ACK_BEFORE_SYNC: AcksBeforeSync,
     Bug.OLD_TERM_COMMIT: CommitsOldTerms,
@@ -329,6 +509,22 @@ CORES: dict[Bug, type[Core]] = {
     Bug.LEASE_OUTLIVES_TRANSFER: LeasesThroughTransfers,
     Bug.TWO_CHANGES_AT_ONCE: ChangesAtOnce,
     Bug.PROVISIONAL_COUNTED: CountsProvisional,
+    Bug.SHRUNK_BEFORE_AGREED: ShrinksAtOnce,
+    Bug.JOINER_NOT_COUNTED: ForgetsJoiners,
+    Bug.JOINS_BEHIND: TakesAnybodyIn,
+    Bug.EPOCH_LED_TWICE: LeadsAgain,
+    Bug.TWO_MASTERS_ACCEPTED: FollowsBoth,
+    Bug.IN_SYNC_BY_MAJORITY: CountsAMajority,
+    Bug.MINIMUM_IGNORED: NeverShort,
+    Bug.ELECTED_OUT_OF_SYNC: TakesAnyOffice,
+    Bug.INCARNATION_IGNORED: KnowsNoDirectories,
+    Bug.CHANGE_OVER_AT_ONCE: ChangesRuleAtOnce,
+    Bug.LEASE_BY_MAJORITY: LeasesByMajority,
+}
+REPLICAS: dict[Bug, type[RaftReplica]] = {
+    Bug.CHAIN_NOT_VERIFIED: TrustsPayloads,
+    Bug.EPOCH_NOT_DURABLE: PersistsLater,
+    Bug.UNCONFIRMED_SHOWN: ShowsAtOnce,
 }
 LOGS: dict[Bug, type[EntryLog]] = {
     Bug.TAIL_NOT_ERASED: LeavesTails,
@@ -341,9 +537,12 @@ LOGS: dict[Bug, type[EntryLog]] = {
 def replica_type(bug: Bug) -> type[RaftReplica]:
     """RaftReplica with the bug in it."""
     core = CORES.get(bug)
-    if bug is Bug.CHAIN_NOT_VERIFIED:
-        return TrustsPayloads
-    return RaftReplica if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
+    return REPLICAS.get(bug, RaftReplica) if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
+
+
+def election(bug: Bug) -> Callable[[Appointment | None, Elect], Appointment | str]:
+    """How the metadata quorum elects."""
+    return ELECTS.get(bug, elect)
 
 
 def disk_type(bug: Bug) -> type[ForgetfulDisk]:
@@ -366,4 +565,6 @@ def group_type(bug: Bug) -> type[Group]:
     """Group with the bug in it."""
     leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
     leader = leaders.get(bug)
+    if bug is Bug.ACK_BEFORE_TERM_START:
+        return ServesAtOnce
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -12,11 +12,11 @@ from typing import Any
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.flush import FlushPolicy, LazySync
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.raft.config import Timing
+from ledgermq.raft.config import HaRules, Rule, Timing
 from ledgermq.sim.bugs import Bug
-from ledgermq.sim.faults import acting, draw
+from ledgermq.sim.faults import acting, draw, drawn_from
 from ledgermq.sim.plan import Plan, PlanError
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.settings import HA, Settings
 from ledgermq.sim.world import Outcome, TimelineEvent, World
 
 DEFAULT_STEPS = 5000
@@ -36,7 +36,8 @@ class Case:
     @staticmethod
     def drawn(seed: int, steps: int, settings: Settings, kinds: tuple[str, ...] | None, bug: Bug = Bug.NONE) -> Case:
         """With the plan of its seed."""
-        return Case(seed, steps, settings, draw(seed, settings.names, steps, kinds), bug)
+        known = drawn_from(settings) if kinds is None else kinds
+        return Case(seed, steps, settings, draw(seed, settings.names, steps, known), bug)
 
     def run(self) -> Ran:
         """A fresh world, run once. Raises PlanError."""
@@ -91,8 +92,8 @@ def _settings_object(settings: Settings) -> dict[str, Any]:
     def fields(value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
-    told = {**fields(settings), "names": list(settings.names), "policy": settings.policy.value}
-    parts = ("timing", "lazy", "times", "transactions")
+    told = {**fields(settings), "names": list(settings.names), "policy": settings.policy.value, "rule": settings.rule.value}
+    parts = ("timing", "lazy", "times", "transactions", "ha")
     return {**told, **{name: fields(getattr(settings, name)) for name in parts}}
 
 
@@ -105,5 +106,8 @@ def _settings(given: dict[str, Any]) -> Settings:
         "lazy": LazySync(**given["lazy"]),
         "times": LeaseTimes(**given["times"]),
         "transactions": TransactionRules(**given["transactions"]),
+        # Runs that were kept before there were HA groups.
+        "rule": Rule(given.get("rule", Rule.MAJORITY)),
+        "ha": HaRules(**given["ha"]) if "ha" in given else HA,
     }
     return Settings(**values)

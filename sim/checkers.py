@@ -10,11 +10,14 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ledgermq.proto.types import Range, Role
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.quorum import majority
 
 LOOKED_BACK = 64
 """After a start or a change of leaders so many entries before the end are compared."""
@@ -49,8 +52,8 @@ class Watched(Protocol):
     def commit_index(self) -> int: ...
 
     @property
-    def quorums(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of voters by one of which what it calls committed may have been counted."""
+    def counted(self) -> tuple[Members, ...]:
+        """The members by one set of which what it calls committed may have been counted."""
         ...
 
     @property
@@ -72,6 +75,10 @@ class Watched(Protocol):
 
     def chain_at(self, index: int) -> int: ...
 
+    def entry(self, index: int) -> Range:
+        """This one alone."""
+        ...
+
     def bytes_behind_end(self) -> int:
         """How many bytes behind the end of the log are not zero."""
         ...
@@ -82,6 +89,19 @@ class OnMedium(Protocol):
 
     def holds(self, pos: int, data: bytes) -> bool:
         """Whether a power cut now would leave these bytes at this place of the log."""
+        ...
+
+
+class Appointments(Protocol):
+    """What the metadata quorum agreed on (`controller.py`)."""
+
+    @property
+    def appointment(self) -> Appointment | None:
+        """The present one."""
+        ...
+
+    def of_epoch(self, epoch: int) -> Appointment | None:
+        """The last of this epoch."""
         ...
 
 
@@ -112,6 +132,9 @@ class Checkers:
 
     committed: Committed
     media: Mapping[str, OnMedium]
+    appointments: Appointments
+    minimum: int = 1
+    """So many copies at least in an HA group."""
     leaders: dict[int, tuple[str, int]] = field(default_factory=dict)
     """term → (node, life) of its leader"""
     history: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -125,7 +148,7 @@ class Checkers:
     """node → the last term and vote that its directory held"""
     durable: tuple[int, int] = (-1, 0)
     """(index, chain CRC) of the highest entry that a client was told is durable"""
-    on_majority: int = 0
+    on_media: int = 0
     """Up to here the media were asked."""
     elections: int = 0
 
@@ -188,11 +211,14 @@ class Checkers:
         if not _has(replica, index, chain):
             raise Violation("ack", f"entry {index} was acknowledged as durable, and {node} lost it")
 
-    def promised(self, node: str, index: int, term: int, durability: str, quorums: tuple[tuple[str, ...], ...]) -> None:
-        """This node tells a client that the log up to here is safe, in the sense of its class, by the count of one of `quorums`."""
+    def promised(self, node: str, index: int, term: int, durability: str, replica: Watched) -> None:
+        """This node tells a client that the log up to here is safe, in the sense of its class."""
+        if durability == "master":
+            self._promised_alone(node, index, replica)
+            return
         if durability != "durable":
             holders = {node, *self.had_by(index, term)}
-            if not _are_enough(holders, quorums):
+            if not self._are_enough(holders, replica.counted, term):
                 raise Violation("ack", f"entry {index} is acknowledged from memory, but only {sorted(holders)} ever had it")
             return
         chains, terms = self.committed.chains, self.committed.terms
@@ -200,6 +226,14 @@ class Checkers:
             raise Violation("ack", f"{node} acknowledges entry {index} of term {term} as durable, and nobody applied it")
         if index > self.durable[0]:
             self.durable = index, chains[index]
+
+    def _promised_alone(self, node: str, index: int, replica: Watched) -> None:
+        """By a master, whom the whole in-sync set has accepted, on its own stable storage."""
+        if replica.term_at(replica.commit_index) != replica.term:
+            raise Violation("ack", f"{node} acknowledges entry {index}, and nothing of its epoch {replica.term} is confirmed yet")
+        entry = replica.entry(index)
+        if not self.media[node].holds(entry.pos, bytes(entry.data)):
+            raise Violation("ack", f"{node} acknowledges entry {index} alone, and would lose it by a power cut")
 
     def _log_matching(self, node: str, replica: Watched, before: tuple[int, int, int] | None, tip: tuple[int, int, int]) -> None:
         """I2, wherever any log ever ended: there the batches of the others meet this one."""
@@ -251,19 +285,56 @@ class Checkers:
         known = min(commit, len(self.committed.chains) - 1)
         if known >= begin and replica.chain_at(known) != self.committed.chains[known]:
             raise Violation("I3", f"{node} commits another entry {known} than was committed before")
-        if leads:
-            self._on_a_majority(commit, replica.quorums)
+        if leads or replica.counted[0].rule is Rule.IN_SYNC:
+            self._on_enough_media(commit, replica)
 
-    def _on_a_majority(self, commit: int, quorums: tuple[tuple[str, ...], ...]) -> None:
-        """I4: commit counts only fsynced copies of voters, and we ask the media, not the nodes."""
+    def _on_enough_media(self, commit: int, replica: Watched) -> None:
+        """I4: commit counts only fsynced copies of those that the rule names, and we ask the media, not the nodes. Of an HA group a slave
+        is asked as well: a master that has just ended may have been the only one to know, and nobody may show more than it knew."""
         last = min(commit, len(self.committed.chains) - 1)
-        if last <= self.on_majority:
+        if last <= self.on_media:
             return
-        pieces = self.committed.pieces(self.on_majority + 1, last)
-        holders = [name for name, medium in self.media.items() if _holds(medium, pieces, self.begins.get(name, 0), last)]
-        if not _are_enough(holders, quorums):
+        holders = self._holders(self.on_media + 1, last)
+        if not self._are_enough(holders, replica.counted, replica.term):
             raise Violation("I4", f"entry {last} is called committed, but only {holders or 'no node'} would have it after a power cut")
-        self.on_majority = last
+        self.on_media = last
+        if replica.counted[0].rule is Rule.IN_SYNC:
+            self._in_sync_hold(holders, last)
+
+    def _holders(self, first: int, last: int) -> list[str]:
+        """Who would have these entries after a power cut."""
+        pieces = self.committed.pieces(first, last)
+        return [name for name, medium in self.media.items() if _holds(medium, pieces, self.begins.get(name, 0), last)]
+
+    def _are_enough(self, holders: Iterable[str], counted: tuple[Members, ...], term: int) -> bool:
+        """Whether any of these sets of members calls committed what these nodes hold, in this term."""
+        held = set(holders)
+        return any(self._suffice(held, members, term) for members in counted)
+
+    def _suffice(self, held: set[str], members: Members, term: int) -> bool:
+        """By the rule of these members: a majority of the voters, or all of them, or the in-sync set as the metadata quorum has it for this
+        epoch."""
+        if members.rule is Rule.MAJORITY:
+            return len(held.intersection(members.voters)) >= majority(len(members.voters))
+        known = self.appointments.of_epoch(term) if members.rule is Rule.IN_SYNC else None
+        if known is None:
+            return held.issuperset(members.voters)
+        return held.issuperset(known.in_sync) and len(held.intersection(members.voters)) >= self.minimum
+
+    def _in_sync_hold(self, holders: Collection[str], last: int) -> None:
+        """Any of the present in-sync set may be elected: each has everything that was ever committed."""
+        known = self.appointments.appointment
+        lacking = set() if known is None else set(known.in_sync) - set(holders)
+        if lacking:
+            names = ", ".join(sorted(lacking))
+            raise Violation("I4", f"{names} could be elected, and would lack the committed entry {last} after a power cut")
+
+    def appointed(self) -> None:
+        """The metadata quorum agreed on something for a group that goes by it: whoever is in the in-sync set now has all that is
+        committed."""
+        last = len(self.committed.chains) - 1
+        if last >= 0:
+            self._in_sync_hold(self._holders(max(0, last - LOOKED_BACK), last), last)
 
     def dies(self, node: str, replica: Watched) -> None:
         """Within one step a node may take entries, say so, and end; or trim: nobody would see it."""
@@ -279,12 +350,6 @@ class Checkers:
     def had_by(self, index: int, term: int) -> list[str]:
         """The nodes that were ever seen with this entry: two logs that hold an entry of one term hold the same."""
         return [node for node in self.media if self.peaks.get((node, term), -1) >= index]
-
-
-def _are_enough(holders: Iterable[str], quorums: tuple[tuple[str, ...], ...]) -> bool:
-    """Whether a majority of any of these sets of voters is among them."""
-    held = set(holders)
-    return any(len(held.intersection(voters)) > len(voters) // 2 for voters in quorums)
 
 
 def _has(replica: Watched, index: int, chain: int) -> bool:

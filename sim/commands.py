@@ -13,16 +13,19 @@ from typing import Any
 import click
 
 from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.raft.config import HaRules, Rule
+from ledgermq.sim import faults_ha
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import DEFAULT_STEPS, Case, Ran
 from ledgermq.sim.faults import FAULTS, KNOWN
 from ledgermq.sim.plan import PlanError
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings, SettingsError, read
+from ledgermq.sim.settings import HA, SMALL_FILE_BYTES, Settings, SettingsError, read
 from ledgermq.sim.shrink import RUNS_MAX, shrink
 from ledgermq.sim.timeline import draw, explain
 from ledgermq.sim.world import BEGAN_NS
 
 EXIT_USAGE = 64
+NODES_MAX = 9
 
 
 class SeedRange(click.ParamType[range]):
@@ -54,6 +57,27 @@ class FaultList(click.ParamType[tuple[str, ...]]):
         return names
 
 
+class HaWords(click.ParamType[HaRules]):
+    """What the master of an HA group holds itself to, joined by commas."""
+
+    name = "a,b"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> HaRules:
+        if isinstance(value, HaRules):
+            return value
+        words = [word for word in str(value).split(",") if word]
+        least = 1
+        for word in words:
+            name, _, number = word.partition("=")
+            if name == "min" and number.isdigit() and 1 <= int(number) <= NODES_MAX:
+                least = int(number)
+            elif word not in ("async", "in-sync", "push", "pull"):
+                self.fail(f"{word!r} says nothing of an HA group; known: async, in-sync, push, pull, min=N (1 to {NODES_MAX})", param, ctx)
+        if "async" in words and ("in-sync" in words or least > 1):
+            self.fail("async waits for nobody; leave in-sync and min=N out", param, ctx)
+        return replace(HA, ack_async="async" in words, minimum=least, pull="pull" in words)
+
+
 class UnusableFile(click.ClickException):
     """A configuration or plan that cannot be used: a usage error."""
 
@@ -67,8 +91,9 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--seed", type=click.IntRange(0), help="One seed; 1 by default.")
 @click.option("--seeds", type=SeedRange(), help="Several seeds; stops at the first that fails.")
 @click.option("--steps", type=click.IntRange(1), help=f"Events before everything heals.  [default: {DEFAULT_STEPS}]")
-@click.option("--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Number of nodes.  [default: 3]")
 @click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]")
+@click.option("--ha", type=HaWords(), help="An HA group: async or in-sync, push or pull, min=N; for instance in-sync,pull,min=2.")
 @click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), help="Flush policy.  [default: durable]")
 @click.option("--config", "config_file", type=_FILE, help="Nodes, timing, flush policy and file sizes of this node configuration.")
 @click.option("--group", help="The broker group of --config; the first by default.")
@@ -83,6 +108,7 @@ def sim(
     steps: int | None,
     nodes: int | None,
     faults: tuple[str, ...] | None,
+    ha: HaRules | None,
     policy: str | None,
     config_file: Path | None,
     group: str | None,
@@ -99,6 +125,7 @@ def sim(
       ledgermq sim --seed 7
       ledgermq sim --seeds 1..200 --faults power-cut-all,isolate
       ledgermq sim --config node.yaml --seeds 1..50
+      ledgermq sim --ha async,pull --seeds 1..50
       ledgermq sim --seed 41 --shrink --save short.json
       ledgermq sim --plan short.json
 
@@ -107,18 +134,19 @@ def sim(
     if seed is not None and seeds is not None:
         raise click.UsageError("give --seed or --seeds, not both; one of them is enough")
     if plan_file is not None:
-        given = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--policy": policy}
-        given["--bug"] = None if bug == Bug.NONE.value else bug
+        given: dict[str, object] = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--ha": ha}
+        given |= {"--policy": policy, "--bug": None if bug == Bug.NONE.value else bug}
         told = [name for name, value in {**given, "--config": config_file}.items() if value is not None]
         if told:
             raise click.UsageError(f"--plan says everything; {told[0]} goes without it")
         cases = [_load(plan_file)]
         replay = "ledgermq sim --plan FILE"
     else:
-        settings = _settings(config_file, group, nodes, policy, faults)
+        settings = _settings(config_file, group, nodes, ha, policy, faults)
+        _refuse_pointless(settings, faults)
         chosen = seeds if seeds is not None else [1 if seed is None else seed]
         cases = [Case.drawn(number, steps or DEFAULT_STEPS, settings, faults, Bug(bug)) for number in chosen]
-        replay = _replay(steps, nodes, faults, policy, config_file, group, bug)
+        replay = _replay(steps, nodes, faults, ha, policy, config_file, group, bug)
     ran = _run_all(cases)
     if not ran.result.passed:
         tries = 0
@@ -153,17 +181,33 @@ def _load(path: Path) -> Case:
         raise UnusableFile(f"{path} is no run to replay ({error}); make one with: ledgermq sim --seed N --save FILE") from error
 
 
-def _settings(config: Path | None, group: str | None, nodes: int | None, policy: str | None, kinds: tuple[str, ...] | None) -> Settings:
+def _refuse_pointless(settings: Settings, kinds: tuple[str, ...] | None) -> None:
+    """Faults that could happen to nobody, and a minimum that is never met: a run of them would show nothing."""
+    if settings.rule is not Rule.IN_SYNC and "change-over" not in (kinds or ()):
+        for kind in kinds or ():
+            if kind in faults_ha.KINDS:
+                raise click.UsageError(f"{kind} happens to HA groups only; add --ha in-sync, or --ha async")
+    elif settings.ha.minimum > len(settings.names):
+        raise click.UsageError(f"{len(settings.names)} nodes never are {settings.ha.minimum} in sync; give a smaller min=N or more --nodes")
+
+
+def _settings(
+    config: Path | None, group: str | None, nodes: int | None, ha: HaRules | None, policy: str | None, kinds: tuple[str, ...] | None
+) -> Settings:
     if config is None:
         if group is not None:
             raise click.UsageError("--group names a broker group of --config; give both")
         settings = Settings.of_nodes(nodes or 3)
+        if ha is not None:
+            settings = replace(settings, rule=Rule.IN_SYNC, ha=ha)
         if kinds is not None and "trim" in kinds:
             # Log files so small that some of them can go within a run.
             settings = replace(settings, file_bytes=SMALL_FILE_BYTES)
     else:
         if nodes is not None:
             raise click.UsageError("the nodes are those of --config; leave --nodes out")
+        if ha is not None:
+            raise click.UsageError("how the group replicates stands in --config; leave --ha out")
         try:
             settings = read(config.read_text(), group)
         except (OSError, UnicodeDecodeError, SettingsError) as error:
@@ -175,16 +219,24 @@ def _replay(
     steps: int | None,
     nodes: int | None,
     faults: tuple[str, ...] | None,
+    ha: HaRules | None,
     policy: str | None,
     config: Path | None,
     group: str | None,
     bug: str,
 ) -> str:
     """The command that runs a seed again, up to its number."""
-    options = {"--steps": steps, "--nodes": nodes, "--faults": None if faults is None else ",".join(faults), "--policy": policy}
-    more = {"--group": group, "--bug": None if bug == Bug.NONE.value else bug}
+    options = {"--steps": steps, "--nodes": nodes, "--faults": None if faults is None else ",".join(faults)}
+    more = {"--ha": None if ha is None else _words(ha), "--policy": policy, "--group": group}
+    more["--bug"] = None if bug == Bug.NONE.value else bug
     told = [f"{name} {value}" for name, value in {**options, **more}.items() if value is not None]
     return " ".join(["ledgermq sim", *told, *(["--config FILE"] if config is not None else []), "--seed"])
+
+
+def _words(ha: HaRules) -> str:
+    """As `--ha` takes them."""
+    words = ["async" if ha.ack_async else "in-sync", "pull" if ha.pull else "push"]
+    return ",".join(words if ha.minimum == 1 else [*words, f"min={ha.minimum}"])
 
 
 def _tell(ran: Ran) -> None:
@@ -244,7 +296,9 @@ def report(ran: Ran, count: int, as_json: bool) -> None:
         return
     click.echo(f"{result.commits} entries committed in {result.terms} terms, {result.virtual_ns / 1e9:.1f} virtual seconds")
     if result.acknowledged_memory:
-        click.echo(f"{result.acknowledged_memory} batches acknowledged from memory, {result.lost_memory} of them lost")
+        alone = ran.case.settings.rule is Rule.IN_SYNC and ran.case.settings.ha.ack_async
+        by = "by a master alone" if alone else "from memory"
+        click.echo(f"{result.acknowledged_memory} batches acknowledged {by}, {result.lost_memory} of them lost")
     click.echo("faults: " + (", ".join(f"{number} {name}" for name, number in ran.faults.items()) or "none"))
     click.echo("covered: " + (", ".join(f"{number} {name}" for name, number in result.coverage.items() if number) or "nothing"))
     click.echo(f"sim: PASS seed={result.seed} steps={result.steps} digest={result.digest}")

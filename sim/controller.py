@@ -1,15 +1,19 @@
-"""The controller's stand-in: what the cluster is wanted to be, and the call that brings it about.
+"""The controller's stand-in: what the cluster is wanted to be, the call that brings it about, and who is master of an HA group.
 
-Here lives intent only (design §6): topics and consumer groups that somebody asked for, and where the nodes can be reached. Whatever the log
-of the group says wins; a leader that lacks something is told again, by any node's reconciler, until it is there.
+Here lives what the metadata quorum agrees on (design §6). Topics and consumer groups that somebody asked for, and where the nodes can be
+reached, are intent: whatever the log of the group says wins, and a leader that lacks something is told again, by any node's reconciler,
+until it is there. The appointment is decided here alone, by the product's own functions (`raft/appointments.py`), one wish after the other.
+How wishes get here, and how nodes hear what became of them, is `appointing.py`'s affair.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ledgermq.node.core.calls import Configure
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish, alter, elect, force
 from ledgermq.sim.clients import CONSUMER_GROUP, FIFO, NORMAL, QUEUES
 
 
@@ -19,16 +23,39 @@ def _topic(name: str, kind: TopicKind) -> TopicConfig:
 
 @dataclass
 class Controller:
-    """Wanted topics by stored name, wanted consumer groups, and the nodes' addresses."""
+    """Wanted topics by stored name, wanted consumer groups, the nodes' addresses, and every appointment there was, oldest first."""
 
     topics: dict[str, TopicConfig] = field(
         default_factory=lambda: {NORMAL: _topic(NORMAL, TopicKind.NORMAL), FIFO: _topic(FIFO, TopicKind.FIFO)}
     )
     groups: dict[str, GroupConfig] = field(default_factory=lambda: {CONSUMER_GROUP: GroupConfig("", CONSUMER_GROUP)})
     addresses: dict[str, str] = field(default_factory=dict)
+    elects: Callable[[Appointment | None, Elect], Appointment | str] = elect
+    appointments: list[Appointment] = field(default_factory=list)
+    refusals: int = 0
+    """Wishes that were not granted."""
 
     def missing(self, topics: dict[str, TopicConfig], groups: dict[str, GroupConfig], token: int) -> Configure | None:
         """The call for a leader that has these topics and groups in force; None when nothing is missing."""
         lacking = [topic for name, topic in self.topics.items() if topics.get(name) != topic]
         unknown = [group for name, group in self.groups.items() if groups.get(name) != group]
         return Configure(token, tuple(lacking), tuple(unknown)) if lacking or unknown else None
+
+    @property
+    def appointment(self) -> Appointment | None:
+        """The present one; None before the first election."""
+        return self.appointments[-1] if self.appointments else None
+
+    def decide(self, wish: Wish, *, by_force: bool = False) -> Appointment | str:
+        """One wish, applied as the quorum applies its log: the appointment that it leads to, or why there is none, for people."""
+        known = self.appointment
+        decided = alter(known, wish) if isinstance(wish, Alter) else force(known, wish) if by_force else self.elects(known, wish)
+        if isinstance(decided, str):
+            self.refusals += 1
+        else:
+            self.appointments.append(decided)
+        return decided
+
+    def of_epoch(self, epoch: int) -> Appointment | None:
+        """The last that was agreed on in this epoch: which copies its master has to count."""
+        return next((known for known in reversed(self.appointments) if known.epoch == epoch), None)

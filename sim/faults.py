@@ -1,9 +1,9 @@
 """Faults: what can go wrong, drawn from a seed into a plan, and carried out on a world.
 
 Here lives the choice: which kinds there are, which of them a run draws from by default, and how a seed becomes a plan. The kinds are in
-`faults_process.py`, `faults_network.py`, `faults_disk.py` and `faults_group.py`. A plan is drawn whole before the run begins, from a source
-of chance of its own, so that dropping one of its events changes no other. What a kind needs to know of the moment (who leads) it asks when
-it is carried out; what it needs of chance it draws from its own `salt`.
+`faults_process.py`, `faults_network.py`, `faults_disk.py`, `faults_media.py`, `faults_group.py` and `faults_ha.py`. A plan is drawn whole
+before the run begins, from a source of chance of its own, so that dropping one of its events changes no other. What a kind needs to know of
+the moment (who leads) it asks when it is carried out; what it needs of chance it draws from its own `salt`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ledgermq.sim import faults_disk, faults_group, faults_media, faults_network, faults_process
+from ledgermq.raft.config import Rule
+from ledgermq.sim import faults_disk, faults_group, faults_ha, faults_media, faults_network, faults_process
 from ledgermq.sim.faults_kind import Kind
 from ledgermq.sim.network import MS
 from ledgermq.sim.plan import FaultEvent, Plan, PlanError
+from ledgermq.sim.settings import Settings
 from ledgermq.sim.world import World
 
 GAP_NS = 20 * MS
@@ -26,12 +28,22 @@ STEP_NS = 20 * MS
 """A plan is drawn for so much virtual time per step: more than a step takes at any load, so that faults go on until everything heals."""
 
 KNOWN: dict[str, Kind] = (
-    faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS
+    faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS | faults_ha.KINDS
 )
 _ALONE = frozenset({"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation", "clock-drift"})
-BY_NAME = _ALONE | faults_group.KINDS.keys() | faults_media.KINDS.keys()
+BY_NAME = _ALONE | faults_group.KINDS.keys() | faults_media.KINDS.keys() | faults_ha.BY_NAME
 """Drawn only when they are named."""
-FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}
+FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME | faults_ha.KINDS.keys()}
+HA_FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}
+"""What the runs of HA groups draw from."""
+
+
+def drawn_from(settings: Settings) -> tuple[str, ...]:
+    """The kinds of a run that names none. Of an HA group half the draws are of the kinds that are about such groups."""
+    if settings.rule is Rule.MAJORITY:
+        return tuple(FAULTS)
+    own = [name for name in HA_FAULTS if name in faults_ha.KINDS]
+    return (*FAULTS, *own * (len(FAULTS) // len(own)))
 
 
 def draw(seed: int, names: Sequence[str], steps: int, kinds: Sequence[str] | None = None) -> Plan:
@@ -80,4 +92,8 @@ def acting(plan: Plan) -> Callable[[World], None]:
 
 def schedule(kinds: Sequence[str] | None = None, steps: int = 2000) -> Callable[[World], None]:
     """What `World.run` takes: the plan of the world's own seed."""
-    return lambda world: acting(draw(world.seed, world.names, steps, kinds))(world)
+
+    def begin(world: World) -> None:
+        acting(draw(world.seed, world.names, steps, drawn_from(world.settings) if kinds is None else kinds))(world)
+
+    return begin

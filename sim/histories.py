@@ -3,9 +3,10 @@
 Here lives the knowledge of outsiders: sends and their answers, messages received, acknowledged and read. Answers are noted in a few
 operations each; the values are compared in columns when `settle` is called, which the world does now and then and at the end.
 
-Laws: what was acknowledged as durable stands where the answer said, for ever (I5); nothing is in a queue that nobody sent, nothing twice,
-nothing that was refused for good; the sends of one producer to one queue stand in the order of their acknowledgements (I7); a queue is
-linearizable (`audit.history`); a message that was acknowledged is not delivered again, and first deliveries come in the order of the queue.
+Laws: what was acknowledged as durable stands where the answer said, for ever (I5); what was acknowledged earlier may be lost, but stands
+where the answer said if it stands anywhere, and in its order; nothing is in a queue that nobody sent, nothing twice, nothing that was
+refused for good; the sends of one producer to one queue stand in the order of their acknowledgements (I7); a queue is linearizable
+(`audit.history`); a message that was acknowledged is not delivered again, and first deliveries come in the order of the queue.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Sent:
     offset: int | None = None
     """Of the first one; None while nobody knows whether it is there."""
     early: bool = False
-    """Acknowledged from memory: it may be lost."""
+    """Acknowledged from memory, or by a master alone: it may be lost."""
+    framed: bool = False
+    """In a native frame: a copy of it may be stored although the one that was acknowledged early is lost."""
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class Histories:
     def placed(self, send: Sent, offset: int, durability: str, now: int) -> None:
         """A message of a native frame was answered. Answers of frames may overtake each other: their order in the log is judged by their
         sequence numbers (`natives.py`)."""
-        send.returned, send.offset, send.early = now, offset, durability != "durable"
+        send.returned, send.offset, send.early, send.framed = now, offset, durability != "durable", True
         if not send.early:
             self._promised.append(send)
 
@@ -172,6 +175,7 @@ class Histories:
         queues = self.log.queues()
         self._nothing_strange(queues)
         for key, values in queues.items():
+            self._early_in_place(key, values)
             self._linearizable(key, values)
         for group, state in self.groups.items():
             for key, first in state.first.items():
@@ -191,6 +195,17 @@ class Histories:
             strange = np.setdiff1d(unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True)
             if len(strange):
                 raise Violation("I6", f"{key} holds message {int(strange[0])}, which nobody sent there")
+
+    def _early_in_place(self, key: QueueKey, values: I64) -> None:
+        """What was acknowledged before it was committed is where the answer said, or nowhere; so it is in the order of its producer."""
+        early = [send for send in self.sends if send.key == key and send.early and not send.framed]
+        at = {value: offset for offset, value in enumerate(values.tolist())} if early else {}
+        for send in early:
+            assert send.offset is not None
+            found = [place for place in range(send.count) if at.get(send.value + place, send.offset + place) != send.offset + place]
+            if found:
+                where = f"{send.offset + found[0]} in {key}"
+                raise Violation("I7", f"producer {send.producer} was told {where} early, and the message is elsewhere")
 
     def _linearizable(self, key: QueueKey, values: I64) -> None:
         """Of one queue, with each send of many messages as one operation: it has happened for a read that sees its last message."""

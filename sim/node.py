@@ -23,7 +23,7 @@ from ledgermq.node.core.restoring import restore
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.layout_columns import BODY_AT
 from ledgermq.proto.types import Identity, Range, Role
-from ledgermq.raft.config import Chance, Members, RaftConfig
+from ledgermq.raft.config import Chance, Members, RaftConfig, Rule
 from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
@@ -104,10 +104,10 @@ class Life:
         return self.log.end_index, self.log.end_term, self.log.end_chain
 
     @property
-    def quorums(self) -> tuple[tuple[str, ...], ...]:
-        """The voters by whom this replica may have counted last: a change that is not committed may have been appended after that."""
+    def counted(self) -> tuple[Members, ...]:
+        """The members by whom this replica may have counted last: a change that is not committed may have been appended after that."""
         known = self.replica.core.configurations
-        return (known.latest.voters,) if known.latest_index <= self.commit_index else (known.latest.voters, known.before.voters)
+        return (known.latest,) if known.latest_index <= self.commit_index else (known.latest, known.before)
 
     @property
     def promise(self) -> tuple[int, str | None]:
@@ -123,6 +123,9 @@ class Life:
 
     def chain_at(self, index: int) -> int:
         return self.log.chain_at(index)
+
+    def entry(self, index: int) -> Range:
+        return self.log.read(index, 1)
 
     def bytes_behind_end(self) -> int:
         """How many bytes behind the end of the log are not zero."""
@@ -181,7 +184,7 @@ class Medium:
         GroupStore.create(self.disk, self.root, identity)
         store = GroupStore.open(self.disk, self.root, identity)
         if self.founder:
-            bootstrap(store.log, self.voters, CREATED_MS)
+            bootstrap(store.log, self.voters, CREATED_MS, self.settings.rule)
         store.close()
         for directory in (self.root, f"{self.root}/state", f"{self.root}/dledger-{self.name}", self.data_directory):
             self.disk.sync_dir(directory)
@@ -213,6 +216,8 @@ class Medium:
                 boot_id,
                 timing=settings.timing,
                 incarnation=self.identity.incarnation,
+                rule=settings.rule if self.founder else Rule.MAJORITY,
+                ha=settings.ha,
             ),
             store.log,
             store.hard_state,

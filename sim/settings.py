@@ -17,13 +17,15 @@ from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto import units
-from ledgermq.raft.config import MS, Timing
+from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing
 
 FILE_BYTES = 64 << 10
 FILE_BYTES_MAX = 256 << 10
 SMALL_FILE_BYTES = 8 << 10
 """For runs in which many files of the log come and go."""
 APPEND_MODES = ("pwrite", "map", "pool")
+HA = HaRules(lag_ns=900 * MS, lag_bytes=96 << 10)
+"""Bounds that slaves pass within a run, and come back within."""
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=PAGE_BYTES, thorough_ns=600 * MS)
 """Long enough for crashes in between, short enough for a run to see their end."""
 TIMES = LeaseTimes(liveness_ns=3_000 * MS)
@@ -53,11 +55,19 @@ class Settings:
     append: str | None = None
     """How every node writes its log; None: each node in another way."""
     preferred: str | None = None
+    rule: Rule = Rule.MAJORITY
+    """By which the group begins: MAJORITY for `replication: raft`, IN_SYNC for `ha`."""
+    ha: HaRules = HA
 
     @staticmethod
     def of_nodes(count: int) -> Settings:
         """The defaults, with so many nodes."""
         return Settings(tuple(f"n{k}" for k in range(1, count + 1)))
+
+    @staticmethod
+    def of_ha(count: int = 3, *, ack_async: bool = False, minimum: int = 1, pull: bool = False) -> Settings:
+        """An HA group with the defaults, of so many nodes."""
+        return replace(Settings.of_nodes(count), rule=Rule.IN_SYNC, ha=replace(HA, ack_async=ack_async, minimum=minimum, pull=pull))
 
 
 def read(text: str, group: str | None = None) -> Settings:
@@ -98,7 +108,33 @@ def read(text: str, group: str | None = None) -> Settings:
         min(FILE_BYTES_MAX, max(FILE_BYTES, chosen.size("data_file_bytes", 1 << 30))),
         append,
         preferred or None,
+        *_replication(chosen, len(names)),
     )
+
+
+def _replication(group: _Keys, nodes: int) -> tuple[Rule, HaRules]:
+    """The rule that a group begins with, and what its masters hold themselves to."""
+    kind, ack = _one_of(group, "replication", ("raft", "ha")), _one_of(group, "ack", ("in-sync", "async"))
+    transfer = _one_of(group, "transfer", ("push", "pull"))
+    if kind == "raft":
+        return Rule.MAJORITY, HA
+    least = 1 if ack == "async" else group.size("min_in_sync", min(2, nodes))
+    if not 1 <= least <= nodes:
+        what = f"{nodes} replicas never are {least} members in sync"
+        raise SettingsError("cluster.groups.min_in_sync", what, "ask for no more than there are")
+    lag_ns, lag_bytes = group.duration_ns("in_sync_lag_ms", 10_000 * MS), group.size("in_sync_lag_bytes", 64 * MIB)
+    if not lag_ns or not lag_bytes:
+        remedy = "give in_sync_lag_ms and in_sync_lag_bytes above 0"
+        raise SettingsError("cluster.groups", "a slave that may not lag at all never is in sync", remedy)
+    return Rule.IN_SYNC, HaRules(ack == "async", least, lag_ns, lag_bytes, transfer == "pull")
+
+
+def _one_of(group: _Keys, key: str, known: tuple[str, ...]) -> str:
+    """One of these words; the first where nothing is said."""
+    found = group.text(key, known[0])
+    if found not in known:
+        raise SettingsError(f"cluster.groups.{key}", f"there is no {key} {found!r}", f"known: {', '.join(known)}")
+    return found
 
 
 def _group(keys: _Keys, wanted: str | None) -> _Keys:

@@ -17,7 +17,7 @@ MEANING = {
     "I1": "at most one leader incarnation per term and group",
     "I2": "the same index and term on two replicas means the same bytes",
     "I3": "a leader holds every entry that was committed before its term",
-    "I4": "commit never falls, never passes the end of the log, and counts only what a majority has on stable storage",
+    "I4": "commit never falls, never passes the end of the log, and counts only what a majority (HA: the in-sync set) has synced",
     "I5": "what was acknowledged as durable can be read until retention removes it",
     "I6": "one committed message for every offset of a queue, without gaps",
     "I7": "the order of one producer within a queue is the order of its acknowledgements",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ledgermq.node.core.calls import (
+    Appointed,
     Call,
     ChangeMembers,
     Done,
@@ -40,10 +41,12 @@ from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.proto.layout import chain_seed
 from ledgermq.proto.types import Role
-from ledgermq.raft.config import Members
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
-from ledgermq.sim.bugs import Bug
+from ledgermq.sim.appointing import Appointing
+from ledgermq.sim.bugs import Bug, election
 from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import CONSUMER_GROUP, Answer, Client, Habits
 from ledgermq.sim.clock import Clock
@@ -177,9 +180,10 @@ class World:
         log_id = self.stations[self.names[0]].medium.identity.log_id
         self.truth = Truth(log_id, self.settings.file_bytes)
         self.media: dict[str, OnMedium] = {name: station.medium for name, station in self.stations.items()}
-        self.checkers = Checkers(self.truth, self.media)
+        self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names}, elects=election(bug))
+        self.appointing = Appointing(self, self.controller, self.settings.names, random.Random(f"controller {seed}"))
+        self.checkers = Checkers(self.truth, self.media, self.controller, self.settings.ha.minimum)
         self.histories = Histories(self.truth)
-        self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names})
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
         self.coverage: Counter[str] = Counter()
@@ -342,6 +346,7 @@ class World:
         if machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1
             self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
+        self.appointing.started(name)
         self._turn_soon(station)
 
     def _killed_in_recovery(self, station: Station) -> None:
@@ -599,6 +604,8 @@ class World:
             early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
             life.syncing = True
             self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
+        for wish in output.wishes:
+            self.appointing.wished(name, wish)
         for done in output.done:
             self._done(name, done)
         for change in life.replica.take_changes():
@@ -693,7 +700,7 @@ class World:
             life = self.stations[node].life
             assert life is not None
             last = outcome.last_index if isinstance(outcome, FrameProduced) else outcome.first_index + len(outcome.queue_offsets) - 1
-            self.checkers.promised(node, last, outcome.term, outcome.durability, life.quorums)
+            self.checkers.promised(node, last, outcome.term, outcome.durability, life)
         elif isinstance(outcome, MembersChanged):
             self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
             self.coverage["membership-changes"] += 1
@@ -719,7 +726,28 @@ class World:
                 if call is not None:
                     life.calls.append(call)
                     self._turn_soon(station)
+        self.appointing.refresh()
         self.after(RECONCILE_NS, self._reconcile)
+
+    # What the way to the metadata quorum needs
+
+    def awake(self) -> list[str]:
+        """The nodes whose process runs and does not stand still."""
+        return [name for name, station in self.stations.items() if station.workshop is not None and self.now >= station.paused_until]
+
+    def tell(self, node: str, appointment: Appointment) -> None:
+        """The node's process hears it, if its group is open."""
+        station = self.stations[node]
+        if station.life is not None:
+            station.life.calls.append(Appointed(appointment))
+            self._turn_soon(station)
+
+    def agreed(self, appointment: Appointment) -> None:
+        """The metadata quorum has agreed on it."""
+        self.coverage["appointments"] += 1
+        members = self.members()
+        if members is not None and members.rule is Rule.IN_SYNC and appointment.generation == members.since and not appointment.forced:
+            self.checkers.appointed()
 
     def _greet(self) -> None:
         """Every pair of nodes that is connected; who sees another directory than it knows tells its group."""
@@ -795,6 +823,19 @@ class World:
             self.note(f"asked to {kind} {node}", station.name)
             self._turn_soon(station)
 
+    def change_rule(self) -> Rule | None:
+        """Whoever leads is asked for the rule that the group does not have; which one that is, None without a leader."""
+        members = self.members()
+        if members is None or self.healed:
+            return None
+        goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
+        for station, life in self._leader_lives():
+            self._token += 1
+            life.calls.append(ChangeMembers(self._token, "rule", "", rule=goal.value))
+            self.note(f"asked for the rule {goal}", station.name)
+            self._turn_soon(station)
+        return goal
+
     def wipe(self, name: str) -> bool:
         """A node loses its directory, and goes on with another one when it is started. Only where the group must survive it: all members
         are there and agree about who they are, and no other directory is lost. Returns whether it was so."""
@@ -813,7 +854,7 @@ class World:
 
     def _can_spare(self, name: str) -> bool:
         members = self.members()
-        if members is None or not self._all_count() or (name in members.voters and len(members.voters) < 3):
+        if members is None or not self._all_count() or not self._left_without(name, members):
             return False
         for node in members.nodes:
             station = self.stations[node]
@@ -822,6 +863,14 @@ class World:
                 return False
         asked = (call for _, life in self._lives() for call in life.calls)
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
+
+    def _left_without(self, name: str, members: Members) -> bool:
+        """Whether the group can go on without what this node holds. Between two rules it needs every voter."""
+        if members.rule is not Rule.IN_SYNC:
+            return name not in members.voters or (members.rule is Rule.MAJORITY and len(members.voters) > 2)
+        known = self.controller.appointment
+        in_sync = set(members.voters if known is None or known.generation != members.since else known.in_sync)
+        return in_sync != {name}
 
     def _all_count(self) -> bool:
         """Whether each member has the directory that the group goes by, and none is on its way back."""
@@ -841,6 +890,7 @@ class World:
         self.healed = True
         self.note("everything heals")
         self.network.heal()
+        self.appointing.heal()
         self._slow.clear()
         for station in self.stations.values():
             station.paused_until = self.now

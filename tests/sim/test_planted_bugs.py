@@ -19,7 +19,7 @@ from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case
 from ledgermq.sim.faults import KNOWN, acting
 from ledgermq.sim.network import MS
-from ledgermq.sim.plan import FaultEvent, Plan
+from ledgermq.sim.plan import FaultEvent, Plan, Value
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.world import World
 
@@ -29,6 +29,9 @@ NEAR = 40
 STEPS = 1200
 HYBRID = replace(Settings(), policy=FlushPolicy.HYBRID)
 SMALL = replace(Settings(), file_bytes=SMALL_FILE_BYTES)
+HA = Settings.of_ha()
+TWO_IN_SYNC = Settings.of_ha(minimum=2)
+ALONE = Settings.of_ha(ack_async=True)
 TOLD_AT_ONCE = replace(Settings(), timing=Timing(news_ns=0))
 """Commit news in messages of their own: more conversation for the same work."""
 
@@ -68,6 +71,18 @@ FOUND: dict[Bug, Found] = {
     Bug.FRAMES_FORGOTTEN: Found(5),
     Bug.CACHE_BELIEVED: Found(19, ("slow-follower", "kill", "slow-follower", "kill")),
     Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
+    Bug.SHRUNK_BEFORE_AGREED: Found(2, settings=HA, steps=1500),
+    Bug.JOINER_NOT_COUNTED: Found(1, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500),
+    Bug.JOINS_BEHIND: Found(3, settings=HA, steps=1500),
+    Bug.EPOCH_LED_TWICE: Found(1, settings=HA, steps=1500),
+    Bug.EPOCH_NOT_DURABLE: Found(5, ("slow-disks", "depose", "power-cut-all", "power-cut-all"), HA, 1500),
+    Bug.IN_SYNC_BY_MAJORITY: Found(1, settings=HA, steps=1500),
+    Bug.MINIMUM_IGNORED: Found(4, ("in-sync-race", "slow-slave", "isolate"), TWO_IN_SYNC, 1500),
+    Bug.EPOCH_AS_ASKED: Found(16, settings=HA, steps=1500),
+    Bug.INCARNATION_IGNORED: Found(8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA, 1500),
+    Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
+    Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
+    Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
 BUGS = list(FOUND)
 
@@ -82,6 +97,20 @@ def _cuts_while_disks_lag() -> Plan:
         events += [FaultEvent((at + 300 + 200 * k) * MS, "trim", {"files": 20, "salt": 3 * number + k}) for k in range(3)]
         events.append(FaultEvent((at + 1000) * MS, "power-cut", {"node": "follower", "for_ns": 20 * MS, "salt": number}))
     return Plan(tuple(events))
+
+
+def _only_the_late_one_is_left() -> Plan:
+    """A slave is cut off until it is out of the in-sync set; then both others end."""
+    away = FaultEvent(600 * MS, "isolate", {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0})
+    return Plan((away, *(FaultEvent(2600 * MS, "kill", {"node": name, "for_ns": 3000 * MS, "salt": 0}) for name in ("n1", "n2"))))
+
+
+def _alone_with_the_quorum() -> Plan:
+    """A leader that nobody hears any more, but the metadata quorum, is asked to let the quorum appoint masters."""
+    hears: dict[str, Value] = {"deaf": False, "mute": False}
+    apart: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, **hears, "for_ns": 3000 * MS, "salt": 0}
+    asked: dict[str, Value] = {"stage": "", "hit": "all", "how": "kill", "for_ns": MS, "salt": 0}
+    return Plan((FaultEvent(1200 * MS, "two-masters", apart), FaultEvent(1220 * MS, "change-over", asked)))
 
 
 @dataclass(frozen=True)
@@ -102,6 +131,8 @@ class Planned:
 
 PLANNED: dict[Bug, Planned] = {
     Bug.SNAPSHOT_ABOVE_DURABLE: Planned(13, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
+    Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
+    Bug.CHANGE_OVER_AT_ONCE: Planned(1, "I1", _alone_with_the_quorum(), 1500, {}),
 }
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND and bug not in PLANNED]
 """Planted, and no seed is known: docs/simulator.md says why."""

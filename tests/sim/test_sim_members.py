@@ -13,7 +13,7 @@ from ledgermq.sim.world import World
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
 STEPS = 2300
-SEEDS = 12
+SEEDS = 8
 MEMBERS = ("membership", "join", "wipe-and-return")
 
 

@@ -1,0 +1,86 @@
+"""HA groups as the simulator runs them: the same invariants, under masters that a metadata quorum appoints, loses and appoints again."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.raft.config import Rule
+from ledgermq.sim.appointing import STEPS
+from ledgermq.sim.faults import acting, schedule
+from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
+from ledgermq.sim.network import MS
+from ledgermq.sim.plan import FaultEvent, Plan, Value
+from ledgermq.sim.settings import Settings
+from ledgermq.sim.world import Outcome, World
+
+pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
+
+STEPS_A_RUN = 1500
+GROUPS = {
+    "in-sync": Settings.of_ha(),
+    "async": Settings.of_ha(ack_async=True),
+    "pull": Settings.of_ha(pull=True),
+    "minimum": Settings.of_ha(minimum=2),
+    "five": Settings.of_ha(5, minimum=2),
+}
+
+
+def run(seed: int, settings: Settings, kinds: tuple[str, ...] | None = None, steps: int = STEPS_A_RUN) -> Outcome:
+    return World(seed, settings=settings).run(steps, schedule(kinds, steps))
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_invariant_holds(name: str) -> None:
+    """All faults of Raft groups and those of HA groups, in any mixture: masters change, the in-sync set too, and nothing breaks."""
+    outcomes = [run(seed, GROUPS[name]) for seed in range(3)]
+    assert all(outcome.passed for outcome in outcomes), [(outcome.seed, outcome.violation) for outcome in outcomes]
+    assert sum(outcome.terms for outcome in outcomes) > 3
+    assert sum(outcome.coverage["appointments"] for outcome in outcomes) >= sum(outcome.terms for outcome in outcomes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_of_ha_groups_alone_is_survived(kind: str) -> None:
+    """A run devoted to one kind, over and over."""
+    outcome = run(1, Settings.of_ha(), (kind,))
+    assert outcome.passed, outcome.violation
+    assert outcome.commits > 4
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_quorums_leader_may_end_at_every_step_of_an_election(step: str) -> None:
+    """The wish is lost before it was agreed on, or nobody hears what was, for most of a second; the master is killed, cut off or paused.
+    Half of the times any wish will do, so that the in-sync set is caught, too."""
+    events = []
+    for number, how in enumerate(HOW):
+        drawn: dict[str, Value] = {"step": step, "any": number % 2 == 1, "how": how, "for_ns": 900 * MS, "salt": number}
+        events.append(FaultEvent((600 + 1300 * number) * MS, "quorum-step", drawn))
+    outcome = World(3, settings=Settings.of_ha()).run(4 * STEPS_A_RUN, acting(Plan(tuple(events))), until_ns=6_000 * MS)
+    assert outcome.passed, outcome.violation
+    assert outcome.coverage["appointments"] > 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_change_of_the_rule_may_be_hit_at_every_stage(stage: str) -> None:
+    """To in-sync and back: whoever is hit when the change has come so far, the group goes on by one rule or the other."""
+    events = []
+    for number, (hit, how) in enumerate((("master", "kill"), ("slave", "power"), ("master", "cut"), ("all", "kill"))):
+        drawn: dict[str, Value] = {"stage": stage, "hit": hit, "how": how, "for_ns": 400 * MS, "salt": number}
+        events.append(FaultEvent((500 + 1400 * number) * MS, "change-over", drawn))
+    outcome = World(len(stage)).run(4 * STEPS_A_RUN, acting(Plan(tuple(events))), until_ns=6_000 * MS)
+    assert outcome.passed, outcome.violation
+    assert stage == "asked" or outcome.coverage["membership-changes"] > 0
+
+
+def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_sync_rule() -> None:
+    """The master has the record of the rule all, and a slave without it is asked for its vote: it looks at the log, not at its rule."""
+    for seed in (3, 8):
+        outcome = run(seed, Settings.of_ha(), ("change-over",), 2500)
+        assert outcome.passed, outcome.violation
+
+
+def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
+    """Nobody is appointed, nothing is wished for."""
+    world = World(4)
+    outcome = world.run(600, schedule())
+    assert outcome.passed, outcome.violation
+    assert world.controller.appointment is None and world.settings.rule is Rule.MAJORITY
