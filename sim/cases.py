@@ -15,9 +15,10 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.raft.config import HaRules, Rule, Timing
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.faults import acting, draw, drawn_from
+from ledgermq.sim.outcome import Outcome, TimelineEvent
 from ledgermq.sim.plan import Plan, PlanError
 from ledgermq.sim.settings import HA, Settings
-from ledgermq.sim.world import Outcome, TimelineEvent, World
+from ledgermq.sim.world import World
 
 DEFAULT_STEPS = 5000
 VERSION = 1

@@ -59,6 +59,7 @@ from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways, judge
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.outcome import Outcome, TimelineEvent
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
@@ -85,43 +86,6 @@ NATIVES = 2
 NATIVES_EVERY = 5
 """Native producers take part in every fifth seed: what the others have found stays found."""
 EVENTS_KEPT = 4096
-
-
-@dataclass
-class Outcome:
-    """What one seed came to."""
-
-    seed: int
-    steps: int
-    digest: str
-    violation: Violation | None = None
-    commits: int = 0
-    terms: int = 0
-    acknowledged_durable: int = 0
-    """Batches, not entries; so below."""
-    acknowledged_memory: int = 0
-    lost_memory: int = 0
-    virtual_ns: int = 0
-    coverage: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        return self.violation is None
-
-    @property
-    def counts(self) -> bool:
-        """Whether the seed met what a run is for: an election after the first, a crash with unsynced pages, and enough entries."""
-        of = self.coverage.get
-        return of("elections", 0) > 1 and of("crashes-with-unsynced-pages", 0) > 0 and self.commits >= 200
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineEvent:
-    """One thing that happened, for people."""
-
-    at_ns: int
-    node: str
-    text: str
 
 
 @dataclass

@@ -10,8 +10,9 @@ from ledgermq.sim.clock import Clock
 from ledgermq.sim.faults import acting, schedule
 from ledgermq.sim.faults_process import DRIFT_PPM
 from ledgermq.sim.network import MS
+from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.world import Outcome, World
+from ledgermq.sim.world import World
 
 STEPS = 6000
 SEEDS = 6

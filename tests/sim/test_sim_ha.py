@@ -9,9 +9,10 @@ from ledgermq.sim.appointing import STEPS
 from ledgermq.sim.faults import acting, schedule
 from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
 from ledgermq.sim.network import MS
+from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, Value
 from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import Outcome, World
+from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 

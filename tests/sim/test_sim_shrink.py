@@ -7,10 +7,10 @@ import pytest
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case, Ran
 from ledgermq.sim.checkers import Violation
+from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, PlanError
 from ledgermq.sim.settings import Settings
 from ledgermq.sim.shrink import shrink
-from ledgermq.sim.world import Outcome
 
 SECOND = 1_000_000_000
 

@@ -1,0 +1,45 @@
+"""What one run came to, and what happened in it for people: values only. Who fills them is the world (`world.py`), who tells of them the
+command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ledgermq.sim.checkers import Violation
+
+
+@dataclass
+class Outcome:
+    """What one seed came to."""
+
+    seed: int
+    steps: int
+    digest: str
+    violation: Violation | None = None
+    commits: int = 0
+    terms: int = 0
+    acknowledged_durable: int = 0
+    """Batches, not entries; so below."""
+    acknowledged_memory: int = 0
+    lost_memory: int = 0
+    virtual_ns: int = 0
+    coverage: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.violation is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the seed met what a run is for: an election after the first, a crash with unsynced pages, and enough entries."""
+        of = self.coverage.get
+        return of("elections", 0) > 1 and of("crashes-with-unsynced-pages", 0) > 0 and self.commits >= 200
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """One thing that happened, for people."""
+
+    at_ns: int
+    node: str
+    text: str
