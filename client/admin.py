@@ -194,9 +194,10 @@ class Operations:
         permission: Permission | None = None,
         durability: Durability | None = None,
         dedup_ms: int | None = None,
+        add_group: str | None = None,
     ) -> Talk[results.Topic]:
-        """Change what is given; the number of queues only grows."""
-        request = pb.UpdateTopicRequest(topic=name_of(name), queues=queues, permission=permission, dedup_ms=dedup_ms)
+        """Change what is given; the number of queues only grows. `add_group`: queues in a broker group that has none of them yet."""
+        request = pb.UpdateTopicRequest(topic=name_of(name), queues=queues, permission=permission, dedup_ms=dedup_ms, add_group=add_group)
         if durability is not None:
             request.durability = durability.removeprefix("group")
         return read(results.Topic, (yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)).topic)

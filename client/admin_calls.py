@@ -5,7 +5,7 @@ Every call here may be repeated safely: creating what exists with the same setti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -50,9 +50,12 @@ class AdminCalls:
         namespace: str = "",
         durability: str | None = None,
         dedup_ms: int | None = None,
+        add_group: str | None = None,
+        grow: Mapping[str, int] | None = None,
     ) -> pb.UpdateTopicResponse:
         topic = name_of(name, namespace)
         request = pb.UpdateTopicRequest(topic=topic, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms)
+        request.MergeFrom(pb.UpdateTopicRequest(add_group=add_group, grow=grow))
         return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
 
     def list_topics(self) -> pb.ListTopicsResponse:
@@ -158,6 +161,23 @@ class AdminCalls:
     def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
         """One step: asked again, it goes on where it is."""
         return self._ask("ChangeMember", request, pb.ChangeMemberResponse)
+
+    def add_broker_group(self, request: pb.AddBrokerGroupRequest) -> pb.AddBrokerGroupResponse:
+        """One step: asked again, it says how far it is."""
+        return self._ask("AddBrokerGroup", request, pb.AddBrokerGroupResponse)
+
+    def list_broker_groups(self) -> pb.ListBrokerGroupsResponse:
+        return self._ask("ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
+
+    def move_replica(self, request: pb.MoveReplicaRequest) -> pb.MoveReplicaResponse:
+        """One step: asked again, it goes on where it is."""
+        return self._ask("MoveReplica", request, pb.MoveReplicaResponse)
+
+    def prefer_leader(self, broker_group: str, node: str) -> pb.PreferLeaderResponse:
+        return self._ask("PreferLeader", pb.PreferLeaderRequest(broker_group=broker_group, node=node), pb.PreferLeaderResponse)
+
+    def plan_rebalance(self) -> pb.PlanRebalanceResponse:
+        return self._ask("PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)
 
     def list_members(self) -> pb.ListMembersResponse:
         return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)

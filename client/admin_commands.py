@@ -123,7 +123,8 @@ def topic_create(
 
 @topic.command("update")
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues.")
+@click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues, spread evenly over the broker groups.")
+@click.option("--add-group", metavar="GROUP", help="Queues in this broker group, which has none of them yet.")
 @click.option("--permission", type=click.Choice(PERMISSIONS))
 @click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
 @click.option("--dedup", "dedup_s", type=DURATION, help=DEDUP_HELP)
@@ -134,22 +135,29 @@ def topic_update(
     connection: Connection,
     name: str,
     queues: int | None,
+    add_group: str | None,
     permission: str | None,
     durability: str | None,
     dedup_s: float | None,
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Change a topic's permission, durability or deduplication, or raise its number of queues.
+    """Change a topic's permission, durability or deduplication, or raise its number of queues. Nobody is interrupted.
 
     \b
-    Example: ledgermq topic update orders --permission r
+    Examples:
+      ledgermq topic update orders --permission r
+      ledgermq topic update orders --queues 24
+      ledgermq topic update orders --add-group g4
+
+    More queues give most message groups (FIFO) another queue: what was sent to one before is consumed beside what is sent after. Where that
+    order matters, let consumers finish first.
     """
-    if queues is None and permission is None and durability is None and dedup_s is None:
-        raise BadArgument("there is nothing to change", "give --queues, --permission, --durability or --dedup")
+    if queues is None and add_group is None and permission is None and durability is None and dedup_s is None:
+        raise BadArgument("there is nothing to change", "give --queues, --add-group, --permission, --durability or --dedup")
     given = None if durability is None else durability.removeprefix("group")
     dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
-    answer = AdminCalls(connection).update_topic(name, queues, permission, namespace, given, dedup_ms)
+    answer = AdminCalls(connection).update_topic(name, queues, permission, namespace, given, dedup_ms, add_group)
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:

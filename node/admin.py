@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 
 from ledgermq.node.agreement import STORAGE_METHOD
+from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.core.pins import TooManyPins
@@ -62,6 +63,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         clients: ClientList,
         receipt_keys: ReceiptKeys,
         replication: Replication,
+        broker_groups: BrokerGroups,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -75,6 +77,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._clients = clients
         self._receipt_keys = receipt_keys
         self._replication = replication
+        self._broker_groups = broker_groups
         self._repairs = RepairAdmin(engine)
 
     # -- status
@@ -118,7 +121,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
             dedup_ms = request.dedup_ms if request.HasField("dedup_ms") else None
             topic = await self._controller.update_topic(
-                name.namespace, name.name, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms
+                *(name.namespace, name.name),
+                queues=queues,
+                permission=permission,
+                durability=durability,
+                dedup_ms=dedup_ms,
+                add_group=request.add_group or None,
+                grow=request.grow,
             )
             await self._topic_in_force(topic)
             return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
@@ -355,6 +364,23 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return await self._members.listed()
 
         return await _answered(admin_pb2.ListMembersResponse, answer)
+
+    # -- broker groups
+
+    async def AddBrokerGroup(self, request: Any, context: Any) -> admin_pb2.AddBrokerGroupResponse:
+        return await _answered(admin_pb2.AddBrokerGroupResponse, lambda: self._broker_groups.add(request))
+
+    async def ListBrokerGroups(self, request: Any, context: Any) -> admin_pb2.ListBrokerGroupsResponse:
+        return await _answered(admin_pb2.ListBrokerGroupsResponse, self._broker_groups.listed)
+
+    async def MoveReplica(self, request: Any, context: Any) -> admin_pb2.MoveReplicaResponse:
+        return await _answered(admin_pb2.MoveReplicaResponse, lambda: self._broker_groups.move(request))
+
+    async def PreferLeader(self, request: Any, context: Any) -> admin_pb2.PreferLeaderResponse:
+        return await _answered(admin_pb2.PreferLeaderResponse, lambda: self._broker_groups.prefer(request))
+
+    async def PlanRebalance(self, request: Any, context: Any) -> admin_pb2.PlanRebalanceResponse:
+        return await _answered(admin_pb2.PlanRebalanceResponse, self._broker_groups.planned)
 
     async def ListClients(self, request: Any, context: Any) -> admin_pb2.ListClientsResponse:
         return await _answered(admin_pb2.ListClientsResponse, self._clients.everywhere)

@@ -106,15 +106,29 @@ class Agreement:
         self._engine = engine
         self._forwarder = forwarder
         self._watches: dict[str, _Watch] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._work(group), name=f"agreement-{group}") for group in self._hosted]
+        for group in self._hosted:
+            self.take_in(group)
+
+    def take_in(self, group: str) -> None:
+        """From now on also this one of the hosted groups."""
+        self._tasks[group] = asyncio.create_task(self._work(group), name=f"agreement-{group}")
+
+    async def let_go(self, group: str) -> None:
+        """Not this one any more; nothing works on its files when this returns."""
+        task = self._tasks.pop(group)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        watch = self._watches.pop(group, None)
+        if watch is not None:
+            await asyncio.to_thread(watch.digests.stop)
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for watch in self._watches.values():
             await asyncio.to_thread(watch.digests.stop)
 

@@ -46,13 +46,13 @@ class EngineLike(Protocol):
 
 
 class Appointing:
-    """`groups`: those hosted here, of whichever rule; the log of each decides whether its appointment means anything to it. All methods
-    belong to the loop's thread."""
+    """`groups`: those hosted here, which may come and go, of whichever rule; the log of each decides whether its appointment means anything
+    to it. All methods belong to the loop's thread."""
 
     def __init__(self, engine: EngineLike, controller: ControllerLike, groups: Iterable[str]) -> None:
         self._engine = engine
         self._controller = controller
-        self._groups = tuple(groups)
+        self._groups = groups
         self._told: dict[str, Appointment] = {}
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
         """One of a kind at a time for each group."""
@@ -61,7 +61,7 @@ class Appointing:
 
     def changed(self) -> None:
         """The controller's state is another one, or is there for the first time."""
-        for group in self._groups:
+        for group in list(self._groups):
             known, told = self._controller.state.appointments.get(group), self._told.get(group)
             if known is not None and (told is None or told.order < known.order):
                 self._tell(group, known)

@@ -76,6 +76,8 @@ class BrokerGroup(Section):
     preferred_leader: Member | None = None
     """Gets leadership whenever it has kept up for a while; it may change at any restart."""
     key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
+    created_ms: Annotated[int, Field(gt=0)] | None = None
+    """When the group was begun, if later than its cluster; on all replicas the same. A group that was added at run time has it."""
     replication: Literal["raft", "ha"] = "raft"
     """How the group is made: by elections and majorities, or under a master that the controller quorum appoints (docs/ha.md). Afterwards
     the group's log knows better: `ledgermq replication`."""
@@ -100,6 +102,8 @@ class BrokerGroup(Section):
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:
         self._check_ha()
+        if self.name == "controller":
+            raise ValueError("a broker group cannot be called controller: the node keeps its part of the quorum under that name")
         if len(set(self.replicas)) != len(self.replicas):
             raise ValueError("replicas must not name a node twice")
         if (pair := together(self.replicas)) is not None:
@@ -454,6 +458,17 @@ class NodeConfig(Section):
             if member in named:
                 found.append(group)
         return tuple(found)
+
+    def begun_ms(self, group: BrokerGroup) -> int:
+        """When a broker group was begun: part of its first entry."""
+        return self.cluster.created_ms if group.created_ms is None else group.created_ms
+
+    def keeping(self, group: BrokerGroup, *, joins: bool) -> NodeConfig:
+        """The same, for a node that keeps a replica of this broker group, whatever the file says: one that was added, or moved here."""
+        others = tuple(known for known in self.cluster.groups if known.name != group.name)
+        cluster = self.cluster.model_copy(update={"groups": (*others, group)})
+        named = {known.name for known in others if self.joins(known.name)} | ({group.name} if joins else set())
+        return self.model_copy(update={"cluster": cluster, "join": tuple(sorted(named))})
 
     def joins(self, group: str) -> bool:
         """Whether a directory of this broker group that is made here must not begin the group's log: others have begun it."""

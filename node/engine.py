@@ -7,6 +7,9 @@ group says that some could be answered sooner: what has arrived by then is the n
 follower and one sync, however many calls are in it. Nothing here decides anything about logs, roles or deliveries, and nothing here knows
 gRPC.
 
+Groups come and go while it runs (`take_in`, `take_out`). The tables by group are replaced as a whole on the engine's thread, so that who
+looks from the loop sees one or the other; a group that leaves gets turns until no sync of its works any more, and no calls.
+
 Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
 group could leave (invariant I9), and is expected not to return control to the groups.
 """
@@ -19,7 +22,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -32,6 +35,7 @@ from ledgermq.node.core.calls import (
     ClientsAlive,
     Done,
     GroupView,
+    Prefer,
     Refused,
     Result,
     Returned,
@@ -42,6 +46,7 @@ from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, Fa
 from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.range_repairs import RangePut
 from ledgermq.node.syncer import Synced, Syncer
+from ledgermq.proto.status import refused
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.appointments import Wish
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
@@ -54,7 +59,7 @@ INPUTS_PER_TURN = 2048
 # The engine is woken for calls once the loop brought none for so many passes, and after so many passes at the latest.
 QUIET_PASSES = 2
 DRAIN_PASSES = 32
-_SILENT = (CancelReceive, ClientsAlive, ClientGone, Returned, Appointed)
+_SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
 
@@ -167,6 +172,11 @@ class Engine:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._groups = dict(groups)
+        self._open_batches = open_batches
+        self._leaving: dict[str, Callable[[], None]] = {}
+        """Groups that are to go, and what is called then. The engine's thread's."""
+        self._gone: frozenset[str] = frozenset()
+        """Groups that take no calls any more; the loop's."""
         self._send_packets = send_packets
         self._on_fatal = on_fatal
         self._max_calls = max_calls
@@ -246,6 +256,9 @@ class Engine:
         if self._stopping:
             future.set_result(_STOPPING)
             return future
+        if group in self._gone or group not in self._held:
+            future.set_result(Refused("not-leader", detail=f"broker group {group} has no replica on this node"))
+            return future
         if len(self._waiting) >= self._max_calls:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
@@ -255,6 +268,8 @@ class Engine:
 
     def tell(self, group: str, call: Call) -> None:
         """Put a call that has no answer. While the group's gate is shut the engine looks for calls by itself: nothing is done for them."""
+        if group in self._gone or group not in self._held:
+            return
         self._told += 1
         # Only after the call is there: whoever opens the gate in this moment sees either the call or the wake-up.
         self._held[group].append(call)
@@ -280,8 +295,14 @@ class Engine:
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run `work(open group)` between two turns: for status pages. It must be quick and must not change the group; what it raises
         reaches whoever awaits it, not the engine, and so does the LedgerError of a group that does not run."""
-        target = self._groups[group]
+        target = self._hosted(group)
         return self._between_turns(lambda: work(target.running))
+
+    def _hosted(self, group: str) -> GroupLike:
+        found = self._groups.get(group)
+        if found is None:
+            raise refused("not-leader", f"broker group {group} has no replica on this node")
+        return found
 
     def _between_turns(self, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = self._loop
@@ -308,20 +329,65 @@ class Engine:
         return future
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]:
-        return self._between_turns(self._groups[group].status)
+        return self._between_turns(self._hosted(group).status)
 
     async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
         """Have a range of this replica's entries put back from its peers while the group runs. Raises LedgerError."""
-        target = self._groups[group]
+        target = self._hosted(group)
         put = await self._between_turns(lambda: target.put_back(first_index, last_index))
         self.wake(group)
         return await asyncio.wrap_future(put)
 
     async def mend_all(self, group: str, reason: str) -> None:
         """Let the group stop, and its whole log be verified and mended from peers; its status tells how far it is. Raises LedgerError."""
-        target = self._groups[group]
+        target = self._hosted(group)
         await self._between_turns(lambda: target.mend_all(reason))
         self.wake(group)
+
+    async def take_in(self, name: str, group: GroupLike) -> None:
+        """A further group, from now on."""
+        syncer = Syncer(name, self._inbox, self._open_batches)
+        syncer.start()
+
+        def on_engine() -> None:
+            self._syncers = {**self._syncers, name: syncer}
+            self._held = {**self._held, name: []}
+            self._turn_seconds = {**self._turn_seconds, name: metrics.TURN_SECONDS.labels(name)}
+            self._wake_at_ns = {**self._wake_at_ns, name: 0}
+            self._groups = {**self._groups, name: group}
+
+        await self._between_turns(on_engine)
+        self._gone -= {name}
+        self.wake(name)
+
+    async def take_out(self, name: str) -> GroupLike:
+        """A group that goes: no calls and no packets any more, and no turns once its last sync has come back. Whoever asked closes it."""
+        loop, group = self._loop, self._groups[name]
+        assert loop is not None
+        gone: asyncio.Future[None] = loop.create_future()
+        self._gone |= {name}
+
+        def ended() -> None:
+            loop.call_soon_threadsafe(lambda: None if gone.done() else gone.set_result(None))
+
+        await self._between_turns(lambda: self._leaving.__setitem__(name, ended))
+        self.wake(name)
+        await gone
+        untaken = [call.token for call in self._held[name] if not isinstance(call, _SILENT)]
+        self._held[name].clear()
+        self.give_up(untaken, Refused("not-leader", detail=f"broker group {name} has no replica on this node any more"))
+        self._syncers[name].stop()
+        if self.views.pop(name, None) is not None:
+            for hidden in self._hidden_listeners:
+                hidden(name)
+        return group
+
+    def give_up(self, tokens: Iterable[Token], outcome: Refused) -> None:
+        """Calls that nobody answers any more."""
+        for token in tokens:
+            future = self._waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(outcome)
 
     def on_view(self, listener: Callable[[str, GroupView], None]) -> None:
         """Call `listener(group, view)` on the loop whenever a group publishes a new view."""
@@ -403,6 +469,10 @@ class Engine:
         outputs: list[tuple[str, TurnOutput]] = []
         for name in self._groups:
             given, gate = inputs.get(name), self._syncers[name].gate
+            if name in self._leaving:
+                if given is not None and given.synced:
+                    outputs.append((name, self._turn(name, given)))
+                continue
             if self._held[name] and not gate.shut:
                 given, waited = given or _Inputs(), self._held[name][:]
                 given.calls += waited
@@ -410,7 +480,16 @@ class Engine:
             if given is not None or self._wake_at_ns[name] <= self._now_ns():
                 outputs.append((name, self._turn(name, given or _Inputs())))
         self._hand_over(outputs)
+        if self._leaving:
+            self._let_go()
         return running
+
+    def _let_go(self) -> None:
+        """Of the groups that are to go, those whose files no sync works on."""
+        for name in [name for name in self._leaving if not self._syncers[name].gate.under_way]:
+            self._groups = {other: group for other, group in self._groups.items() if other != name}
+            self._wake_at_ns = {other: at_ns for other, at_ns in self._wake_at_ns.items() if other != name}
+            self._leaving.pop(name)()
 
     def _turn(self, name: str, given: _Inputs) -> TurnOutput:
         began = time.perf_counter()
@@ -448,14 +527,15 @@ class Engine:
     def _sort_in(self, item: _Look | _Packets | Synced | _Admit | _Wake | _Urgent | _Run, inputs: dict[str, _Inputs]) -> None:
         if isinstance(item, _Packets):
             for group, sender, packet in item.items:
-                if group in self._groups:
+                if group in self._groups and group not in self._leaving:
                     inputs.setdefault(group, _Inputs()).packets.append((sender, packet))
         elif isinstance(item, Synced):
             self._syncers[item.group].gate.sync_ended()
             inputs.setdefault(item.group, _Inputs()).synced.append((item.ticket, item.error))
         elif isinstance(item, _Admit):
-            self._groups[item.group].admit()
-            inputs.setdefault(item.group, _Inputs())
+            if item.group in self._groups:
+                self._groups[item.group].admit()
+                inputs.setdefault(item.group, _Inputs())
         elif isinstance(item, _Wake):
             inputs.setdefault(item.group, _Inputs())
         elif isinstance(item, _Urgent):

@@ -112,7 +112,9 @@ class Forwarder:
     def leader(self, group: str) -> str | None:
         """The node that leads, as far as this node knows."""
         view = self._engine.views.get(group)
-        return view.leader if view is not None else self._hints.get(group)
+        if view is not None and self._belongs(view):
+            return view.leader
+        return self._hints.get(group)
 
     async def submit(
         self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
@@ -277,7 +279,7 @@ class Forwarder:
     def _target(self, group: str) -> str | None:
         """The node to try now; None when waiting is all that can be done."""
         view = self._engine.views.get(group)
-        if view is not None:
+        if view is not None and self._belongs(view):
             leader = view.leader
             if leader == self._node:
                 return self._node if view.serving else None
@@ -290,6 +292,15 @@ class Forwarder:
         view = self._engine.views.get(group)
         if view is not None and view.leader == self._node and view.short:
             raise CallRefused(Refused("in-sync-short", detail=view.short))
+
+    def follows(self, group: str) -> bool:
+        """Whether the replica here knows who leads by itself."""
+        view = self._engine.views.get(group)
+        return view is not None and self._belongs(view)
+
+    def _belongs(self, view: GroupView) -> bool:
+        """Whether the replica here is one that a leader tells of itself; one that joins, or that has been moved away, hears of none."""
+        return self._node in view.in_effect
 
     def _guess(self, group: str) -> str | None:
         """For a group without a replica here: its replicas in turn."""

@@ -33,6 +33,8 @@ _REPLY = b"ledgermq peer reply 1\x00"
 class Roll(Protocol):
     """Which nodes there are (`roster.Roster`)."""
 
+    @property
+    def nodes(self) -> Iterable[str]: ...
     def knows(self, node: str) -> bool: ...
     def removed(self, node: str) -> bool: ...
 
@@ -87,6 +89,26 @@ class Greeter:
         if message.node != expected:
             what = f"the address of node {expected} leads to node {message.node}"
             raise Refused("node", f"{what}; correct it with: ledgermq member set-address {expected} HOST:PORT")
+        self._take_reply(message)
+
+    def heard_hello(self, message: peer_pb2.Hello, sender: str) -> None:
+        """A greeting over a stream that stands, of a peer that has opened another broker group meanwhile: the stream has proved who it is.
+        Raises Refused. May sync a small file."""
+        if message.node != sender:
+            raise Refused("node", f"node {sender} speaks as node {message.node}")
+        self._check(message)
+
+    def heard_reply(self, message: peer_pb2.HelloReply, sender: str) -> None:
+        """The answer to one. Raises Refused. May sync a small file."""
+        if message.node != sender:
+            raise Refused("node", f"node {sender} speaks as node {message.node}")
+        self._take_reply(message)
+
+    def others(self) -> list[str]:
+        """The nodes to greet."""
+        return [node for node in self.roll.nodes if node != self.node]
+
+    def _take_reply(self, message: peer_pb2.HelloReply) -> None:
         for theirs, ours in self._check(message):
             # A program that does not say whom it recorded refuses every directory it does not know.
             recorded = theirs.recorded_incarnation if message.format_max else ours.incarnation
@@ -131,7 +153,9 @@ class Greeter:
         if not self.roll.knows(node):
             what = f"node {node!r} is not among the peers of {self.node}"
             raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")
-        shared = [(theirs, self.identities[theirs.group]) for theirs in message.groups if theirs.group in self.identities]
+        # Groups may come and go on the loop meanwhile.
+        found = ((theirs, self.identities.get(theirs.group)) for theirs in message.groups)
+        shared = [(theirs, ours) for theirs, ours in found if ours is not None]
         for theirs, ours in shared:
             self._check_group(node, theirs, ours, message.format_max)
         for theirs, _ in shared:

@@ -18,6 +18,7 @@ from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper
 from ledgermq.node.digests import DIGESTS_FILE
+from ledgermq.node.holdings import Holding, Told, effective, holdings
 from ledgermq.node.hosting import Broken, HostedGroup, State
 from ledgermq.node.opening import NeedsRepair, open_group, root_of, wanted_identity
 from ledgermq.node.running import RunningGroup
@@ -133,14 +134,26 @@ class Hosted:
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
     """Open every broker group this node keeps a replica of; a group that was never here is created, one that peers can mend comes back
     `repairing`. Raises FatalError, StorageError."""
-    return {group.name: _hosted(config, group, disk) for group in config.hosted_groups}
+    return open_held(config, holdings(config, Told())[0], disk)
 
 
-def _hosted(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+def open_held(config: NodeConfig, held: Mapping[str, Holding], disk: Disk) -> Mapping[str, Hosted]:
+    """The same of what this node keeps by what it was told, too."""
+    config = effective(config, held)
+    return {name: open_one(config, holding.group, disk) for name, holding in held.items()}
+
+
+def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+    """Open one broker group; nothing stays behind when it fails. Raises as `open_groups`."""
     workshop = DirectoryWorkshop(config, group, disk)
     desk = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, workshop.root))
     hosted = HostedGroup(group.name, config.node, workshop, desk)
-    hosted.open_first(time.monotonic_ns())
+    try:
+        hosted.open_first(time.monotonic_ns())
+    except BaseException:
+        # Whatever it was: its threads must not outlive the attempt.
+        hosted.close()
+        raise
     identity = identity_files.read_identity(disk, workshop.root)
     assert identity is not None, "a directory that was opened or is being repaired has an identity"
     others = None if config.joins(group.name) else frozenset(group.replicas) - {config.node}

@@ -181,6 +181,11 @@ class HostedGroup:
         return self._running
 
     @property
+    def open_calls(self) -> tuple[Token, ...]:
+        """Calls it has taken and not answered. For whoever has got it back from the engine."""
+        return tuple(sorted(self._calls))
+
+    @property
     def mended(self) -> int:
         """How often something was put back while the group ran: what was computed from its files before may speak of other bytes."""
         return self._ranges.mended

@@ -54,8 +54,9 @@ class Health:
     async def statuses(self) -> dict[str, ReplicaStatus]:
         """The status of every replica here; raises TimeoutError when the engine does not answer."""
         async with asyncio.timeout(ANSWER_WITHIN_S):
-            found = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
-        return dict(zip(self._engine.groups, found, strict=True))
+            groups = self._engine.groups
+            found = await asyncio.gather(*(self._engine.status(group) for group in groups))
+        return dict(zip(groups, found, strict=True))
 
     async def why_not_ready(self) -> list[str]:
         """One sentence per reason; empty when ready."""

@@ -83,14 +83,15 @@ class Leadership:
 
     async def leave(self) -> None:
         """The node is about to stop: give away what it leads, for a second at most, and take nothing over any more."""
-        asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in self._engine.groups)
+        groups = self._engine.groups
+        asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in groups)
         try:
             async with asyncio.timeout(ENGINE_WITHIN_S):
                 outcomes = await asyncio.gather(*asked)
         except TimeoutError:
             log.warning("stopping as it is", reason="the engine does not answer, its disk may be slow")
             return
-        for group, outcome in zip(self._engine.groups, outcomes, strict=True):
+        for group, outcome in zip(groups, outcomes, strict=True):
             if isinstance(outcome, HandedOver):
                 log.info("leadership handed over", group=group, leader=outcome.leader)
             elif isinstance(outcome, HandingOver) or outcome.reason != "not-leader":

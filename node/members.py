@@ -180,6 +180,23 @@ class Members:
             await self._controller.remove_node(node)
         return response
 
+    async def leader_answers(self, group: str) -> bool:
+        """Whether a leader of the group can be asked now; calls find it afterwards."""
+        return bool(await self._told(group))
+
+    async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
+        """All members as the leader knows them. Raises LedgerError."""
+        return (await self._at_leader(group, self._question(""))).groups
+
+    async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
+        """One of them; None: it is no member. Raises LedgerError."""
+        found = (await self._at_leader(group, self._question(node))).groups
+        return found[0] if found else None
+
+    async def changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
+        """One change of one group, as far as it gets now. Raises LedgerError."""
+        return await self._at_leader(group, pb.ChangeMemberRequest(kind=kind, node=node))
+
     # -- at the leader of a group
 
     async def change_here(self, group: str, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:

@@ -96,7 +96,7 @@ def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
         group.name,
         config.node,
         str(uuid.uuid4()),
-        config.cluster.created_ms,
+        config.begun_ms(group),
         data_file_bytes=group.data_file_bytes,
         index_file_bytes=group.index_file_bytes,
         consume_queue_file_bytes=group.consume_queue_file_bytes,
@@ -125,7 +125,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     _check_sizes(config, group, store.identity)
     joins = config.joins(group.name)
     if not joins:
-        bootstrap(store.log, group.replicas, config.cluster.created_ms, _rule(group))
+        bootstrap(store.log, group.replicas, config.begun_ms(group), _rule(group))
     machine = Machine(store.queues, _record_of(store), _index_of(store))
     lost = restore(store, machine, phases)
     if lost is not None:

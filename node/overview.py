@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,7 +82,17 @@ class Overview:
     agreement: AgreementLike | None = None
     """Who knows which sealed files differ; without it nothing is told of them."""
 
-    def __init__(self, config: NodeConfig, engine: EngineLike, links: Mapping[str, LinkLike], roster: RosterLike) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        engine: EngineLike,
+        links: Mapping[str, LinkLike],
+        roster: RosterLike,
+        replicas: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`replicas`: every broker group and where it is; by default as it is configured."""
+        configured = {group.name: group.replicas for group in config.cluster.groups}
+        self._replicas = configured if replicas is None else replicas
         self._config = config
         self._engine = engine
         self._links = links
@@ -158,8 +168,8 @@ class Overview:
                 response.nodes.append(reply.node)
             else:
                 response.nodes.add(node=name, endpoint=self._roster.address(name, "client"), up=False)
-        for group in self._config.cluster.groups:
-            response.groups.append(_merged_group(group.name, group.replicas, replies))
+        for group in sorted(self._replicas):
+            response.groups.append(_merged_group(group, self._replicas[group], replies))
         response.health = _health(response)
         return response
 

@@ -50,7 +50,7 @@ class PeerBook:
     """
 
     disk: Disk
-    directories: Mapping[str, str]
+    directories: dict[str, str]
     """Broker group → its `state` directory."""
     on_fatal: Callable[[FatalError], None]
     """Ends the node: a disk that fails to keep this file is not asked again (invariant I9)."""
@@ -71,6 +71,8 @@ class PeerBook:
     """(group, node) → why that node does not take packets of the group from here, in its words."""
     heard_from: frozenset[str] = frozenset()
     """The nodes that answered a greeting of this life; like `told_members` replaced as a whole."""
+    since: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Group that was opened while this node runs → the nodes that answered a greeting since."""
     told_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     """Group → node → everyone whom the membership record there names, from its answer."""
     _stale: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -91,6 +93,9 @@ class PeerBook:
 
         Raises Refused on a full disk."""
         with self._lock:
+            if group not in self.known:
+                # It has left this node in this moment.
+                return
             first = self.known[group].get(node)
             last = self.boots.get(group, {}).get(node)
             stale = None
@@ -118,13 +123,13 @@ class PeerBook:
         """That peer has recorded this node's directory. Raises as `greeted`."""
         with self._lock:
             met_by = self.met_by.get(group, frozenset())
-            if node not in met_by:
+            if group in self.known and node not in met_by:
                 self._write(group, self.known[group], met_by | {node}, self.boots.get(group, {}))
 
     def note_vouched(self, group: str) -> None:
         """This directory is one of those the group began with. Raises as `greeted`."""
         with self._lock:
-            if not self.vouched.get(group):
+            if group in self.known and not self.vouched.get(group):
                 self._write(group, self.known[group], self.met_by.get(group, frozenset()), self.boots.get(group, {}), vouched=True)
 
     def note_told(self, group: str, node: str, objection: str) -> None:
@@ -149,6 +154,32 @@ class PeerBook:
                     now[group] = {**now.get(group, {}), node: names}
             self.told_members = now
             self.heard_from |= {node}
+            self.since = {group: heard | {node} for group, heard in self.since.items()}
+
+    def arrived(self, group: str, directory: str, members: tuple[str, ...]) -> None:
+        """A group was opened while this node runs: what is remembered of it is read, and what was heard before says nothing of it."""
+        with self._lock:
+            self.directories[group] = directory
+            self.load_group(group, directory)
+            self.members[group] = members
+            self.since = {**self.since, group: frozenset()}
+
+    def left(self, group: str) -> None:
+        """A group is not open here any more."""
+        with self._lock:
+            for table in (self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members):
+                table.pop(group, None)
+            self.since = {other: heard for other, heard in self.since.items() if other != group}
+            self.told_members = {other: told for other, told in self.told_members.items() if other != group}
+            for key in [key for key in self._stale if key[0] == group]:
+                del self._stale[key]
+            for key in [key for key in self.told if key[0] == group]:
+                del self.told[key]
+            self._judge()
+
+    def heard(self, group: str) -> frozenset[str]:
+        """The nodes that have answered a greeting since the group was opened here."""
+        return self.since.get(group, self.heard_from)
 
     def name(self, group: str, members: tuple[str, ...], incarnations: Mapping[str, str]) -> None:
         """Everyone whom the group's membership record names, and the directories that it names."""

@@ -88,14 +88,28 @@ class Reconciler:
         self._engine = engine
         self._controller = controller
         self._wake = {group: asyncio.Event() for group in groups}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._work(group), name=f"reconcile-{group}") for group in self._wake]
+        for group in self._wake:
+            self._begin(group)
 
     def stop(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
+
+    def take_in(self, group: str) -> None:
+        """A broker group came to this node."""
+        self._wake[group] = asyncio.Event()
+        self._begin(group)
+
+    def let_go(self, group: str) -> None:
+        """A broker group left this node."""
+        self._tasks.pop(group).cancel()
+        del self._wake[group]
+
+    def _begin(self, group: str) -> None:
+        self._tasks[group] = asyncio.create_task(self._work(group), name=f"reconcile-{group}")
 
     def changed(self) -> None:
         """The intent changed, or a group's view did."""

@@ -139,7 +139,10 @@ class Retainer:
 
     async def _work(self) -> None:
         while True:
-            for group, hosted in self._hosted.items():
+            for group, hosted in list(self._hosted.items()):
+                if group not in self._hosted:
+                    # It left this node meanwhile.
+                    continue
                 if hosted.state is not State.RUNNING:
                     self._publish(group, [])
                     continue

@@ -30,20 +30,24 @@ from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort
 from ledgermq.node.agreement import Agreement
 from ledgermq.node.appointing import Appointing
+from ledgermq.node.arrivals import GREET_METHOD, Arrivals
+from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.metadata import State
-from ledgermq.node.core.calls import GroupView, Returned
+from ledgermq.node.core.calls import GroupView, Prefer, Returned
+from ledgermq.node.core.calls import Refused as Unanswered
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.data_directory import DataDirectory
-from ledgermq.node.engine import Engine
+from ledgermq.node.engine import Engine, as_fatal
 from ledgermq.node.errors import EXIT_DATA, EXIT_PORT, EXIT_SYNC, FatalError
-from ledgermq.node.forward import Forwarder
+from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
-from ledgermq.node.groups import Hosted, open_groups
+from ledgermq.node.groups import Hosted, open_held, open_one
+from ledgermq.node.holdings import Holding, Remembered, Told, holdings, spec_settings
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.limits import raise_descriptor_limit
@@ -96,6 +100,7 @@ MESSAGING = "apache.rocketmq.v2.MessagingService"
 HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
+LEADERS_EVERY_S = 1.0
 # What calls forwarded by peers get to finish in, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
 # A stop that takes so much longer than the drain says what it waits for.
@@ -134,11 +139,17 @@ class _PeerSide:
         self.forwarder: Forwarder
         self.overview: Overview
         self.link_up: Callable[[], None]
+        self.arrivals: Arrivals
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         self.engine.packets(items)
 
     async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        if call.method == GREET_METHOD:
+            try:
+                return peer_pb2.ForwardResult(responses=[await self.arrivals.answer(sender, call.request)])
+            except CallRefused as refusal:
+                return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
         return await self.forwarder.execute_for_peer(sender, call)
 
     async def status(self) -> peer_pb2.NodeStatusReply:
@@ -153,6 +164,7 @@ class _PeerSide:
     def link_changed(self, peer: str, up: bool) -> None:
         if up:
             self.link_up()
+            self.arrivals.link_up(peer)
         self.forwarder.changed()
 
 
@@ -173,9 +185,20 @@ class _GenericOnly:
 class Node:
     """All parts of a running node."""
 
-    def __init__(self, config: NodeConfig, secret: bytes, disk: RealDisk, hosted: Mapping[str, Hosted], siblings: Siblings | None) -> None:
-        """`siblings`: the workers of this node, when it has several."""
+    def __init__(
+        self,
+        config: NodeConfig,
+        secret: bytes,
+        disk: RealDisk,
+        hosted: Mapping[str, Hosted],
+        siblings: Siblings | None,
+        held: Mapping[str, Holding] | None = None,
+        told: Told | None = None,
+    ) -> None:
+        """`siblings`: the workers of this node, when it has several. `held`: how the groups of `hosted` are kept, by what the node remembers it
+        was `told`; by default as it is configured."""
         self.config = config
+        self._disk = disk
         boot_id = uuid.uuid4().hex
         side = _PeerSide()
         self.roster = Roster(config.node, addresses_of(config), disk, controller_directory(config))
@@ -185,11 +208,11 @@ class Node:
         book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         book.load()
         book.members.update({name: item.members for name, item in hosted.items()})
-        founders = {name: item.others for name, item in hosted.items() if item.others is not None}
-        self._vouching = Vouching(config.node, founders, self.roster, book)
+        self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
+        self._vouching = Vouching(config.node, self._founders, self.roster, book)
         self._admitting: asyncio.Task[None] | None = None
-        self._book, self._hosted = book, hosted
-        boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
+        self._book, self._hosted, self._identities, self._boot_id = book, dict(hosted), identities, boot_id
+        boots = self._boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
         greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
         self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
         self._siblings = siblings
@@ -206,17 +229,32 @@ class Node:
         replicas = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
         self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
         self.controller = Controller(_controller_config(config, secret, self.roster))
-        self.overview = Overview(config, self.engine, self.peers.links, self.roster)
+        self.overview = Overview(config, self.engine, self.peers.links, self.roster, replicas)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
-        self.appointing = Appointing(self.engine, self.controller, hosted)
-        groups = {name: found.group for name, found in hosted.items()}
+        groups = self._groups = {name: found.group for name, found in hosted.items()}
+        self.appointing = Appointing(self.engine, self.controller, groups)
         self.agreement = Agreement(config, disk, groups, self.engine, self.forwarder)
         self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.agreement)
         self.overview.storage, self.overview.agreement = self.retainer, self.agreement
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
         self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
         peeks = Peeks(self.engine, self.forwarder)
-        members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
+        members = self._members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
+        directory = controller_directory(config)
+        self._arrivals = Arrivals(
+            config,
+            greeter,
+            Remembered(disk, directory),
+            self.forwarder,
+            self,
+            lambda changed, holding: open_one(changed, holding.group, disk),
+            holdings(config, Told())[0] if held is None else held,
+            told or Told(),
+        )
+        side.arrivals = self._arrivals
+        broker_groups = BrokerGroups(
+            *(config, self.controller, members, self.leadership, self.forwarder, self.roster, self.peers.links)
+        )
         sealer = Sealer((secret, *config.former_secrets()), config.cluster_id)
         users = UserAdmin(self.controller, sealer)
         self.authority = Authority(
@@ -243,8 +281,7 @@ class Node:
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
         callers = Callers(self.authority, quotas, namespaces=namespaces)
-        lives = {name: item.group for name, item in hosted.items()}
-        self.replicas = Replicas(config, boot_id, lives, self.engine, self.forwarder, self.retainer, callers)
+        self.replicas = Replicas(config, boot_id, groups, self.engine, self.forwarder, self.retainer, callers)
         receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
         self.log_service = LogService(
             Parts(
@@ -269,6 +306,7 @@ class Node:
             *(self.engine, self.controller, self.overview, peeks, queries, self.retainer),
             *(self.leadership, members, users, clients, receipt_keys),
             Replication(config.node, self.engine, self.forwarder, self.controller, self.overview),
+            broker_groups,
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
@@ -280,6 +318,8 @@ class Node:
         self._saving: asyncio.Task[None] | None = None
         self._save_lock = asyncio.Lock()
         self._views: dict[str, GroupView] = {}
+        self._preferred: dict[str, tuple[int, str | None]] = {}
+        """Group led here → the term and the wish that it was told of."""
         side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
 
     async def start(self) -> None:
@@ -295,6 +335,7 @@ class Node:
         await self.controller.start()
         self.forwarder.start(self._execute)
         self.reconciler.start()
+        self._arrivals.start()
         self.agreement.start()
         self.retainer.start()
         host, address = self.config.listen_host, self.config.address
@@ -305,7 +346,8 @@ class Node:
         elif self._siblings is not None:
             await self.http.listen_for_siblings(self._siblings.pages(self.config.node))
         self.peers.dial()
-        works = (self._announce(), self._publish_health(), self._tell_returns(), self.service.checker.run(), self.log_service.run())
+        own = (self._announce(), self._publish_health(), self._tell_returns(), self._know_leaders())
+        works = (*own, self.service.checker.run(), self.log_service.run())
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -315,6 +357,7 @@ class Node:
         await self._grpc_health.enter_graceful_shutdown()
         for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
             task.cancel()
+        await self._arrivals.stop()
         self.reconciler.stop()
         await self.retainer.stop()
         await self.agreement.stop()
@@ -347,11 +390,74 @@ class Node:
         self.appointing.changed()
         self.reconciler.changed()
         self.service.told(state)
+        self._arrivals.told(Told(state.broker_groups, state.specs))
+        for group in self.engine.views:
+            self._prefer(group)
         changed = self.roster.told(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
         if changed:
             self.peers.set_peers(self.roster.peers())
             self.controller.move(self.roster.controllers())
             self._saving = asyncio.create_task(self._save_roster())
+
+    # -- broker groups that come and go
+
+    async def take_in(self, group: str, hosted: Hosted) -> None:
+        """A broker group was opened while this node runs: every part gets to know it, the engine last."""
+        self._book.arrived(group, hosted.state_directory, hosted.members)
+        self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
+        if hosted.others is not None:
+            self._founders[group] = hosted.others
+        self._identities[group] = hosted.identity
+        self._hosted[group], self._groups[group] = hosted, hosted.group
+        self.log_service.take_in(group, HostedLog(hosted.identity.log_id, hosted.identity.data_file_bytes))
+        hosted.group.connect(functools.partial(self.engine.wake, group), self._sender(group))
+        await self.engine.take_in(group, hosted.group)
+        self.reconciler.take_in(group)
+        self.agreement.take_in(group)
+        self.appointing.opened(group)
+        self.forwarder.changed()
+
+    async def let_go(self, group: str) -> None:
+        """A replica has moved away: no part works with it any more, its files stay."""
+        self.reconciler.let_go(group)
+        await self.agreement.let_go(group)
+        self._groups.pop(group)
+        self.log_service.let_go(group)
+        hosted = self._hosted.pop(group).group
+        await self.engine.take_out(group)
+        gone = Unanswered("unknown-outcome", detail=f"broker group {group} has left this node")
+        self.engine.give_up(hosted.open_calls, gone)
+        self._identities.pop(group)
+        self._founders.pop(group, None)
+        self._boots.pop(group, None)
+        self._book.left(group)
+        try:
+            await asyncio.to_thread(hosted.close)
+        except Exception as error:  # a store that cannot be closed in good order: as in the engine, the end (invariant I9)
+            end_process(as_fatal(error))
+        self.forwarder.changed()
+
+    def met(self) -> None:
+        """A peer knows the directories of this node now."""
+        self._admit()
+
+    def _prefer(self, group: str) -> None:
+        """Who is meant to lead, told to the group where it is led; what this node is configured with stands above it."""
+        spec, view = self.controller.state.specs.get(group), self.engine.views.get(group)
+        configured = {own.name: own.preferred_leader for own in self.config.cluster.groups}
+        if spec is None or view is None or view.leader != self.config.node or configured.get(group):
+            return
+        wanted = view.term, spec.leader_wanted
+        if self._preferred.get(group) != wanted:
+            self._preferred[group] = wanted
+            self.engine.tell(group, Prefer(spec.leader_wanted))
+
+    async def _know_leaders(self) -> None:
+        """Of broker groups without a replica here: clients that come are sent to them."""
+        while True:
+            groups, follows = self.controller.state.broker_groups, self.forwarder.follows
+            await asyncio.gather(*(self._members.leader_answers(group) for group in groups if not follows(group)))
+            await asyncio.sleep(LEADERS_EVERY_S)
 
     async def _save_roster(self) -> None:
         try:
@@ -376,6 +482,7 @@ class Node:
             self.forwarder.changed()
             self.reconciler.changed()
             self._leaders.changed()
+            self._prefer(group)
             if not view.serving:
                 self.log_service.led_elsewhere(group)
 
@@ -433,6 +540,7 @@ class Node:
         """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""
         nodes = addresses_of(self.config)
         groups = {group.name: group.replicas for group in self.config.cluster.groups}
+        specs = {group.name: spec_settings(group) for group in self.config.cluster.groups}
         while True:
             try:
                 if (own := self.roster.moved) is not None:
@@ -441,7 +549,7 @@ class Node:
                     await self._save_roster()
                 # Of the cluster a joining node knows only what whoever wrote its file was told.
                 if not self.config.join:
-                    await self.controller.announce(nodes, groups)
+                    await self.controller.announce(nodes, groups, specs)
                 return
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
@@ -455,7 +563,7 @@ class Node:
             for reason in sorted(reasons - said):
                 log.error("packets are not taken", reason=reason)
             said = reasons
-            for group in self._hosted:
+            for group in list(self._hosted):
                 for node, incarnation in self._book.returned(group).items():
                     self.engine.tell(group, Returned(node, incarnation))
             await asyncio.sleep(RETURNS_EVERY_S)
@@ -476,7 +584,7 @@ class Node:
 
     def _unknown_groups(self) -> list[str]:
         known = self.controller.state.broker_groups
-        return [group.name for group in self.config.hosted_groups if group.name not in known]
+        return [group for group in self._hosted if group not in known]
 
     def _admit(self) -> None:
         """A peer has just accepted this node: where it was the last one missing, the replica takes part from now on."""
@@ -487,7 +595,7 @@ class Node:
         async def admit() -> None:
             if former is not None:
                 await asyncio.gather(former, return_exceptions=True)
-            for group in self._hosted:
+            for group in list(self._hosted):
                 # What a full disk keeps from being noted is tried again when a peer connects.
                 with contextlib.suppress(Refused):
                     if await asyncio.to_thread(self._vouching.finds, group):
@@ -546,9 +654,15 @@ async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -
     directory.take(disk)
     began = time.monotonic()
     log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
-    hosted = await asyncio.to_thread(open_groups, config, disk)
+    told, lost = Remembered(disk, controller_directory(config)).load()
+    if lost:
+        log.warning("what the quorum said of broker groups is lost, the configuration counts until it tells again", reason=lost)
+    held, refused = holdings(config, told)
+    for reason in refused.values():
+        log.error("broker group not opened", reason=reason)
+    hosted = await asyncio.to_thread(open_held, config, held, disk)
     log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
-    node = Node(config, secret, disk, hosted, siblings)
+    node = Node(config, secret, disk, hosted, siblings, held, told)
     try:
         await node.start()
         log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)

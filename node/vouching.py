@@ -55,8 +55,8 @@ class Vouching:
                 goes_on = f"node {node} says that the group's members are {', '.join(sorted(members))}"
                 return [f"{what} it is one of them again: {goes_on}; add it: ledgermq member add {self._node}"]
         vouchers = self._founders[group].union(*told.values()) - {self._node}
-        missing = sorted(vouchers - self._book.met_by[group])
-        unheard = sorted(set(self._roster.nodes) - self._book.heard_from - vouchers - {self._node})
+        missing = sorted(vouchers - self._book.met_by.get(group, frozenset()))
+        unheard = sorted(set(self._roster.nodes) - self._book.heard(group) - vouchers - {self._node})
         found = [f"{what} each other replica has met its data directory; missing: {', '.join(missing)}"] if missing else []
         if unheard:
             found.append(f"{what} every node has said whether the group goes on without it; not heard from: {', '.join(unheard)}")

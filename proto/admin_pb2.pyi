@@ -254,18 +254,29 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "permission", "durability", "dedup_ms")
+    __slots__ = ("topic", "queues", "permission", "durability", "dedup_ms", "add_group", "grow")
+    class GrowEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     DEDUP_MS_FIELD_NUMBER: _ClassVar[int]
+    ADD_GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROW_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     queues: int
     permission: str
     durability: str
     dedup_ms: int
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ...) -> None: ...
+    add_group: str
+    grow: _containers.ScalarMap[str, int]
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ..., add_group: _Optional[str] = ..., grow: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
     __slots__ = ("status", "topic")
@@ -1239,3 +1250,152 @@ class ChangeReplicationResponse(_message.Message):
     waits_for: str
     replication: str
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., replication: _Optional[str] = ...) -> None: ...
+
+class AddBrokerGroupRequest(_message.Message):
+    __slots__ = ("name", "replicas", "count", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    count: int
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class AddBrokerGroupResponse(_message.Message):
+    __slots__ = ("status", "done", "waits_for", "replicas", "created", "preferred")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    waits_for: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    created: bool
+    preferred: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., created: _Optional[bool] = ..., preferred: _Optional[str] = ...) -> None: ...
+
+class ListBrokerGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBrokerGroupsResponse(_message.Message):
+    __slots__ = ("status", "groups")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    groups: _containers.RepeatedCompositeFieldContainer[BrokerGroupEntry]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupEntry, _Mapping]]] = ...) -> None: ...
+
+class BrokerGroupEntry(_message.Message):
+    __slots__ = ("broker_group", "replicas", "leader", "preferred", "replication", "queues", "move", "members")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    leader: str
+    preferred: str
+    replication: str
+    queues: int
+    move: ReplicaMove
+    members: _containers.RepeatedCompositeFieldContainer[MemberProgress]
+    def __init__(self, broker_group: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., preferred: _Optional[str] = ..., replication: _Optional[str] = ..., queues: _Optional[int] = ..., move: _Optional[_Union[ReplicaMove, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
+
+class ReplicaMove(_message.Message):
+    __slots__ = ("from_node", "to_node")
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    from_node: str
+    to_node: str
+    def __init__(self, from_node: _Optional[str] = ..., to_node: _Optional[str] = ...) -> None: ...
+
+class MoveReplicaRequest(_message.Message):
+    __slots__ = ("broker_group", "from_node", "to_node", "abort")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    from_node: str
+    to_node: str
+    abort: bool
+    def __init__(self, broker_group: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., abort: _Optional[bool] = ...) -> None: ...
+
+class MoveReplicaResponse(_message.Message):
+    __slots__ = ("status", "done", "waits_for", "step", "progress", "left_directory")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    waits_for: str
+    step: str
+    progress: MemberProgress
+    left_directory: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., step: _Optional[str] = ..., progress: _Optional[_Union[MemberProgress, _Mapping]] = ..., left_directory: _Optional[str] = ...) -> None: ...
+
+class PreferLeaderRequest(_message.Message):
+    __slots__ = ("broker_group", "node")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    node: str
+    def __init__(self, broker_group: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+
+class PreferLeaderResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class PlanRebalanceRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PlanRebalanceResponse(_message.Message):
+    __slots__ = ("status", "steps", "notes")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    steps: _containers.RepeatedCompositeFieldContainer[RebalanceStep]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[RebalanceStep, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RebalanceStep(_message.Message):
+    __slots__ = ("kind", "broker_group", "from_node", "to_node", "topic", "queues", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    broker_group: str
+    from_node: str
+    to_node: str
+    topic: Name
+    queues: int
+    reason: str
+    def __init__(self, kind: _Optional[str] = ..., broker_group: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -209,6 +209,31 @@ class AdminStub:
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.FromString,
                 _registered_method=True)
+        self.AddBrokerGroup = channel.unary_unary(
+                '/ledgermq.v1.Admin/AddBrokerGroup',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupResponse.FromString,
+                _registered_method=True)
+        self.ListBrokerGroups = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListBrokerGroups',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsResponse.FromString,
+                _registered_method=True)
+        self.MoveReplica = channel.unary_unary(
+                '/ledgermq.v1.Admin/MoveReplica',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.MoveReplicaRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.MoveReplicaResponse.FromString,
+                _registered_method=True)
+        self.PreferLeader = channel.unary_unary(
+                '/ledgermq.v1.Admin/PreferLeader',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.PreferLeaderRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.PreferLeaderResponse.FromString,
+                _registered_method=True)
+        self.PlanRebalance = channel.unary_unary(
+                '/ledgermq.v1.Admin/PlanRebalance',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -424,6 +449,36 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddBrokerGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBrokerGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveReplica(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreferLeader(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanRebalance(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -601,6 +656,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ChangeReplication,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.SerializeToString,
+            ),
+            'AddBrokerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddBrokerGroup,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupResponse.SerializeToString,
+            ),
+            'ListBrokerGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBrokerGroups,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsResponse.SerializeToString,
+            ),
+            'MoveReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveReplica,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.MoveReplicaRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.MoveReplicaResponse.SerializeToString,
+            ),
+            'PreferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreferLeader,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.PreferLeaderRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.PreferLeaderResponse.SerializeToString,
+            ),
+            'PlanRebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRebalance,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1548,6 +1628,141 @@ class Admin:
             '/ledgermq.v1.Admin/ChangeReplication',
             ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ChangeReplicationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddBrokerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/AddBrokerGroup',
+            ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.AddBrokerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBrokerGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListBrokerGroups',
+            ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListBrokerGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/MoveReplica',
+            ledgermq_dot_proto_dot_admin__pb2.MoveReplicaRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.MoveReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/PreferLeader',
+            ledgermq_dot_proto_dot_admin__pb2.PreferLeaderRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.PreferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/PlanRebalance',
+            ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

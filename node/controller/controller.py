@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from ledgermq.node.controller import ha, metadata, voters
+from ledgermq.node.controller.broker_groups import GroupSpec, Move, restore_spec
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.metadata import Outcome, State, Topic
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
@@ -196,12 +197,14 @@ class Controller:
         permission: Permission | None = None,
         durability: TopicDurability | None = None,
         dedup_ms: int | None = None,
+        add_group: str | None = None,
+        grow: Mapping[str, int] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
-        """Change what is given. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
+        """Change what is given, as `metadata.update_topic`. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
         given = {"permission": permission, "durability": durability}
         choices = {name: None if value is None else value.value for name, value in given.items()}
-        settings = {"queues": queues, "dedup_ms": dedup_ms, **choices}
+        settings = {"queues": queues, "dedup_ms": dedup_ms, "add_group": add_group, "grow": dict(grow or {}), **choices}
         outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
         return metadata.restore_topic(_value(outcome))
 
@@ -231,16 +234,42 @@ class Controller:
         return read_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
 
     async def announce(
-        self, nodes: Mapping[str, Mapping[str, str]], broker_groups: Mapping[str, Sequence[str]], timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        nodes: Mapping[str, Mapping[str, str]],
+        broker_groups: Mapping[str, Sequence[str]],
+        specs: Mapping[str, Mapping[str, Any]] | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Make nodes with their addresses and broker groups with their replicas known; every node does so when it starts."""
-        state = self.state
+        """Make nodes with their addresses and broker groups with their replicas and `specs`, what they were begun with, known; every node
+        does so when it starts."""
+        state, described = self.state, specs or {}
         known_nodes = all(state.nodes.get(name) == dict(addresses) for name, addresses in nodes.items())
-        if known_nodes and all(state.broker_groups.get(name) == tuple(replicas) for name, replicas in broker_groups.items()):
+        known_groups = all(state.broker_groups.get(name) == tuple(replicas) for name, replicas in broker_groups.items())
+        if known_nodes and known_groups and described.keys() <= state.specs.keys():
             return
         told = {name: dict(addresses) for name, addresses in nodes.items()}
         groups = {name: list(replicas) for name, replicas in broker_groups.items()}
-        await self.submit("set-cluster", {"nodes": told, "broker_groups": groups}, timeout)
+        begun = {name: dict(settings) for name, settings in described.items()}
+        await self.submit("set-cluster", {"nodes": told, "broker_groups": groups, "specs": begun}, timeout)
+
+    async def add_broker_group(
+        self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S
+    ) -> tuple[GroupSpec, bool]:
+        """The broker group as it is meant to be, and whether this call began it. Raises Conflict, or see `submit`."""
+        outcome = await self.submit("add-broker-group", {"group": group, "settings": dict(settings)}, timeout)
+        return restore_spec(_value(outcome)), outcome.changed
+
+    async def begin_move(self, group: str, move: Move, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """A replica is to move. Raises Conflict, or see `submit`."""
+        await self.submit("begin-move", {"group": group, "from": move.source, "to": move.target}, timeout)
+
+    async def end_move(self, group: str, move: Move, *, done: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """The replica has moved, or the move is given up. Raises Conflict, or see `submit`."""
+        await self.submit("end-move", {"group": group, "from": move.source, "to": move.target, "done": done}, timeout)
+
+    async def prefer_leader(self, group: str, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Who is meant to lead a broker group. Raises Conflict, or see `submit`."""
+        await self.submit("prefer-leader", {"group": group, "node": node}, timeout)
 
     async def set_node(
         self, node: str, addresses: Mapping[str, str], *, state: str | None = None, timeout: float = DEFAULT_TIMEOUT_S

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ledgermq.node.controller import broker_groups as group_specs
 from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.security.grants import User
@@ -111,6 +112,8 @@ class State:
     """What receipts are signed with, the newest last; replaced as a whole."""
     appointments: ha.Appointments = field(default_factory=_empty)
     """Of HA groups: epoch, master and in-sync set; replaced as a whole."""
+    specs: group_specs.Specs = field(default_factory=_empty)
+    """What broker groups were begun with, who is meant to lead them, and what moves; replaced as a whole."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """What the log of a broker group should hold, in the order of (namespace, name). Dead-letter topics come into force in the logs by
@@ -168,7 +171,9 @@ def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
                 raise _Refused(Code.BAD_REQUEST, f"broker group {name} names the replica {replica}, which is no known node")
     # An address of a kind that was not told before is new, too.
     merged = {name: MappingProxyType({**at, **state.nodes.get(name, {})}) for name, at in nodes.items()}
-    return _changed(state, nodes=_merged(state.nodes, merged), broker_groups=_merged(state.broker_groups, new_groups)), Outcome()
+    after = _merged(state.broker_groups, new_groups)
+    specs = _by_specs(group_specs.announced, state.specs, _mapping(command.get("specs")), after)
+    return _changed(state, nodes=_merged(state.nodes, merged), broker_groups=after, specs=specs), Outcome()
 
 
 def set_node(state: State, command: Json) -> tuple[State, Outcome]:
@@ -222,7 +227,57 @@ def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
         what = f"broker group {group} has a replica on {near}, which is a worker of the same node as {node}: one failure would take both"
         raise _Refused(Code.PRECONDITION_FAILED, f"{what}; choose a worker of another node, or remove {near} first")
     replicas = tuple(sorted((*others, node))) if present else others
-    return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas})), Outcome()
+    specs = group_specs.placed_again(state.specs, group, node) if present else state.specs
+    return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas}), specs=specs), Outcome()
+
+
+def _by_specs(operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return operation(*arguments, **options)
+    except group_specs.Refusal as refusal:
+        raise _Refused(Code.PRECONDITION_FAILED, str(refusal)) from refusal
+
+
+def add_broker_group(state: State, command: Json) -> tuple[State, Outcome]:
+    """A new broker group; its founders open it as soon as they hear of it. The same again is fine."""
+    group = _text(command.get("group"))
+    specs, new = _by_specs(group_specs.added, state.specs, state.broker_groups, state.nodes, group, command.get("settings"))
+    value = group_specs.export_spec(specs[group])
+    if not new:
+        return state, Outcome(value=value)
+    replicas = _merged(state.broker_groups, {group: tuple(sorted(specs[group].founders))})
+    return _changed(state, broker_groups=replicas, specs=specs), Outcome(value=value)
+
+
+def begin_move(state: State, command: Json) -> tuple[State, Outcome]:
+    """A replica is to move to another node, which opens it as soon as it hears of it."""
+    group, move = _text(command.get("group")), _move(command)
+    specs = _by_specs(group_specs.move_begun, state.specs, state.broker_groups, state.nodes, group, move)
+    replicas = tuple(sorted({*state.broker_groups[group], move.target}))
+    return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas}), specs=specs), Outcome()
+
+
+def end_move(state: State, command: Json) -> tuple[State, Outcome]:
+    """The replica has moved (`done`), or the move is given up. A move that is not under way has ended."""
+    group, move, done = _text(command.get("group")), _move(command), command.get("done")
+    if not isinstance(done, bool):
+        raise _Refused(Code.BAD_REQUEST, f"a move is done or given up, not {done!r}")
+    specs, replicas = _by_specs(group_specs.move_ended, state.specs, state.broker_groups, group, move, done=done)
+    return _changed(state, broker_groups=_merged(state.broker_groups, {group: replicas}), specs=specs), Outcome()
+
+
+def prefer_leader(state: State, command: Json) -> tuple[State, Outcome]:
+    """Somebody is meant to lead a broker group."""
+    group = _text(command.get("group"))
+    specs = _by_specs(group_specs.preferring, state.specs, state.broker_groups, group, _node_name(command))
+    return _changed(state, specs=specs), Outcome()
+
+
+def _move(command: Json) -> group_specs.Move:
+    source, target = _text(command.get("from")), _text(command.get("to"))
+    for name in (source, target):
+        _node_name({"node": name})
+    return group_specs.Move(source, target)
 
 
 def adopt_topic(state: State, command: Json) -> tuple[State, Outcome]:
@@ -267,18 +322,59 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
     """Another permission, durability or window of deduplication, or more queues; null leaves a setting alone. Existing queues stay where
-    they are."""
+    they are. `add_group`: queues in a broker group that has none of them, as many as the others have on average, or what `queues` adds.
+    `grow`: broker group → at least so many queues there."""
     key = _own_topic_key(command)
     known = _existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     permission = known.permission if command.get("permission") is None else _choice(Permission, command["permission"], "permission")
     durability = known.durability if command.get("durability") is None else _choice(TopicDurability, command["durability"], "durability")
+    dedup_ms = known.dedup_ms if command.get("dedup_ms") is None else _dedup(command["dedup_ms"])
+    placement = _grown(state, known, command)
+    queues = sum(placement.values())
+    if queues > MAX_QUEUES:
+        raise _Refused(Code.BAD_REQUEST, f"topic {_shown(key)} would have {queues} queues; the most is {MAX_QUEUES}")
+    topic = replace(known, permission=permission, queues=queues, placement=placement, durability=durability, dedup_ms=dedup_ms)
+    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+
+
+def _grown(state: State, known: Topic, command: Json) -> Mapping[str, int]:
+    """Where the queues of a topic are after an update."""
+    key, held = (known.namespace, known.name), known.placement
     queues = known.queues if command.get("queues") is None else _count(command["queues"], "queues", MAX_QUEUES)
     if queues < known.queues:
         raise _Refused(Code.PRECONDITION_FAILED, f"topic {_shown(key)} has {known.queues} queues; their number can grow but not shrink")
-    placement = known.placement if queues == known.queues else _placed(state, key, known.placement, queues)
-    dedup_ms = known.dedup_ms if command.get("dedup_ms") is None else _dedup(command["dedup_ms"])
-    topic = replace(known, permission=permission, queues=queues, placement=placement, durability=durability, dedup_ms=dedup_ms)
-    return _changed(state, topics=_with(state.topics, key, topic)), Outcome(value=export_topic(topic))
+    into = {group: _count(count, "queues", MAX_QUEUES) for group, count in _mapping(command.get("grow")).items()}
+    group = _text(command.get("add_group") or "")
+    if group in held:
+        what = f"topic {_shown(key)} has {held[group]} queues in broker group {group} already"
+        raise _Refused(Code.PRECONDITION_FAILED, f"{what}; more of them: ledgermq topic update {known.name} --queues N")
+    if group:
+        into[group] = max(queues - known.queues, 0) or -(-known.queues // len(held))
+    _check_growth(state, known, into)
+    if into:
+        return MappingProxyType(dict(sorted({**held, **{name: max(count, held.get(name, 0)) for name, count in into.items()}}.items())))
+    if queues == known.queues:
+        return held
+    return _placed(state, key, held, queues, within=held if _stays(known) else None)
+
+
+def _stays(topic: Topic) -> bool:
+    """Whether what the topic has in its broker groups would be looked for elsewhere if it had queues in another one."""
+    return topic.kind is TopicKind.LITE or topic.dedup_ms > 0
+
+
+def _check_growth(state: State, topic: Topic, into: Mapping[str, int]) -> None:
+    shown = _shown((topic.namespace, topic.name))
+    for group in into:
+        if group not in state.broker_groups:
+            raise _Refused(Code.BAD_REQUEST, f"broker group {group} does not exist; known: {', '.join(sorted(state.broker_groups))}")
+        if group not in topic.placement and topic.kind is TopicKind.LITE:
+            what = f"topic {shown} is of kind lite: each of its lite topics lies in one of its broker groups for ever"
+            raise _Refused(Code.PRECONDITION_FAILED, f"{what}; create another topic to use broker group {group}")
+        if group not in topic.placement and topic.dedup_ms:
+            what = f"topic {shown} recognises duplicates by the broker group they lie in"
+            remedy = f"end that first (ledgermq topic update {topic.name} --dedup 0s), and begin it again one window later"
+            raise _Refused(Code.PRECONDITION_FAILED, f"{what}; {remedy}")
 
 
 def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
@@ -387,6 +483,10 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "set-node": set_node,
     "remove-node": remove_node,
     "place-replica": place_replica,
+    "add-broker-group": add_broker_group,
+    "begin-move": begin_move,
+    "end-move": end_move,
+    "prefer-leader": prefer_leader,
     "adopt-topic": adopt_topic,
     "create-topic": create_topic,
     "update-topic": update_topic,
@@ -415,14 +515,18 @@ def spread(queues: int, held: Mapping[str, int], load: Mapping[str, int]) -> Map
     return MappingProxyType({group: count for group, count in counts.items() if count})
 
 
-def _placed(state: State, key: Key, held: Mapping[str, int], queues: int) -> Mapping[str, int]:
+def _placed(
+    state: State, key: Key, held: Mapping[str, int], queues: int, within: Mapping[str, int] | None = None
+) -> Mapping[str, int]:
+    """`within`: only in these broker groups."""
     if not state.broker_groups:
         raise _Refused(Code.HA_NOT_AVAILABLE, "no broker group is known yet; wait until the cluster has started and try again")
-    load = dict.fromkeys(state.broker_groups, 0)
+    load = dict.fromkeys(state.broker_groups if within is None else within, 0)
     for other, topic in state.topics.items():
         if other != key:
             for group, count in topic.placement.items():
-                load[group] += count
+                if group in load:
+                    load[group] += count
     return spread(queues, held, load)
 
 
@@ -441,6 +545,7 @@ def export(state: State) -> Json:
         "users": user_commands.export(state.users),
         "receipt_keys": receipt_keys.export(state.receipt_keys),
         "appointments": ha.export(state.appointments),
+        "specs": group_specs.export(state.specs),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
@@ -464,6 +569,7 @@ def restore(tree: Json) -> State:
         users=user_commands.restore(tree.get("users", [])),
         receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
         appointments=ha.restore(tree.get("appointments", {})),
+        specs=group_specs.restore(tree.get("specs", {})),
     )
 
 

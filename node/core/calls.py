@@ -496,6 +496,13 @@ MembersKind = Literal["add", "remove", "promote", "demote", "rule"]
 
 
 @dataclass(frozen=True, slots=True)
+class Prefer:
+    """Who is meant to lead from now on, as a node's `preferred_leader`; None: nobody in particular. No answer."""
+
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeMembers:
     """Change who replicates this broker group, by one node. `add`: a learner whose directory is `incarnation`; `promote`: a learner that
     is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`; `rule`: of no node, the group is to have `rule`, and goes
@@ -679,6 +686,7 @@ Call = (
     | ReadOffset
     | FindOffset
     | HandOver
+    | Prefer
     | Confirm
     | ChangeMembers
     | Returned

@@ -25,6 +25,7 @@ from ledgermq.node.core.calls import (
     HandOver,
     HaView,
     MembersChanged,
+    Prefer,
     ProduceFrame,
     Refused,
     Returned,
@@ -205,6 +206,8 @@ class Group:
                 turn.done += self._reads.take(call, serving=self.leader.serving)
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
+            elif isinstance(call, Prefer):
+                self._handovers.preferred(call.node)
             elif isinstance(call, ChangeMembers):
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
             elif isinstance(call, Returned):

@@ -61,6 +61,12 @@ class Handovers:
         self._led_term = -1
         self._waiting: list[HandOver] = []
 
+    def preferred(self, node: str | None) -> None:
+        """Somebody else is meant to lead from now on."""
+        wanted = None if node == self._node else node
+        if wanted != (None if self._preference is None else self._preference.preferred):
+            self._preference = None if wanted is None else Preference(wanted)
+
     def take(self, call: HandOver, now_ns: int, *, serving: bool) -> list[Done]:
         """Begin, or join what is under way. The answers are those that need no waiting."""
         replicator = self._replicator

@@ -27,6 +27,7 @@ from ledgermq.node.core.calls import (
     Done,
     FrameProduced,
     Lease,
+    Prefer,
     Produce,
     Produced,
     ProduceFrame,
@@ -447,4 +448,4 @@ def _class_of(awaited: Awaited) -> str:
     return awaited.result.durability
 
 
-_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Returned, Appointed)
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Prefer, Returned, Appointed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -56,7 +56,7 @@ class Parts:
     leaders: Leaders
     callers: Callers
     meters: Meters
-    hosted: Mapping[str, Hosted]
+    hosted: dict[str, Hosted]
     keys: ReceiptKeys
     limits: Limits
     local: LocalReads
@@ -86,7 +86,7 @@ class LogService:
             time.monotonic_ns,
         )
         self._committer = Committer(parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder)
-        log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
+        log_ids = self._log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
         self._verifier = Verifier(
             parts.cluster_id,
@@ -128,6 +128,17 @@ class LogService:
     def led_elsewhere(self, broker_group: str) -> None:
         """This node does not serve the broker group any more: its streams go to whoever does."""
         self.streams.end_of(broker_group)
+
+    def take_in(self, broker_group: str, hosted: Hosted) -> None:
+        """A broker group came to this node."""
+        self._parts.hosted[broker_group] = hosted
+        self._log_ids[broker_group] = hosted.log_id
+
+    def let_go(self, broker_group: str) -> None:
+        """A broker group left this node: its streams go elsewhere."""
+        self._parts.hosted.pop(broker_group, None)
+        self._log_ids.pop(broker_group, None)
+        self.led_elsewhere(broker_group)
 
     def drain(self) -> None:
         """The node is about to stop: streams end behind the answers that are under way."""

@@ -1,0 +1,290 @@
+"""The commands about broker groups as a whole: broker-group, move-replica and rebalance.
+
+Only argument parsing, progress and exit statuses live here; what balances a cluster is decided by its nodes. Every change is asked for step
+by step until it is done; broken off, it stays as it is, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ledgermq.client import render
+from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
+from ledgermq.client.connection import Connection
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.status import Code
+
+ASK_AGAIN_S = 0.3
+MOVE_REPLICA, MOVE_LEADER = "move-replica", "move-leader"
+
+A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
+
+
+@click.group("broker-group")
+def broker_group() -> None:
+    """Add broker groups while the cluster runs, and list them.
+
+    \b
+    Examples:
+      ledgermq broker-group list
+      ledgermq broker-group add g4
+      ledgermq broker-group add g5 --replicas n1,n2,n4 --replication ha
+    """
+
+
+@broker_group.command("add")
+@click.argument("name")
+@click.option("--replicas", help="Its nodes, as n1,n2,n3; otherwise those with the fewest replicas.")
+@click.option("--count", type=click.IntRange(1, 64), help="So many nodes, when none are named. [default: 3, or all where there are fewer]")
+@click.option("--replication", type=click.Choice(["raft", "ha"]), help="How it replicates. [default: raft]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A further key of a broker group in the configuration.")
+@click.option("--no-wait", is_flag=True, help="Return once it is begun.")
+@cluster_command
+@json_option
+def add(
+    connection: Connection,
+    name: str,
+    replicas: str | None,
+    count: int | None,
+    replication: str | None,
+    settings: tuple[str, ...],
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Begin the broker group NAME; its nodes open it without a restart. Topics get queues in it with: ledgermq topic update --add-group.
+
+    \b
+    Examples:
+      ledgermq broker-group add g4
+      ledgermq broker-group add g4 --count 5
+      ledgermq broker-group add g5 --replicas n1,n2 --replication ha --set ack=in-sync --set min_in_sync=2
+
+    Exit status: 0 it has a leader and all replicas; 3 no controller quorum; 4 refused, with the reason, or nothing moved for --timeout.
+    """
+    if replicas is not None and count is not None:
+        raise BadArgument("--replicas names the nodes, and --count says how many to choose", "give one of them")
+    given = dict(_setting(text) for text in settings)
+    if replication is not None:
+        given["replication"] = replication
+    nodes = [node.strip() for node in (replicas or "").split(",") if node.strip()]
+    request = pb.AddBrokerGroupRequest(name=name, replicas=nodes, count=count or 0, settings=given)
+    admin = AdminCalls(connection)
+    began = answer = admin.add_broker_group(request)
+    if not answer.done and not no_wait:
+        with Meter(f"broker group {name} begins", None) as meter:
+            answer = _followed(connection, name, answer, lambda: admin.add_broker_group(request), lambda _: meter.show(0))
+    placed = sorted(answer.replicas)
+    if as_json:
+        waits = answer.waits_for or None
+        preferred = answer.preferred or None
+        render.print_json(group=name, created=began.created, done=answer.done, waits_for=waits, replicas=placed, preferred=preferred)
+    else:
+        state = f"; waits for: {answer.waits_for}" if not answer.done else ""
+        print(f"{'created' if began.created else 'exists already, with these settings'}: {name} on {', '.join(placed)}{state}")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadArgument(f"--set {text!r} is not KEY=VALUE", "write for instance --set data_file_bytes=256MiB")
+    return key, value
+
+
+@broker_group.command("list")
+@cluster_command
+@json_option
+def list_groups(connection: Connection, as_json: bool) -> None:
+    """The broker groups: where their replicas are, who leads and who is meant to, and what moves.
+
+    \b
+    Examples:
+      ledgermq broker-group list
+      ledgermq broker-group list --json
+
+    Exit status: 0 answered; 3 nobody answers.
+    """
+    groups = AdminCalls(connection).list_broker_groups().groups
+    if as_json:
+        render.print_json(groups=[_group_json(found) for found in groups])
+        return
+    rows = [
+        [
+            found.broker_group,
+            found.replication,
+            found.leader or "none",
+            found.preferred or "-",
+            " ".join(_shown(member) for member in found.members) or " ".join(found.replicas),
+            found.queues,
+            f"{found.move.from_node} to {found.move.to_node}" if found.HasField("move") else "-",
+        ]
+        for found in groups
+    ]
+    render.print_table("broker groups", ["group", "replication", "leader", "meant to lead", "replicas", "queues", "moves"], rows)
+
+
+def _shown(member: pb.MemberProgress) -> str:
+    return member.node if member.role == "voter" else f"{member.node} ({member.role})"
+
+
+def _group_json(found: pb.BrokerGroupEntry) -> dict[str, Any]:
+    members = [
+        {"node": row.node, "role": row.role or None, "lag_entries": row.lag_entries if row.HasField("lag_entries") else None}
+        for row in found.members
+    ]
+    move = {"from": found.move.from_node, "to": found.move.to_node} if found.HasField("move") else None
+    return {
+        "group": found.broker_group,
+        "replication": found.replication,
+        "replicas": list(found.replicas),
+        "leader": found.leader or None,
+        "preferred": found.preferred or None,
+        "queues": found.queues,
+        "move": move,
+        "members": members,
+    }
+
+
+@click.command("move-replica")
+@click.argument("group")
+@click.option("--from", "source", required=True, help="The node that gives its replica away.")
+@click.option("--to", "target", required=True, help="The node that gets one.")
+@click.option("--abort", is_flag=True, help="Give up the move that is under way.")
+@click.option("--no-wait", is_flag=True, help="Return once the move is under way; the same command goes on.")
+@cluster_command
+@json_option
+def move_replica(connection: Connection, group: str, source: str, target: str, abort: bool, no_wait: bool, as_json: bool) -> None:
+    """Move a replica of the broker group GROUP to another node: it is copied there, votes there, and only then goes here.
+
+    \b
+    Examples:
+      ledgermq move-replica g1 --from n1 --to n4
+      ledgermq move-replica g1 --from n1 --to n4 --abort
+
+    Producers and consumers go on. Broken off, the same command goes on where it is. The directory stays on the former node.
+
+    Exit status: 0 it has moved; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    """
+    request = pb.MoveReplicaRequest(broker_group=group, from_node=source, to_node=target, abort=abort)
+    answer = _moved(connection, request, no_wait=no_wait)
+    if as_json:
+        left = answer.left_directory or None
+        render.print_json(
+            group=group, **{"from": source, "to": target}, done=answer.done, step=answer.step, waits_for=answer.waits_for or None, left=left
+        )
+    elif not answer.done:
+        print(f"{group}: under way ({answer.step}); waits for: {answer.waits_for}")
+    elif abort:
+        print(f"{group}: the replica stays on {source}; what was copied stays in {answer.left_directory}")
+    else:
+        print(f"{group}: the replica of {source} is on {target} now; its files stay in {answer.left_directory}")
+
+
+def _moved(connection: Connection, request: pb.MoveReplicaRequest, *, no_wait: bool = False) -> pb.MoveReplicaResponse:
+    admin = AdminCalls(connection)
+    answer = admin.move_replica(request)
+    if answer.done or no_wait:
+        return answer
+    most = 0
+    with Meter(f"entries of {request.broker_group} that {request.to_node} has caught up with", None) as meter:
+
+        def show(found: pb.MoveReplicaResponse) -> None:
+            nonlocal most
+            if found.HasField("progress") and found.progress.HasField("lag_entries"):
+                most = max(most, found.progress.lag_entries)
+                seconds = found.progress.seconds_left if found.progress.HasField("seconds_left") else None
+                meter.expect(most or None, seconds)
+                meter.show(most - found.progress.lag_entries)
+            else:
+                meter.show(0)
+
+        return _followed(connection, request.broker_group, answer, lambda: admin.move_replica(request), show)
+
+
+def _followed(connection: Connection, what: str, answer: A, ask: Callable[[], A], show: Callable[[A], None]) -> A:
+    """Ask until it is done, or until nothing has moved for the connection's timeout."""
+    moved, former = time.monotonic(), ""
+    while not answer.done:
+        show(answer)
+        if answer.waits_for != former:
+            moved, former = time.monotonic(), answer.waits_for
+        elif time.monotonic() - moved > connection.timeout_s:
+            stuck = f"{what}: nothing has moved for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
+            raise Refused(Code.PRECONDITION_FAILED, stuck, "mend that, then run the same command again: it goes on where it is")
+        time.sleep(ASK_AGAIN_S)
+        answer = ask()
+    return answer
+
+
+@click.command("rebalance")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and why; move nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_command
+@json_option
+def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Spread replicas, leaders and queues evenly. The whole plan is shown, with a reason for each step, before anything moves.
+
+    \b
+    Examples:
+      ledgermq rebalance --dry-run
+      ledgermq rebalance --yes
+
+    One step after the other; Ctrl-C stops between two of them, and the next rebalance goes on. Topics whose messages have an order, lite
+    topics and topics that recognise duplicates keep their queues where they are.
+
+    Exit status: 0 balanced, or the plan was shown; 3 no leader; 4 a step was refused; 130 stopped, the steps taken stay.
+    """
+    admin = AdminCalls(connection)
+    plan = admin.plan_rebalance()
+    if not as_json:
+        for number, step in enumerate(plan.steps, 1):
+            print(f"{number}. {_words(step)}: {step.reason}")
+        for note in plan.notes:
+            print(f"note: {note}")
+    taken = 0
+    if plan.steps and not dry_run:
+        confirmed(f"moving this ({len(plan.steps)} steps)", yes)
+        for step in plan.steps:
+            _take(connection, admin, step)
+            taken += 1
+            if not as_json:
+                print(f"done: {_words(step)}")
+    if as_json:
+        render.print_json(steps=[_step_json(step) for step in plan.steps], notes=list(plan.notes), taken=taken, dry_run=dry_run)
+    elif not plan.steps:
+        print("balanced: nothing to move")
+
+
+def _take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> None:
+    if step.kind == MOVE_REPLICA:
+        _moved(connection, pb.MoveReplicaRequest(broker_group=step.broker_group, from_node=step.from_node, to_node=step.to_node))
+    elif step.kind == MOVE_LEADER:
+        admin.prefer_leader(step.broker_group, step.to_node)
+        end = time.monotonic() + connection.timeout_s
+        while not (answer := admin.transfer_leadership(step.broker_group, step.to_node)).done:
+            if time.monotonic() >= end:
+                what = f"{step.to_node} does not lead {step.broker_group} yet: it lacks {answer.lag_entries} entries on its disk"
+                raise Refused(Code.PRECONDITION_FAILED, what, "it gets leadership once it keeps up; or run rebalance again later")
+    else:
+        grow = {step.broker_group: step.queues}
+        admin.update_topic(step.topic.name, None, None, step.topic.namespace, grow=grow)
+
+
+def _words(step: pb.RebalanceStep) -> str:
+    if step.kind == MOVE_REPLICA:
+        return f"move the replica of {step.broker_group} from {step.from_node} to {step.to_node}"
+    if step.kind == MOVE_LEADER:
+        return f"let {step.to_node} lead {step.broker_group} instead of {step.from_node}"
+    return f"{step.queues} queues of topic {stored_name(step.topic.namespace, step.topic.name)} in {step.broker_group}"
+
+
+def _step_json(step: pb.RebalanceStep) -> dict[str, Any]:
+    topic = stored_name(step.topic.namespace, step.topic.name) if step.HasField("topic") else None
+    places = {"from": step.from_node or None, "to": step.to_node or None}
+    return {"kind": step.kind, "group": step.broker_group, **places, "topic": topic, "queues": step.queues or None, "reason": step.reason}

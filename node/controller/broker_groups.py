@@ -1,0 +1,236 @@
+"""What the controller quorum knows of broker groups besides their replicas: what they were begun with, who is meant to lead, what moves.
+
+Pure, as all of the metadata: commands and exported values are plain JSON, and `metadata.py` gives these functions their place in its table.
+It is intent, like everything there. Who replicates a group and who leads it is decided in the group's own log; a replica that is named here
+opens its directory and waits for the log to name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+Json = dict[str, Any]
+
+GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+RESERVED = "controller"
+SETTINGS_MAX = 64
+"""Keys of a group's settings: what the configuration of a node says about one has a dozen."""
+
+
+class Refusal(Exception):
+    """A command that is not carried out, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A replica on its way from one node to another."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """One broker group. `settings` are those of its section in the configuration of a node (`config.BrokerGroup`) as it was begun, with
+    `replicas`, the founders, who write its first entry."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preferred: str | None = None
+    """Who is meant to lead; the settings' own `preferred_leader` stands above it."""
+    joined: tuple[str, ...] = ()
+    """Nodes that came later: they begin no log."""
+    left: tuple[str, ...] = ()
+    """Nodes whose replica moved away: they do not open what lies there."""
+    move: Move | None = None
+
+    @property
+    def founders(self) -> tuple[str, ...]:
+        return tuple(self.settings.get("replicas", ()))
+
+    @property
+    def leader_wanted(self) -> str | None:
+        """Whoever is meant to lead, whoever said so."""
+        return self.settings.get("preferred_leader") or self.preferred
+
+
+Specs = Mapping[str, GroupSpec]
+Replicas = Mapping[str, Sequence[str]]
+
+
+def checked_settings(group: str, value: Any) -> Mapping[str, Any]:
+    """What a node says a group was begun with. Its meaning is known to the node's configuration alone."""
+    if not GROUP_NAME.fullmatch(group):
+        raise Refusal(f"{group!r} is no name of a broker group: letters, digits, '_' and '-', at most 63")
+    if group == RESERVED:
+        raise Refusal(f"no broker group can be called {group}: nodes keep something else under that name; choose another one")
+    if not isinstance(value, dict) or len(value) > SETTINGS_MAX:
+        raise Refusal(f"the settings of broker group {group} are no names and values")
+    founders = value.get("replicas")
+    if not isinstance(founders, list) or not founders or not all(isinstance(name, str) for name in founders):
+        raise Refusal(f"broker group {group} has no replicas")
+    if len(set(founders)) != len(founders):
+        raise Refusal(f"broker group {group} is meant to have two replicas on one node: {', '.join(founders)}")
+    return MappingProxyType({**value, "replicas": tuple(founders)})
+
+
+def announced(specs: Specs, told: Mapping[str, Any], replicas: Replicas) -> Specs:
+    """The specs with those that configuration files tell of groups that had none; with two groups or more, each of those that are new here
+    gets somebody who is meant to lead it, so that leaders spread evenly."""
+    known = dict(specs)
+    fresh = sorted(group for group in told if group not in specs and group in replicas)
+    for group in fresh:
+        known[group] = GroupSpec(checked_settings(group, told[group]))
+    if len(replicas) > 1:
+        for group in fresh:
+            known[group] = replace(known[group], preferred=preferred_of(group, replicas[group], known))
+    return sealed(known)
+
+
+def preferred_of(group: str, replicas: Iterable[str], specs: Specs) -> str | None:
+    """The replica that is meant to lead the fewest other groups, the first by name among equals; None where the settings say who."""
+    spec = specs.get(group)
+    if spec is not None and spec.settings.get("preferred_leader"):
+        return None
+    burden: dict[str, int] = dict.fromkeys(replicas, 0)
+    for other, its in specs.items():
+        if other != group and its.leader_wanted in burden:
+            burden[str(its.leader_wanted)] += 1
+    return min(burden, key=lambda node: (burden[node], node)) if burden else None
+
+
+def added(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str]], group: str, settings: Any) -> tuple[Specs, bool]:
+    """A new broker group; False: it is there, begun with the same settings."""
+    wanted = checked_settings(group, settings)
+    if group in replicas:
+        known = specs.get(group)
+        if known is not None and _same(known.settings, wanted):
+            return specs, False
+        raise Refusal(f"broker group {group} exists, begun with other settings; see: ledgermq broker-group list")
+    check_places(group, wanted["replicas"], nodes)
+    known_specs = {**specs, group: GroupSpec(wanted)}
+    known_specs[group] = replace(known_specs[group], preferred=preferred_of(group, wanted["replicas"], known_specs))
+    return sealed(known_specs), True
+
+
+def check_places(group: str, replicas: Iterable[str], nodes: Mapping[str, Mapping[str, str]]) -> None:
+    """Every replica on a node of its own, at an address of its own."""
+    taken: dict[str, str] = {}
+    for node in replicas:
+        if node not in nodes:
+            known = ", ".join(sorted(nodes))
+            raise Refusal(f"broker group {group} names the replica {node}, which is no node of this cluster; known: {known}")
+        at = nodes[node].get("peer", node)
+        if at in taken:
+            what = f"nodes {taken[at]} and {node} have one address, {at}"
+            raise Refusal(f"{what}: broker group {group} would have two replicas in one place; correct it: ledgermq member set-address")
+        taken[at] = node
+
+
+def move_begun(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str]], group: str, move: Move) -> Specs:
+    """A replica is to move. The same again is fine; one move of a group at a time."""
+    spec = spec_of(specs, replicas, group)
+    if spec.move == move:
+        return specs
+    if spec.move is not None:
+        what = f"broker group {group}: a replica is on its way from {spec.move.source} to {spec.move.target} already"
+        command = f"ledgermq move-replica {group} --from {spec.move.source} --to {spec.move.target}"
+        raise Refusal(f"{what}; finish that first: {command}, or give it up with --abort")
+    if move.source == move.target:
+        raise Refusal(f"broker group {group}: a replica moves to another node, not from {move.source} to {move.source}")
+    others = [node for node in replicas[group] if node != move.source]
+    check_places(group, dict.fromkeys((*others, move.target)), nodes)
+    joined = tuple(sorted({*spec.joined, move.target}))
+    left = tuple(node for node in spec.left if node != move.target)
+    return sealed({**specs, group: replace(spec, move=move, joined=joined, left=left)})
+
+
+def move_ended(specs: Specs, replicas: Replicas, group: str, move: Move, *, done: bool) -> tuple[Specs, tuple[str, ...]]:
+    """The replica has moved, or (`done` false) the move is given up: the specs, and whom the group is meant to have."""
+    spec = spec_of(specs, replicas, group)
+    now = tuple(replicas[group])
+    if spec.move != move:
+        return specs, now
+    gone, stays = (move.source, move.target) if done else (move.target, move.source)
+    after = tuple(sorted({*now, stays} - {gone}))
+    preferred = stays if spec.preferred == gone else spec.preferred
+    joined = tuple(node for node in spec.joined if node != gone)
+    left = tuple(sorted({*spec.left, gone}))
+    return sealed({**specs, group: replace(spec, move=None, joined=joined, left=left, preferred=preferred)}), after
+
+
+def preferring(specs: Specs, replicas: Replicas, group: str, node: str) -> Specs:
+    """Somebody else is meant to lead."""
+    spec = spec_of(specs, replicas, group)
+    if node not in replicas[group]:
+        raise Refusal(f"node {node} has no replica of broker group {group}; its replicas are on {', '.join(sorted(replicas[group]))}")
+    fixed = spec.settings.get("preferred_leader")
+    if fixed and fixed != node:
+        raise Refusal(f"the configuration says who leads broker group {group}: preferred_leader is {fixed}")
+    return sealed({**specs, group: replace(spec, preferred=node)})
+
+
+def placed_again(specs: Specs, group: str, node: str) -> Specs:
+    """A replica is meant to be on a node once more: what lies there is opened again, and begins nothing."""
+    spec = specs.get(group)
+    if spec is None or (node not in spec.left and (node in spec.joined or node in spec.founders)):
+        return specs
+    left = tuple(name for name in spec.left if name != node)
+    return sealed({**specs, group: replace(spec, left=left, joined=tuple(sorted({*spec.joined, node})))})
+
+
+def spec_of(specs: Specs, replicas: Replicas, group: str) -> GroupSpec:
+    if group not in replicas:
+        raise Refusal(f"broker group {group} does not exist; known: {', '.join(sorted(replicas))}")
+    return specs.get(group, GroupSpec())
+
+
+def fewest_replicas(replicas: Replicas, nodes: Iterable[str], count: int) -> tuple[str, ...]:
+    """The nodes with the fewest replicas, the first by name among equals."""
+    load = dict.fromkeys(sorted(nodes), 0)
+    for placed in replicas.values():
+        for node in placed:
+            if node in load:
+                load[node] += 1
+    return tuple(sorted(sorted(load, key=lambda node: (load[node], node))[:count]))
+
+
+def sealed(specs: Mapping[str, GroupSpec]) -> Specs:
+    return MappingProxyType(dict(sorted(specs.items())))
+
+
+def export(specs: Specs) -> Json:
+    return {group: export_spec(spec) for group, spec in sorted(specs.items())}
+
+
+def export_spec(spec: GroupSpec) -> Json:
+    return {
+        "settings": {**spec.settings, **({"replicas": list(spec.founders)} if "replicas" in spec.settings else {})},
+        "preferred": spec.preferred,
+        "joined": list(spec.joined),
+        "left": list(spec.left),
+        "move": None if spec.move is None else [spec.move.source, spec.move.target],
+    }
+
+
+def restore(tree: Mapping[str, Any]) -> Specs:
+    return sealed({group: restore_spec(value) for group, value in tree.items()})
+
+
+def restore_spec(value: Mapping[str, Any]) -> GroupSpec:
+    settings = dict(value["settings"])
+    if "replicas" in settings:
+        settings["replicas"] = tuple(settings["replicas"])
+    move = None if value["move"] is None else Move(*value["move"])
+    return GroupSpec(MappingProxyType(settings), value["preferred"], tuple(value["joined"]), tuple(value["left"]), move)
+
+
+def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether two groups were begun alike, whenever that was."""
+    ignored = ("created_ms",)
+    return {key: value for key, value in known.items() if key not in ignored} == {
+        key: value for key, value in wanted.items() if key not in ignored
+    }

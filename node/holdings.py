@@ -1,0 +1,111 @@
+"""Which broker groups a node keeps a replica of: what its configuration says, and what the controller quorum told since.
+
+The rule, pure (`holdings`), and the file in which a node remembers what it was told (`controller/groups.json`, format §12), so that a start
+opens every replica without waiting for the quorum. A directory begins its group's log only on a founder that never gave its replica away;
+wherever a replica came later, an empty directory waits for the leader's record to name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.controller.broker_groups import GroupSpec, Specs, export, restore
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged
+
+FILE = "groups.json"
+VERSION = 1
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the quorum says of broker groups: where their replicas are meant to be, and what they were begun with."""
+
+    replicas: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
+    specs: Specs = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A broker group of which this node keeps a replica. `joins`: a directory that is made here begins no log."""
+
+    group: BrokerGroup
+    joins: bool
+
+
+def holdings(config: NodeConfig, told: Told) -> tuple[dict[str, Holding], dict[str, str]]:
+    """Broker group → how this node keeps it; and for each that it is meant to keep and cannot, why."""
+    node = config.node
+    found: dict[str, Holding] = {}
+    refused: dict[str, str] = {}
+    for group in config.hosted_groups:
+        spec = told.specs.get(group.name, GroupSpec())
+        if node not in spec.left:
+            found[group.name] = Holding(group, config.joins(group.name) or node in spec.joined)
+    configured = {group.name: group for group in config.cluster.groups}
+    for name, replicas in told.replicas.items():
+        spec = told.specs.get(name, GroupSpec())
+        if name in found or node not in replicas or node in spec.left:
+            continue
+        try:
+            group = configured.get(name) or BrokerGroup.model_validate({"name": name, **spec.settings})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            refused[name] = f"broker group {name}: this version of LedgerMQ does not understand its settings ({where}: {first['msg']})"
+            continue
+        found[name] = Holding(group, node in spec.joined or node not in group.replicas)
+    return found, refused
+
+
+def effective(config: NodeConfig, held: Mapping[str, Holding]) -> NodeConfig:
+    """The configuration as if the file said all of it."""
+    for holding in held.values():
+        if holding.group not in config.cluster.groups or holding.joins != config.joins(holding.group.name):
+            config = config.keeping(holding.group, joins=holding.joins)
+    return config
+
+
+def spec_settings(group: BrokerGroup) -> dict[str, Any]:
+    """What a broker group of the configuration is begun with, as the quorum keeps it."""
+    told: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return told
+
+
+class Remembered:
+    """The file. Belongs to one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def load(self) -> tuple[Told, str | None]:
+        """What an earlier life was told; a sentence when the file is of no use: then the quorum tells it all again."""
+        path = f"{self._directory}/{FILE}"
+        if not self._disk.exists(path):
+            return Told(), None
+        try:
+            value = sealed_json.read(self._disk, path)
+        except Damaged as damage:
+            return Told(), str(damage)
+        if value.get("v") != VERSION:
+            return Told(), f"{path} has version {value.get('v')}, this program reads {VERSION}"
+        replicas = {str(group): tuple(nodes) for group, nodes in value["replicas"].items()}
+        return Told(MappingProxyType(replicas), restore(value["specs"])), None
+
+    def save(self, told: Told) -> None:
+        """Durably. Raises OSError."""
+        self._disk.mkdirs(self._directory)
+        replicas = {group: list(nodes) for group, nodes in told.replicas.items()}
+        sealed_json.write(self._disk, f"{self._directory}/{FILE}", {"v": VERSION, "replicas": replicas, "specs": export(told.specs)})
