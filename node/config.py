@@ -360,9 +360,9 @@ class NodeConfig(Section):
     cluster: Cluster
     nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
     """Seeds: where the nodes are reached. What the cluster was told since (`ledgermq member`) is remembered beside the data, and wins."""
-    join: bool | tuple[Name, ...] = False
+    join: bool | Literal["spare"] | tuple[Name, ...] = False
     """This node was not there when its broker groups were created (all of them, or those named): it begins no log and no quorum, but waits
-    until it is added. It may stay set for ever."""
+    until it is added. `spare`: it keeps no replica until one is moved here or a group is added. It may stay set for ever."""
     raft: Raft = Raft()
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
@@ -388,7 +388,7 @@ class NodeConfig(Section):
                 if replica not in members:
                     raise ValueError(f"broker group {group.name!r} names the replica {replica!r}, {self._no_such(replica)}")
         known = {group.name: None for group in self.cluster.groups}
-        for stranger in () if isinstance(self.join, bool) else self.join:
+        for stranger in self.join if isinstance(self.join, tuple) else ():
             if stranger not in known:
                 raise ValueError(f"join names {stranger!r}, which is no broker group; known: {', '.join(known)}")
         if self.join and len(self.nodes) == 1:
@@ -472,7 +472,7 @@ class NodeConfig(Section):
 
     def joins(self, group: str) -> bool:
         """Whether a directory of this broker group that is made here must not begin the group's log: others have begun it."""
-        return self.join if isinstance(self.join, bool) else group in self.join
+        return self.join is True or (isinstance(self.join, tuple) and group in self.join)
 
     @property
     def cluster_id(self) -> str:
@@ -696,6 +696,7 @@ nodes:                         # where every node is reached; workers: 2 makes i
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
 # join: true                   # a node that is added later (ledgermq member add): `nodes` names the present ones and itself
+# join: spare                  # the same without a replica of any group, until one is moved there (ledgermq rebalance)
 raft:
   heartbeat_ms: 100ms
   election_min_ms: 400ms       # an election timeout is drawn between the two

@@ -111,8 +111,9 @@ class Members:
             await self._controller.set_voter(node, present=True)
         groups = list(request.broker_groups) or self._hosted_by(node)
         if not groups:
-            what = f"node {node} has no replica of any broker group of this cluster"
-            raise fail(Code.PRECONDITION_FAILED, f"{what}; its configuration lists them under cluster.groups, with join: true")
+            # A spare node: nothing has to catch up, replicas are moved there.
+            await self._controller.set_node(node, {}, state="member")
+            return pb.ChangeMemberResponse(done=True)
         answers = []
         for group in groups:
             if node not in self._controller.state.broker_groups.get(group, ()):

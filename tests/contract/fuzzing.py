@@ -44,7 +44,7 @@ SERVICES = {
 }
 _TELEMETRY = "Telemetry"
 # Nodes leave and logs move for a request that happens to be meaningful: that is no subject here.
-_LEFT_OUT = frozenset({"ChangeMember", "TransferLeadership"})
+_LEFT_OUT = frozenset({"AddBrokerGroup", "ChangeMember", "MoveReplica", "PreferLeader", "TransferLeadership"})
 _BUGS = frozenset({pb.CODE_UNSPECIFIED, pb.INTERNAL_ERROR, pb.INTERNAL_SERVER_ERROR})
 _BROKEN = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE})
 

@@ -224,11 +224,12 @@ def test_wrong_requests(bench: Bench, kind: int, node: str, fields: dict[str, An
     assert not bench.asked
 
 
-def test_a_node_that_hosts_nothing_is_told_so(bench: Bench) -> None:
-    """Its configuration names no broker group with join."""
+def test_a_node_that_hosts_nothing_is_a_member_at_once(bench: Bench) -> None:
+    """A spare node: nothing has to catch up, and it votes among the controllers."""
     bench.links["n4"] = SimpleNamespace(up=True, refusal=None)
-    with pytest.raises(Conflict, match="has no replica of any broker group"):
-        bench.change(Kind.ADD, addresses=FOURTH)
+    assert bench.change(Kind.ADD, addresses=FOURTH).done
+    assert metadata.NODE_STATE not in bench.controller.state.nodes["n4"] and "n4" in bench.controller.health.voters
+    assert not bench.asked
 
 
 def test_moving_a_node_and_the_list(bench: Bench) -> None:
