@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ledgermq.proto.workers import node_of
+
 MOVE_REPLICA = "move-replica"
 MOVE_LEADER = "move-leader"
 ADD_QUEUES = "add-queues"
@@ -167,8 +169,10 @@ def _may_move(draft: _Draft, group: str, source: str, target: str) -> bool:
     facts = draft.facts.groups[group]
     voters = draft.voters[group]
     pinned = facts.fixed and facts.wanted == source
-    moves = facts.leader is not None and not pinned
-    return moves and source in voters and target not in voters and target not in facts.others
+    if facts.leader is None or pinned or source not in voters:
+        return False
+    # Workers of one node share its fate: one of them has a replica at most.
+    return node_of(target) not in {node_of(node) for node in (*voters, *facts.others) if node != source} and target != source
 
 
 # -- leaders

@@ -28,6 +28,7 @@ from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import TopicKind
+from ledgermq.proto.workers import node_of
 
 DEFAULT_COUNT = 3
 Kind = pb.ChangeMemberRequest.Kind
@@ -89,9 +90,10 @@ class BrokerGroups:
         """The nodes with the fewest replicas."""
         state = self._controller.state
         there = [node for node in state.nodes if self._up(node)]
-        wanted = count or min(DEFAULT_COUNT, len(there))
-        if wanted > len(there):
-            what = f"a broker group with {wanted} replicas needs as many nodes, and {len(there)} answer: {', '.join(sorted(there))}"
+        machines = sorted({node_of(node) for node in there})
+        wanted = count or min(DEFAULT_COUNT, len(machines))
+        if wanted > len(machines):
+            what = f"a broker group with {wanted} replicas needs as many nodes, and {len(machines)} answer: {', '.join(machines)}"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; start or add nodes (ledgermq member add), or give a lower --count")
         return list(fewest_replicas(state.broker_groups, there, wanted))
 

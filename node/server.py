@@ -195,8 +195,8 @@ class Node:
         held: Mapping[str, Holding] | None = None,
         told: Told | None = None,
     ) -> None:
-        """`siblings`: the workers of this node, when it has several. `held`: how the groups of `hosted` are kept, by what the node remembers
-        it was `told`; by default as it is configured."""
+        """`siblings`: the workers of this node, when it has several. `held`: how the groups of `hosted` are kept, by what it was `told`
+        as far as it remembers; by default as it is configured."""
         self.config = config
         self._disk = disk
         boot_id = uuid.uuid4().hex

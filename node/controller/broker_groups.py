@@ -8,10 +8,12 @@ opens its directory and waits for the log to name it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
+
+from ledgermq.proto.workers import node_of, together
 
 Json = dict[str, Any]
 
@@ -116,9 +118,12 @@ def added(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str
     return sealed(known_specs), True
 
 
-def check_places(group: str, replicas: Iterable[str], nodes: Mapping[str, Mapping[str, str]]) -> None:
+def check_places(group: str, replicas: Collection[str], nodes: Mapping[str, Mapping[str, str]]) -> None:
     """Every replica on a node of its own, at an address of its own."""
     taken: dict[str, str] = {}
+    if pair := together(replicas):
+        what = f"broker group {group} would have two replicas on one machine: {pair[0]} and {pair[1]} are workers of one node"
+        raise Refusal(f"{what}; name workers of different nodes")
     for node in replicas:
         if node not in nodes:
             known = ", ".join(sorted(nodes))
@@ -142,7 +147,7 @@ def move_begun(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str
     if move.source == move.target:
         raise Refusal(f"broker group {group}: a replica moves to another node, not from {move.source} to {move.source}")
     others = [node for node in replicas[group] if node != move.source]
-    check_places(group, dict.fromkeys((*others, move.target)), nodes)
+    check_places(group, tuple(dict.fromkeys((*others, move.target))), nodes)
     joined = tuple(sorted({*spec.joined, move.target}))
     left = tuple(node for node in spec.left if node != move.target)
     return sealed({**specs, group: replace(spec, move=move, joined=joined, left=left)})
@@ -189,13 +194,16 @@ def spec_of(specs: Specs, replicas: Replicas, group: str) -> GroupSpec:
 
 
 def fewest_replicas(replicas: Replicas, nodes: Iterable[str], count: int) -> tuple[str, ...]:
-    """The nodes with the fewest replicas, the first by name among equals."""
+    """The nodes with the fewest replicas, the first by name among equals; of the workers of one node at most one."""
     load = dict.fromkeys(sorted(nodes), 0)
     for placed in replicas.values():
         for node in placed:
             if node in load:
                 load[node] += 1
-    return tuple(sorted(sorted(load, key=lambda node: (load[node], node))[:count]))
+    chosen: dict[str, str] = {}
+    for node in sorted(load, key=lambda node: (load[node], node)):
+        chosen.setdefault(node_of(node), node)
+    return tuple(sorted(list(chosen.values())[:count]))
 
 
 def sealed(specs: Mapping[str, GroupSpec]) -> Specs:
