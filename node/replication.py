@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from ledgermq.node.core.calls import ChangeMembers, MembersChanged, Refused
@@ -168,7 +169,8 @@ def loss_of(node: str, told: Mapping[str, Report], *, unclean: bool) -> Loss:
     last = own.replicas[0].end_index
     known = max(max(report.replicas[0].end_index, report.commit_index) for report in told.values())
     newest_ms = max(report.ha.last_store_ms for report in told.values())
-    kept = f"{node} has entries up to {last}, the last one applied there stored at {own.ha.last_store_ms} ms since 1970"
+    stored = datetime.fromtimestamp(own.ha.last_store_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    kept = f"{node} has entries up to {last}, the last one applied there stored at {stored}"
     silent = sorted(set(own.voters) - set(told))
     unknown = f"; what only {', '.join(silent)} had cannot be counted, because no answer comes from there" if silent else ""
     if known <= last:

@@ -25,6 +25,7 @@ from ledgermq.client import (
     member_commands,
     message_commands,
     receipt_commands,
+    replication_commands,
 )
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
@@ -44,6 +45,8 @@ COMMANDS = [
     receipt_commands.receipts,
     log_commands.why_kept,
     leadership_commands.transfer,
+    replication_commands.elect,
+    replication_commands.replication,
     member_commands.member,
     leadership_commands.why_leader_moved,
     storage_commands.backup,

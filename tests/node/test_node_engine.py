@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.calls import Call, ClientGone, Done, GroupView, Peek, Peeked, Refused
+from ledgermq.node.core.calls import Appointed, Call, ClientGone, Done, GroupView, Peek, Peeked, Refused
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.engine import Engine
 from ledgermq.node.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
+from ledgermq.raft.appointments import Appointment
 
 FAR_NS = 1 << 62
 PEEKED = Peeked((), 0, 0)
@@ -139,6 +140,36 @@ def test_admission_is_followed_by_a_turn_at_once() -> None:
         async with asyncio.timeout(20):
             await turned.wait()
         assert group.admitted_before_turn == group.turns and other.admitted_before_turn is None and other.turns == before
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> None:
+    """An appointment may be what ends the waiting: the gate does not hold it back."""
+
+    async def main() -> None:
+        release = threading.Event()
+        wished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.turns == 1:
+                output.sync = SyncTicket(1, release.wait)
+            if any(isinstance(call, Appointed) for call in group.calls) and not group.synced:
+                output.wishes = ("a wish",)
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        bench.engine.on_wishes(lambda name, wishes: wished.done() or wished.set_result((name, wishes)))
+        while not group.turns:
+            await asyncio.sleep(0)
+        held = bench.peek()
+        bench.engine.tell_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
+        async with asyncio.timeout(20):
+            assert await wished == ("g1", ("a wish",))
+        assert [type(call) for call in group.calls] == [Appointed] and not held.done()
+        release.set()
+        assert await held == PEEKED
         await bench.engine.stop()
 
     asyncio.run(main())

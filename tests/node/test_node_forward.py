@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from ledgermq.node import forward
-from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
+from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, HaView, Refused
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.proto import peer_pb2
@@ -235,6 +235,22 @@ def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() 
         bench.lead("n1")
         assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [b"executed here"]
         assert not bench.links["n2"].calls and not bench.links["n3"].calls
+
+    run(main)
+
+
+def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
+    """While too few are in sync there is nothing to wait for: calls are refused with the reason, here and for a peer."""
+
+    async def main() -> None:
+        bench = Bench("n1", serving=False)
+        short = HaView(0, ("n1",), 2, False, False, "1 of the 2 replicas in sync")
+        bench.engine.views["g1"] = replace(bench.engine.views["g1"], ha=short)
+        refused = await bench.refusal()
+        assert (refused.reason, refused.detail) == ("in-sync-short", short.short)
+        answer = await bench.forwarder.execute_for_peer("n2", peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000))
+        assert (answer.refusal, answer.grpc_message) == ("in-sync-short", short.short)
+        assert not bench.executor.executed
 
     run(main)
 
