@@ -48,7 +48,8 @@ class Appointment:
 @dataclass(frozen=True, slots=True)
 class Elect:
     """`node`, known by `incarnation`, is to be master. `epoch`: the one after which it is to be, as far as `asked_by` knew. `term`: the
-    highest it has seen. `voters`: who is in sync if nothing was agreed for this generation yet."""
+    highest it has seen. `voters`: who is in sync if nothing was agreed for this generation yet. `begun`: the log shows that an epoch of
+    this generation has begun, so something was agreed."""
 
     node: str
     incarnation: str
@@ -58,6 +59,7 @@ class Elect:
     voters: Mapping[str, str]
     cause: Cause
     asked_by: str
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ Wish = Elect | Alter
 def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
     """The appointment of an elected master, or why there is none, for people. Asked again after it was granted it is refused: the epoch
     has moved on."""
+    if ask.begun and (known is None or ask.generation > known.generation):
+        return (
+            "the controller quorum does not remember who is in sync, although the group had a master: it lost its metadata. An operator "
+            "who knows which replica has everything says so: ledgermq elect --unclean"
+        )
     if known is None or ask.generation > known.generation:
         in_sync, epoch, version = ask.voters, NO_EPOCH if known is None else known.epoch, 0 if known is None else known.version
     elif ask.generation < known.generation:

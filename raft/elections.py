@@ -69,7 +69,12 @@ class Elections(Rules):
         agreed, voters = self.agreed, {voter: self._known_by(voter) for voter in self.members.voters}
         epoch = NO_EPOCH if agreed is None else agreed.epoch
         known = self._known_by(node), self.members.since, epoch, self.term
-        self._wishes.append(Elect(node, *known, voters, cause, self.config.node))
+        self._wishes.append(Elect(node, *known, voters, cause, self.config.node, self._has_begun()))
+
+    def _has_begun(self) -> bool:
+        """Whether the log shows an epoch of the rule in force: since the entry that made the rule, terms rise by epochs alone."""
+        made_in = self.log.term_at(self.members.since)
+        return made_in is None or self.log.end_term > made_in
 
     def _on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
         if not self._may_vote(request):

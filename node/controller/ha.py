@@ -31,6 +31,7 @@ def command_of(group: str, wish: Wish) -> tuple[str, Json]:
         return ALTER, {"group": group, "node": wish.node, **numbers, "in_sync": dict(wish.in_sync)}
     told = {"group": group, "node": wish.node, "incarnation": wish.incarnation, "generation": wish.generation}
     asked = {"epoch": wish.epoch, "term": wish.term, "voters": dict(wish.voters), "cause": int(wish.cause), "asked_by": wish.asked_by}
+    asked["begun"] = wish.begun
     return FORCE if wish.cause is Cause.FORCED else ELECT, {**told, **asked}
 
 
@@ -71,6 +72,7 @@ def _asked(command: Json) -> Elect:
         voters=_directories(command, "voters"),
         cause=cause,
         asked_by=_text(command, "asked_by"),
+        begun=command.get("begun") is True,
     )
 
 

@@ -467,6 +467,15 @@ def test_elect_refuses_what_it_must() -> None:
     assert isinstance(again, Appointment) and (again.epoch, again.generation, again.in_sync) == (7, 9, ALL_IN_SYNC)
 
 
+def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(led: Pair) -> None:
+    """Of whom it does not know who was in sync; the log says that there was an epoch."""
+    led.down["n1"] = 1 << 60
+    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    wish = next(wish for wish in led.wishes if isinstance(wish, Elect))
+    assert wish.begun and "does not remember" in str(elect(None, wish))
+    assert isinstance(elect(FIRST, wish), Appointment)
+
+
 def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
     """Anything else changes nothing."""
     ask = Alter("n1", 0, 1, 1, {"n1": "", "n2": ""})
