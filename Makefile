@@ -16,10 +16,10 @@ test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
 
-test-slow: ## real processes, the official client, Spark, containers: two at a time, then what needs quiet
+test-slow: ## real processes, the official client, Spark, containers: three at a time, then what needs quiet
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 2 --dist worksteal -m "slow and not soak and not quiet"
-	@$(VENV)/python -m pytest -q -m "slow and quiet and not soak"
+	@$(VENV)/python -m pytest -q -n 3 --dist worksteal --durations 25 -m "slow and not soak and not quiet"
+	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not soak"
 
 test-all: test test-slow ## all but soak
 

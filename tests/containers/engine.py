@@ -5,11 +5,13 @@ Here lives what every test of containers needs. What is done to containers that 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ NODES = {"n1": (8081, 11081), "n2": (8082, 11082), "n3": (8083, 11083)}
 """Node → where compose.yaml publishes its clients' and its HTTP port."""
 ENDPOINTS = ";".join(f"127.0.0.1:{client}" for client, _ in NODES.values())
 DOCKER_S = 60
+LOCK_FILE = "ledgermq-compose.lock"
 
 
 def engine_missing() -> str | None:
@@ -104,9 +107,11 @@ class Project:
 
 @contextmanager
 def built(project: Project) -> Iterator[Project]:
-    """With its image made; everything of it is removed afterwards, volumes included."""
-    try:
-        project.run("build")
-        yield project
-    finally:
-        project.run("down", "-v", "--timeout", "20", check=False)
+    """With its image made; everything of it is removed afterwards, volumes included. One project at a time: they publish the same ports."""
+    with (Path(tempfile.gettempdir()) / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            project.run("build")
+            yield project
+        finally:
+            project.run("down", "-v", "--timeout", "20", check=False)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.containers.engine import IMAGE, Project, built, docker, engine_missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ONE_GROUP = Path(__file__).with_name("one-group.yaml")
 

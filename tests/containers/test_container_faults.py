@@ -1,5 +1,5 @@
-"""Faults on real containers, one after the other under one load: official clients from outside, native ones from inside, in every broker
-group.
+"""Faults on real containers, one after the other under one load: official clients from outside, native ones from inside; three Raft groups,
+one HA group.
 
 One cluster, one history. A seed chooses the order of the faults and whom they hit (`CONTAINER_FAULTS_SEED`, printed first; the default is
 the same every time); each ends with a whole cluster. Afterwards the checkers judge what all clients saw, every node has to stop in good
@@ -32,8 +32,9 @@ from tests.containers.engine import NODES, Project, built, docker, engine_missin
 from tests.containers.traffic import NATIVE, OFFICIAL, Traffic, traffic
 from tests.faults.histories import OPTIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.quiet, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+HA_GROUP = Path(__file__).with_name("ha-group.yaml")
 SEED = "CONTAINER_FAULTS_SEED"
 WHOLE_S = 120.0
 ANSWER_S = 3.0
@@ -222,7 +223,7 @@ def test_containers_under_every_fault(project: Project, tmp_path: Path) -> None:
     names = [name for name in FAULTS if name not in faults.missing()]
     chance.shuffle(names)
     print(f"{SEED}={seed}; schedule: {', '.join(names)}; the history will be in {tmp_path}/history.jsonl", flush=True)
-    project.run("up", "-d")
+    project.run("up", "-d", files=[HA_GROUP])
     wait_for(is_whole, WHOLE_S, "the cluster to start")
     with traffic(project, tmp_path, sorted(leaders())) as clients:
         trial = Trial(project, clients, chance)

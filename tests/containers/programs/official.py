@@ -1,8 +1,8 @@
 """The unmodified official Python client: `python official.py send ENDPOINTS TOPIC LANES` or `… consume ENDPOINTS TOPIC GROUP`.
 
-`send`: as many threads as lanes, each with a message group of its own, one message at a time. `consume`: a SimpleConsumer that acknowledges
-what it gets. Every fact is a JSON line on stdout, with times of CLOCK_MONOTONIC; nothing is judged here, and nothing of LedgerMQ is
-imported. A line on stdin, or its end, ends the program.
+`send`: as many threads as lanes, each with a message group of its own, one message at a time. `consume`: a SimpleConsumer whose threads
+acknowledge what they get. Every fact is a JSON line on stdout, with times of CLOCK_MONOTONIC; nothing is judged here, and nothing of
+LedgerMQ is imported. A line on stdin, or its end, ends the program.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ PACE_S = 0.3
 INVISIBLE_S = 10
 AWAIT_S = 2
 BATCH = 16
+CONSUMERS = 4
 REQUEST_S = 3
 ended = threading.Event()
 facts = os.fdopen(os.dup(1), "w")
@@ -52,7 +53,7 @@ def consume(consumer: SimpleConsumer) -> None:
     while not ended.is_set():
         try:
             for message in consumer.receive(BATCH, INVISIBLE_S):
-                emit(fact="delivery", value=message.body.decode(), attempt=message.delivery_attempt)
+                emit(fact="delivery", value=message.body.decode(), attempt=message.delivery_attempt, at=time.monotonic())
                 consumer.ack(message)
         except Exception as error:  # what was not acknowledged comes again
             emit(fact="consumer failed", error=f"{type(error).__name__}: {error}")
@@ -68,7 +69,7 @@ def main(role: str, endpoints: str, topic: str, more: str) -> None:
     else:
         consumer = SimpleConsumer(configuration, more, {topic: FilterExpression()}, await_duration=AWAIT_S)
         consumer.startup()
-        threads = [threading.Thread(target=consume, args=(consumer,), daemon=True)]
+        threads = [threading.Thread(target=consume, args=(consumer,), daemon=True) for _ in range(CONSUMERS)]
     for thread in threads:
         thread.start()
     sys.stdin.readline()

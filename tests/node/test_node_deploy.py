@@ -1,0 +1,36 @@
+"""The configurations that the image brings are valid, and what they promise is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledgermq.node.config import NodeConfig, load
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+def of(file: str, node: str) -> NodeConfig:
+    """As deploy/entrypoint.sh starts it."""
+    minted = {"CLUSTER__ID": "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "CLUSTER__CREATED_MS": "1767225600000", "CLUSTER__SECRET": "ab" * 32}
+    return load(DEPLOY / file, environment={"LEDGERMQ_NODE": node, **{f"LEDGERMQ_{name}": value for name, value in minted.items()}})
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in DEPLOY.glob("*.yaml")))
+def test_every_node_has_every_group_and_prefers_to_lead_one(file: str) -> None:
+    """Three Raft groups whose preferred leaders are three nodes; all nodes see the same groups."""
+    configs = {node: of(file, node) for node in ("n1", "n2", "n3")}
+    for config in configs.values():
+        groups = config.cluster.groups
+        assert groups == configs["n1"].cluster.groups
+        assert {group.replicas for group in groups} == {("n1", "n2", "n3")}
+        assert {group.preferred_leader for group in groups if group.replication == "raft"} == set(configs)
+
+
+def test_the_ha_group_waits_for_a_slave() -> None:
+    """`node-ha.yaml` is node.yaml with a fourth group; nothing in it is acknowledged by the master alone."""
+    plain, more = of("node.yaml", "n1").cluster.groups, of("node-ha.yaml", "n1").cluster.groups
+    assert more[:3] == plain
+    (ha,) = more[3:]
+    assert (ha.replication, ha.ack_async, ha.least_in_sync) == ("ha", False, 2)
