@@ -184,7 +184,7 @@ class BrokerGroups:
         if request.abort:
             return await self._aborted(group, move, spec, roles)
         if spec.move != move:
-            if move.source in spec.left and roles.get(move.target) == "voter" and move.source not in roles:
+            if move == spec.moved and roles.get(move.target) == "voter" and move.source not in roles:
                 return self._moved(group, move)
             self._check_move(group, move, roles)
             await self._controller.begin_move(group, move)
@@ -221,7 +221,7 @@ class BrokerGroups:
         """As far as it gets now, from wherever it is."""
         progress = await self._members.of_node(group, move.target)
         if progress is None or not progress.role:
-            answer = await self._members.changed(group, Kind.ADD, move.target)
+            answer = await self._changed(group, Kind.ADD, move.target)
             if not answer.done:
                 return self._waits("open", answer.waits_for)
             progress = next(iter(answer.groups), None)
@@ -232,13 +232,7 @@ class BrokerGroups:
             if lag is None or lag > CAUGHT_UP_ENTRIES:
                 lacks = "an unknown number of entries" if lag is None else f"{lag} entries"
                 return self._waits("catch-up", f"broker group {group}: {move.target} lacks {lacks}", progress)
-            try:
-                answer = await self._members.changed(group, Kind.PROMOTE, move.target)
-            except LedgerError as error:
-                if error.code != Code.PRECONDITION_FAILED:
-                    raise
-                # Not caught up to the last entry in this moment, or another change is under way: both pass.
-                return self._waits("promote", error.message, progress)
+            answer = await self._changed(group, Kind.PROMOTE, move.target)
             if not answer.done:
                 return self._waits("promote", answer.waits_for, progress)
         return await self._let_source_go(group, move, roles)
@@ -250,13 +244,23 @@ class BrokerGroups:
             if not answer.done:
                 return self._waits("hand-over", f"broker group {group}: leadership goes from {move.source} to {move.target}")
         if move.source in roles:
-            removed = await self._members.changed(group, Kind.REMOVE, move.source)
+            removed = await self._changed(group, Kind.REMOVE, move.source)
             if not removed.done:
                 return self._waits("remove", removed.waits_for)
         await self._controller.set_node(move.target, {}, state="member")
         await self._controller.end_move(group, move, done=True)
         log.info("replica moved", group=group, source=move.source, target=move.target)
         return self._moved(group, move)
+
+    async def _changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
+        """A change of members, once the move is under way. What the leader refuses now it may grant later: it leads since a moment, another
+        change is not committed, the learner lacks the last entry, or too many do not answer. Raises LedgerError for anything else."""
+        try:
+            return await self._members.changed(group, kind, node)
+        except LedgerError as error:
+            if error.code != Code.PRECONDITION_FAILED:
+                raise
+            return pb.ChangeMemberResponse(waits_for=error.message)
 
     async def _aborted(self, group: str, move: Move, spec: GroupSpec, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
         if spec.move != move:
@@ -268,7 +272,7 @@ class BrokerGroups:
         if self._leaders.leader(group) == move.target:
             await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=move.source))
         if move.target in roles:
-            removed = await self._members.changed(group, Kind.REMOVE, move.target)
+            removed = await self._changed(group, Kind.REMOVE, move.target)
             if not removed.done:
                 return self._waits("remove", removed.waits_for)
         await self._controller.end_move(group, move, done=False)

@@ -48,6 +48,8 @@ class GroupSpec:
     left: tuple[str, ...] = ()
     """Nodes whose replica moved away: they do not open what lies there."""
     move: Move | None = None
+    moved: Move | None = None
+    """The move that was finished last: who asks for it again is told that it is done."""
 
     @property
     def founders(self) -> tuple[str, ...]:
@@ -163,8 +165,8 @@ def move_ended(specs: Specs, replicas: Replicas, group: str, move: Move, *, done
     after = tuple(sorted({*now, stays} - {gone}))
     preferred = stays if spec.preferred == gone else spec.preferred
     joined = tuple(node for node in spec.joined if node != gone)
-    left = tuple(sorted({*spec.left, gone}))
-    return sealed({**specs, group: replace(spec, move=None, joined=joined, left=left, preferred=preferred)}), after
+    left, moved = tuple(sorted({*spec.left, gone})), move if done else spec.moved
+    return sealed({**specs, group: replace(spec, move=None, moved=moved, joined=joined, left=left, preferred=preferred)}), after
 
 
 def preferring(specs: Specs, replicas: Replicas, group: str, node: str) -> Specs:
@@ -221,6 +223,7 @@ def export_spec(spec: GroupSpec) -> Json:
         "joined": list(spec.joined),
         "left": list(spec.left),
         "move": None if spec.move is None else [spec.move.source, spec.move.target],
+        "moved": None if spec.moved is None else [spec.moved.source, spec.moved.target],
     }
 
 
@@ -232,8 +235,8 @@ def restore_spec(value: Mapping[str, Any]) -> GroupSpec:
     settings = dict(value["settings"])
     if "replicas" in settings:
         settings["replicas"] = tuple(settings["replicas"])
-    move = None if value["move"] is None else Move(*value["move"])
-    return GroupSpec(MappingProxyType(settings), value["preferred"], tuple(value["joined"]), tuple(value["left"]), move)
+    move, moved = (None if value[key] is None else Move(*value[key]) for key in ("move", "moved"))
+    return GroupSpec(MappingProxyType(settings), value["preferred"], tuple(value["joined"]), tuple(value["left"]), move, moved)
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
