@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ledgermq.audit.checks.agreement import agree
-from ledgermq.audit.checks.compare import GroupResult, compare
+from ledgermq.audit.checks.compare import compare
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.opening import find_replicas, fingerprint
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw

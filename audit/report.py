@@ -98,7 +98,9 @@ def as_json(audit: Audit) -> dict[str, object]:
 def for_repair(audit: Audit) -> dict[str, object]:
     """What lets a repair find again what was audited, and notice that it is another one now (read by `repairs/told.py`)."""
     return {
-        "groups": [{"group": one.group, "voters": one.voters, "compared_to_index": one.compared} for one in audit.groups],
+        "groups": [
+            {"group": one.group, "voters": one.voters, "proven_by": one.proving, "compared_to_index": one.compared} for one in audit.groups
+        ],
         "replicas": [
             {
                 "replica": one.name,

@@ -85,7 +85,7 @@ def _log_report(log: dict[str, Any]) -> LogReport:
     log["queues"] = [QueueRun(**run) for run in log["queues"]]
     log["producers"] = [ProducerRun(**run) for run in log["producers"]]
     log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
-    for records in ("memberships", "trims", "seals", "resets"):
+    for records in ("memberships", "elections", "trims", "seals", "resets"):
         log[records] = [(index, body) for index, body in log[records]]
     return LogReport(**log)
 

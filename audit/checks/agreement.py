@@ -16,7 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from ledgermq.audit.checks.after_scan import check_names
-from ledgermq.audit.checks.compare import GroupResult, check_identities, find_voters, note_lag
+from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
+from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
@@ -113,12 +114,26 @@ class _Words:
 
 def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
     """The highest index that a majority of the voters holds alike, and one of those that do."""
+    if result.rule != MAJORITY:
+        return _compare_confirmed(result, members)
     voters = [one for one in members if one.name in result.voters]
     reference = None
     for one in voters:
         reach = sorted((one.last_index if other is one else words.common(one, other) for other in voters), reverse=True)
         if len(reach) >= result.majority and (result.compared is None or reach[result.majority - 1] > result.compared):
             result.compared, reference = reach[result.majority - 1], one
+    return reference
+
+
+def _compare_confirmed(result: GroupResult, members: Sequence[Replica]) -> Replica | None:
+    """Where masters are appointed: the confirmed entry of the highest epoch, and who holds it."""
+    points = [(min(one.known_commit, one.last_index), one) for one in members]
+    found = [(header_at(one.task(f"{0:020d}"), index), index, one) for index, one in points if index >= 0]
+    ranked = sorted(((header[1][3], index, -at) for at, (header, index, _) in enumerate(found) if header is not None), reverse=True)
+    if not ranked:
+        return None
+    result.compared, reference = ranked[0][1], found[-ranked[0][2]][2]
+    result.proven_by = reference.name
     return reference
 
 

@@ -10,51 +10,20 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import replace
 
 from ledgermq.audit.checks.after_scan import check_log, check_queues
 from ledgermq.audit.checks.backups import SUFFIX
+from ledgermq.audit.checks.confirmed import agree_by_record, check_leaders
 from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapshot, check_state, dispatched_too_far, entry, same_snapshots
+from ledgermq.audit.checks.group import MAJORITY, GroupResult
+from ledgermq.audit.checks.histories import agree_by_majority, entry_place
 from ledgermq.audit.checks.replica import SIZE_KEYS, Replica
 from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
-from ledgermq.audit.checks.scan import LogReport, Scan
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import decided
-from ledgermq.audit.reading.decode import HEADER_BYTES, I64
-
-
-@dataclass(slots=True)
-class GroupResult:
-    """The outcome for one broker group. `compared` is None when nothing could be compared."""
-
-    group: str
-    replicas: list[Replica]
-    voters: tuple[str, ...] = ()
-    learners: tuple[str, ...] = ()
-    compared: int | None = None
-    recorded: int | None = None
-    """The highest index that any replica recorded as committed."""
-    missing: tuple[str, ...] = ()
-    findings: list[Finding] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    divergent: dict[str, int] = field(default_factory=dict)
-    """Replica → first index at which it holds another entry than the majority."""
-    moved: set[str] = field(default_factory=set)
-    """Replicas that were written to while they were looked at."""
-    excused: set[str] = field(default_factory=set)
-    """Replicas that need not reach the compared index: backups, learners, and those that only lack election records."""
-    returned: set[str] = field(default_factory=set)
-    """Replicas in a new directory that no membership record names yet: they lost what they had, and have promised nothing since."""
-    lost: dict[str, str] = field(default_factory=dict)
-    """Replicas of a running cluster that could not be looked at → why."""
-
-    @property
-    def majority(self) -> int:
-        return max(len(self.voters), 1) // 2 + 1
+from ledgermq.audit.reading.decode import HEADER_BYTES
 
 
 def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:
@@ -66,8 +35,12 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
         check_queues(one)
     check_identities(result)
     find_voters(result)
-    _agree(result)
-    _commits(result)
+    if result.rule == MAJORITY:
+        agree_by_majority(result)
+        _commits(result)
+    else:
+        agree_by_record(result)
+    check_leaders(result)
     for one in replicas:
         check_mark(one)
         check_point(one)
@@ -77,7 +50,9 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
             result.reasons.append(f"group {group}: the state of {one.name} was not derived: {one.state.reason}")
     # The state of another history is another one.
     same_snapshots([one for one in replicas if one.name not in result.divergent])
-    if result.compared is not None and not result.missing and not any(one.broken for one in replicas):
+    # Where masters are appointed, what a replica dispatched is itself the record of what is confirmed.
+    whole = result.rule == MAJORITY and not result.missing and not any(one.broken for one in replicas)
+    if result.compared is not None and whole:
         # What a running node has applied is committed, though others may be too slow to show it.
         dispatched_too_far(replicas, max([result.compared, *(one.point.index for one in replicas if one.point is not None)]))
     for one in replicas:
@@ -173,7 +148,7 @@ def find_voters(result: GroupResult) -> None:
     # A backup may be from before a change: it tells only where no replica does.
     found = found or backed
     if found:
-        result.voters, result.learners = found.most_common(1)[0][0]
+        result.voters, result.learners, result.rule = _present(result, found)
         if not result.voters:
             result.reasons.append(f"group {result.group}: the membership record cannot be read")
     else:
@@ -196,8 +171,8 @@ def find_voters(result: GroupResult) -> None:
             result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
 
 
-_Members = tuple[tuple[str, ...], tuple[str, ...]]
-"""Voters, learners."""
+_Members = tuple[tuple[str, ...], tuple[str, ...], str]
+"""Voters, learners (observers among them), and the rule."""
 
 
 def _members_of(body: str) -> _Members:
@@ -205,17 +180,32 @@ def _members_of(body: str) -> _Members:
     try:
         return _members_in(json.loads(body))
     except ValueError:
-        return (), ()
+        return (), (), MAJORITY
+
+
+def _present(result: GroupResult, found: Counter[_Members]) -> _Members:
+    """What most replicas say; but where masters are appointed the newest record that a replica holds, for of those a majority may lag."""
+    ruled = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
+    newest = max(ruled, default=(0, ((), (), MAJORITY)))[1]
+    return newest if newest[2] != MAJORITY and newest[0] else found.most_common(1)[0][0]
+
+
+def _records_of(one: Replica) -> Iterator[tuple[int, str]]:
+    yield from (record for report in one.reports for record in report.memberships if record[0] <= one.held)
+    members = one.snapshot.get("members") if one.snapshot is not None else None
+    if isinstance(members, dict) and isinstance(members.get("index"), int):
+        yield members["index"], json.dumps(members)
 
 
 def _members_in(value: object) -> _Members:
     """Of a membership record or a snapshot; before version 3 a snapshot had the voters alone, as a list."""
     if isinstance(value, list):
-        return tuple(sorted(str(node) for node in value)), ()
+        return tuple(sorted(str(node) for node in value)), (), MAJORITY
     if not isinstance(value, dict) or not isinstance(value.get("voters"), dict):
-        return (), ()
+        return (), (), MAJORITY
     learners = value.get("learners")
-    return tuple(sorted(value["voters"])), tuple(sorted(learners)) if isinstance(learners, dict) else ()
+    named = tuple(sorted(learners)) if isinstance(learners, dict) else ()
+    return tuple(sorted(value["voters"])), named, str(value.get("rule", MAJORITY))
 
 
 def _trims(replicas: Sequence[Replica]) -> Iterator[dict[str, object]]:
@@ -238,99 +228,6 @@ def _note_begins(result: GroupResult) -> None:
     if any(one.begin.index and not one.lows_are_exact for one in result.replicas):
         what = "a trim was decided that is not carried out everywhere yet"
         result.notes.append(f"group {result.group}: {what}; where a queue begins was taken from the log there")
-
-
-# --------------------------------------------------------------------------------------------------------------- agreement
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The entries of one replica in one log file: index, chain CRC (−1 where it is not intact) and place."""
-
-    first: int
-    chain: I64
-    offset: I64
-    size: I64
-
-
-def read_table(one: Replica, report: LogReport) -> Table:
-    """Look at one log file again, entry by entry; only what the replica holds counts."""
-    first = report.first_index or 0
-    length = max(min(one.held, report.last_index or 0) - first + 1, 0)
-    chain, offset, size = (np.full(length, -1, np.int64) for _ in range(3))
-    for piece in Scan(one.task(f"{report.base:020d}")).columns():
-        places = piece.index - first
-        keep = (places >= 0) & (places < length)
-        places = places[keep]
-        chain[places] = np.where(piece.intact, piece.chain, -1)[keep]
-        offset[places] = piece.offset[keep]
-        size[places] = piece.size[keep]
-    return Table(first, chain, offset, size)
-
-
-def _agree(result: GroupResult) -> None:
-    """Find the compared index and every replica's first different entry, file by file; files that are equal are not looked at again."""
-    named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
-    members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
-    for base in sorted({report.base for one in members for report in one.filled}):
-        present = [
-            (one, report)
-            for one in members
-            for report in one.filled
-            if report.base == base and one.name not in result.divergent and one.stale_from is None and (report.first_index or 0) <= one.held
-        ]
-        keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
-        if sum(one.name in result.voters for one, _ in present) < result.majority:
-            continue
-        only = next(iter(keys))
-        if len(keys) == 1 and only[4] and only[1] is not None:
-            result.compared = only[1]
-        else:
-            _agree_within(result, present)
-
-
-def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]]) -> None:
-    tables = [read_table(one, report) for one, report in present]
-    low = min(table.first for table in tables)
-    high = max(table.first + len(table.chain) for table in tables)
-    chains = np.full((len(tables), max(high - low, 0)), -1, np.int64)
-    for row, table in enumerate(tables):
-        chains[row, table.first - low : table.first - low + len(table.chain)] = table.chain
-    voters = [row for row, (one, _) in enumerate(present) if one.name in result.voters]
-    equal = np.array([((chains[voters] == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in voters])
-    agreed = np.flatnonzero((equal >= result.majority).any(axis=0))
-    if not len(agreed):
-        return
-    top = int(agreed[-1])
-    result.compared = low + top
-    reference = voters[int(np.argmax(equal[:, top]))]
-    for row, (one, report) in enumerate(present):
-        different = np.flatnonzero((chains[row] != chains[reference]) & (chains[row] >= 0) & (chains[reference] >= 0))
-        different = different[different <= top]
-        if len(different):
-            _diverge(result, one, report, tables[row], present[reference], tables[reference], low + int(different[0]))
-
-
-def _diverge(
-    result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
-) -> None:
-    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way.
-
-    Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
-    """
-    own, others = entry(one, index), entry(other[0], index)
-    if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
-        one.stale_from = index
-        return
-    result.divergent[one.name] = index
-    rule = bytewise.relation(
-        bytewise.contents(one.task(f"{report.base:020d}").path, table.offset, table.size, index - table.first),
-        bytewise.contents(other[0].task(f"{report.base:020d}").path, theirs.offset, theirs.size, index - theirs.first),
-    )
-    at = index - table.first
-    start, size = int(table.offset[at]), int(table.size[at])
-    proof = f"the chain CRC is {int(table.chain[at]):08x}, that of the majority {int(theirs.chain[index - theirs.first]):08x}"
-    one.flaws.append(Flaw(rule, report.file, index, start, start + size, proof))
 
 
 def _commits(result: GroupResult) -> None:
@@ -369,26 +266,13 @@ def _commits(result: GroupResult) -> None:
         if not parted and len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
             continue
         if parted or one.held < recorded or one.broken or one.name in result.divergent or result.compared is None:
-            file, start, end = _entry_place(one, min(agreed, one.held) + 1)
+            file, start, end = entry_place(one, min(agreed, one.held) + 1)
             proof = (
                 f"index {result.recorded} was recorded as committed, a majority agrees up to {agreed} only, this replica holds {one.held}"
             )
             one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, start, end, proof))
     if result.compared is not None:
         result.compared = result.recorded
-
-
-def _entry_place(one: Replica, index: int) -> tuple[str, int, int]:
-    """File and bytes of an entry; the end of the log when it is not there or cannot be read."""
-    report = next((r for r in one.filled if r.last_index is not None and index <= r.last_index), None)
-    if report is not None and report.first_index is not None and index >= report.first_index:
-        found = entry(one, index)
-        before = entry(one, index - 1) if index > report.first_index else None
-        if found is not None:
-            return report.file, 0 if before is None else before[1] - report.base, found[1] - report.base
-    if not one.filled:
-        return one.shown(f"{one.log_folder}/data/{0:020d}"), 0, 0
-    return one.filled[-1].file, one.filled[-1].end, one.filled[-1].end
 
 
 # ----------------------------------------------------------------------------------------------------------------- verdicts
@@ -440,7 +324,8 @@ def _undecidable(result: GroupResult, one: Replica, flaw: Flaw) -> bool:
     if flaw.index is None or result.compared is None or flaw.index > result.compared or one.name in result.divergent:
         return False
     others = [other for other in result.replicas if other is not one and other.last_index >= flaw.index]
-    return bool(others) and not _intact_peers(result, one, flaw)
+    # Where masters are appointed a confirmed entry may stand on one replica alone.
+    return (bool(others) or result.rule != MAJORITY) and not _intact_peers(result, one, flaw)
 
 
 def _narrow(result: GroupResult, one: Replica, flaw: Flaw) -> Flaw | None:
@@ -479,8 +364,10 @@ def note_lag(result: GroupResult) -> None:
             continue
         count = result.compared - one.held
         lacking = f"{count} {'entry' if count == 1 else 'entries'} before the compared index {result.compared}"
-        if one.stale_from is not None:
+        if one.stale_from is not None and one.name not in result.given_up:
             lacking += f" and keeps {one.last_index - one.held} uncommitted of an older leader"
+        if one.name in result.given_up:
+            lacking += f" and keeps {one.last_index - one.held} that were {result.given_up[one.name]}"
         if _only_elections(result, one):
             result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
             result.excused.add(one.name)

@@ -102,6 +102,7 @@ RULES = _table(
     order.producer       | reordered     | a native producer's sequence numbers are dense along the log, its epochs never fall
     order.group          | reordered     | the messages of a message group lie in one queue of their topic
     membership.first     | wrong-derived | the first entry is a membership record of term 0
+    term.leader          | divergence    | a term, or epoch, begins with one record of one leader
     index.unit           | wrong-derived | an index unit repeats its entry's magic, pos, size, index and term
     index.missing        | wrong-derived | every entry has its index unit
     index.tail           | wrong-derived | index files are zero behind the last unit

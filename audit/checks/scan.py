@@ -40,6 +40,7 @@ TRIM_TAG = b"TAGS\x01trim\x02"
 SEAL_TAG = b"TAGS\x01seal\x02"
 DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
 RESET_CODE = tags_code(b"reset")
+ELECTION_CODES = (tags_code(b"term-start"), tags_code(b"forced"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class LogReport:
     """Offset behind the last entry."""
     ending: str = "zero"
     memberships: list[tuple[int, str]] = field(default_factory=list)
+    elections: list[tuple[int, str]] = field(default_factory=list)
+    """Index and body of every record by which a term began, or a master was forced."""
     trims: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every trim record."""
     seals: list[tuple[int, str]] = field(default_factory=list)
@@ -190,7 +193,7 @@ class Scan:
         self._note_memberships(piece, columns)
         self._note_storage(piece, columns)
         self._note_resets(piece, columns)
-        self._note_elections(columns)
+        self._note_elections(piece, columns)
         return columns
 
     def _body_crcs(self, piece: Piece) -> U32:
@@ -420,9 +423,11 @@ class Scan:
             chosen = columns.sound & np.isin(columns.topic_of, delivery) & (columns.tags_code == RESET_CODE)
             self.report.resets += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
 
-    def _note_elections(self, columns: Columns) -> None:
-        """Follow where the run of term-start records at the end of the file begins."""
+    def _note_elections(self, piece: Piece, columns: Columns) -> None:
+        """Who began which term, and where the run of such records at the end of the file begins."""
         raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
+        chosen = columns.sound & raft[columns.topic_of] & np.isin(columns.tags_code, ELECTION_CODES)
+        self.report.elections += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
         other = np.flatnonzero(~(raft[columns.topic_of] & (columns.channel == 0) & columns.sound))
         if len(other):
             self.report.election_tail = int(columns.index[other[-1]]) + 1

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport

@@ -40,6 +40,7 @@ SCHEMA = pa.schema(
         ("chain_crc", pa.int64()),
         ("store_ms", pa.int64()),
         ("durable", pa.bool_()),
+        ("master", pa.bool_()),
         ("ranges", _RANGES),
         # Of a delivery.
         ("consumer_group", pa.string()),
@@ -145,6 +146,7 @@ def _of_receipts(number: int, row: int, batch: pa.RecordBatch, buckets: int) -> 
         "skip": pa.array(begin - first[of]),
         "length": pa.array(end - begin),
         "durable": pc.equal(batch.column("durability"), "durable").take(take),
+        "master": pc.equal(batch.column("durability"), "master").take(take),
     }
     return _batch(len(of), values)
 

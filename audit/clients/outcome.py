@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.clients import claims, stored
 from ledgermq.audit.clients.deliveries import judge_order
@@ -44,6 +44,7 @@ COUNTS = (
     "phantom",
     "redelivered",
     "memory",
+    "master",
     "trimmed",
     "beyond",
     "unreadable",

@@ -53,7 +53,9 @@ class Receipts:
         self.ids = native_ids_of(own, self.number("producer_id"), self.number("epoch"), self.sequence.astype(np.uint64))
         take = pa.array(self.of)
         self.groups, self.topics = (one(pieces.column(name)).take(take) for name in ("broker_group", "topic"))
-        self.durable = one(pieces.column("durable")).take(take).to_numpy(zero_copy_only=False).astype(np.bool_)
+        self.durable, self.master = (
+            one(pieces.column(name)).take(take).to_numpy(zero_copy_only=False).astype(np.bool_) for name in ("durable", "master")
+        )
 
     def __len__(self) -> int:
         return len(self.of)
@@ -85,7 +87,9 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     for what, chosen in _out_of_reach(receipts, scopes, found):
         results.count(what, receipts.groups, receipts.topics, claimed_ms, chosen & open_)
         open_ &= ~chosen
-    results.count("memory", receipts.groups, receipts.topics, claimed_ms, open_ & ~found & ~receipts.durable)
+    gone = open_ & ~found & ~receipts.durable
+    results.count("memory", receipts.groups, receipts.topics, claimed_ms, gone & ~receipts.master)
+    results.count("master", receipts.groups, receipts.topics, claimed_ms, gone & receipts.master)
     tell("client.lost", open_ & ~found & receipts.durable, "acknowledged as durable, and stored nowhere up to the compared index")
     results.count("acknowledged", receipts.groups, receipts.topics, claimed_ms, open_ & found)
     tell("client.twice", open_ & (number > 1), "stored more than once")

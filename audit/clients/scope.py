@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.clients.stored import Slice

@@ -51,7 +51,8 @@ class Report:
 
     replicas: tuple[Audited, ...]
     voters: Mapping[str, tuple[str, ...]]
-    """Group → names."""
+    """Group → names of those of whom a majority proves what is right: the voters; where masters are appointed, the one replica that holds
+    the confirmed history."""
     compared: Mapping[str, int]
     """Group → index up to which a majority agrees."""
     findings: tuple[Told, ...]
@@ -102,7 +103,7 @@ def report_of(value: Mapping[str, Any]) -> Report:
     ]
     return Report(
         tuple(replicas),
-        {str(row["group"]): tuple(str(name) for name in row["voters"]) for row in known["groups"]},
+        {str(row["group"]): tuple(str(name) for name in row.get("proven_by", row["voters"])) for row in known["groups"]},
         {str(row["group"]): int(row["compared_to_index"]) for row in known["groups"] if row["compared_to_index"] is not None},
         tuple(findings),
     )

@@ -45,7 +45,7 @@ FLAWS_MAX = 50
 """Of one snapshot. What differs in more places than that differs everywhere."""
 
 KINDS = {
-    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start"}),
+    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced"}),
     "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
     "rmq_sys_ledgermq_delivery": frozenset(
         {"lease", "ack", "change", "reset", "transaction", "lite", "offset", "recall", "timers"},

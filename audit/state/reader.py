@@ -44,7 +44,7 @@ TURNING = frozenset({"topic", "producer", "trim", "lite"})
 """Kinds of control records that take effect exactly where they stand: before their own message is in its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
 """Of an entry that is no control record. Nobody writes to it."""
-VERSIONS = {"membership": (1, 2)}
+VERSIONS = {"membership": (1, 2, 3)}
 """Of control records; all others have version 1."""
 LITE = "$"
 

@@ -11,6 +11,7 @@ from ledgermq.audit.state.reader import Entry, parent_of, stored_name
 from ledgermq.audit.state.topics import Topics
 
 TRIMS_KEPT = 64
+NODE_FACTS = ("incarnation", "returning", "observer")
 
 
 class Groups(Part):
@@ -56,11 +57,13 @@ class Members(Part):
     def apply(self, entry: Entry) -> None:
         if entry.kind != "membership":
             return
-        told = {
-            role: {node: {name: known[name] for name in ("incarnation", "returning") if known.get(name)} for node, known in nodes.items()}
+        told: dict[str, Any] = {
+            role: {node: {name: known[name] for name in NODE_FACTS if known.get(name)} for node, known in nodes.items()}
             for role, nodes in ((role, entry.fields[role]) for role in ("voters", "learners"))
         }
-        self._members, self._touched = {"index": entry.index, **told}, entry.index
+        # Of groups whose masters are appointed, and of those that are on their way.
+        rule: dict[str, Any] = {name: entry.fields[name] for name in ("rule", "since", "towards") if name in entry.fields}
+        self._members, self._touched = {"index": entry.index, **told, **rule}, entry.index
 
     def values(self) -> dict[str, Any]:
         return {"members": self._members}

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.client.native import delivery_log, receipt_log
 from tests.audit.damage_cases import CREATED, NODES
 from tests.audit.log_writer import CLUSTER, Message, Placed, Writer, checksum, election, membership

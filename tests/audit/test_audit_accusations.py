@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.checks.compare import GroupResult
+from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.jobs import Audit, audit, compare_bytes

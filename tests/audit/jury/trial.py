@@ -23,6 +23,8 @@ from tests.audit.jury.forging import FORGERIES, forge
 from tests.audit.jury.rewriting import EDITS, MIRRORED, rewrite
 
 HEADER_BYTES = 48
+NEAR = 64
+"""Damage of one blank or header may be told of all of it."""
 PLACES = ("first", "middle", "last")
 DRAWS = 8
 """Tries to draw a case that changes something: a zero cannot be zeroed."""
@@ -115,7 +117,7 @@ class Stage:
                 changes |= found[0]
                 wounds += found[1]
             else:
-                return changes, [self._expected(case, wound, chosen) for wound in wounds]
+                return changes, [self._expected(case, wound, chosen, wounds) for wound in wounds]
         return None
 
     def _damage(self, case: Case, one: Anatomy, number: int, rng: random.Random) -> tuple[Changes, list[Wound]] | None:
@@ -138,12 +140,15 @@ class Stage:
         spots = one.spots.get(case.spot, [])
         return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
 
-    def _expected(self, case: Case, wound: Wound, chosen: list[Anatomy]) -> Wound:
+    def _expected(self, case: Case, wound: Wound, chosen: list[Anatomy], wounds: list[Wound]) -> Wound:
         """Damage is undecidable only where nobody is left who holds the place intact."""
         if "/data/" not in wound.path or case.family != "bytes" or OPEN not in wound.classes:
             return wound
         place = int(wound.path[-20:]) + wound.start
-        spared = [one for one in self.replicas if (case.apart or one not in chosen) and int(one.end[0][-20:]) + one.end[1] > place]
+        # Of few places of a kind several replicas may have got the same one.
+        near = {w.node for w in wounds if w.path[-20:] == wound.path[-20:] and w.start < wound.stop + NEAR and w.stop > wound.start - NEAR}
+        others = [one for one in self.replicas if (one.node not in near if case.apart else one not in chosen)]
+        spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place]
         if spared:
             return replace(wound, classes=wound.classes - {OPEN})
         # The first entry of a log that nobody has otherwise may as well go on from another log.

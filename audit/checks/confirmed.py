@@ -1,0 +1,159 @@
+"""Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what directories alone prove of them.
+
+No majority says what is committed there: with an in-sync set of one only the master holds the newest confirmed entries. What is proven is
+what a replica recorded as confirmed (checkpoint, snapshot, consume queues) and holds, with the chain that leads to it: the record of the
+highest epoch speaks for all before it, since a master is elected only from those that hold every confirmed entry. Entries that nobody
+recorded were promised to nobody but their master's own clients (class MASTER), and are no finding wherever they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.audit.checks.evidence import entry
+from ledgermq.audit.checks.group import GroupResult
+from ledgermq.audit.checks.histories import Table, diverge, entry_place, read_table
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import LogReport
+
+
+@dataclass(frozen=True, slots=True)
+class _Parting:
+    """Where a replica's history leaves that of another one."""
+
+    index: int
+    report: LogReport
+    table: Table
+    theirs: Table
+
+
+def agree_by_record(result: GroupResult) -> None:
+    """Find the compared index, the highest that anybody recorded as confirmed, and who leaves the history that leads to it, and how."""
+    named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
+    members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
+    reference, partings = _reference(members)
+    if reference is None:
+        return
+    limit = _confirmed(reference)
+    for one in members:
+        parting = partings.get(one.name)
+        if parting is not None:
+            _judge(result, one, reference, parting)
+    result.compared, result.proven_by = limit, reference.name
+    sound = [one for one in members if one.name not in result.divergent and one.stale_from is None]
+    claims = [(one.known_commit, one) for one in sound if not (one.ends_whole and one.known_commit > one.last_index)]
+    claims += [(one.point.index, one) for one in sound if one.point is not None]
+    result.recorded = max((index for index, _ in claims), default=None)
+    if result.recorded is None or result.recorded <= limit:
+        return
+    # Whoever recorded it does not hold it whole any more; another one may.
+    whole = [one for one in sound if one.held >= result.recorded]
+    slow = any(one.awaited is not None for one in result.replicas)
+    if whole:
+        result.compared, result.proven_by = result.recorded, whole[0].name
+    elif not result.missing and not slow and not result.lost:
+        for _, one in (claim for claim in claims if claim[0] > limit):
+            file, start, end = entry_place(one, one.held + 1)
+            proof = f"index {result.recorded} was recorded as confirmed, no replica holds it whole, this one holds {one.held}"
+            one.flaws.append(Flaw("commit.lost", file, one.held + 1, start, end, proof))
+
+
+def _confirmed(one: Replica) -> int:
+    return min(one.known_commit, one.held)
+
+
+def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _Parting]]:
+    """Whose confirmed history counts: that of the highest epoch, then of the highest index; unless more replicas recorded another one."""
+    points = [(entry(one, _confirmed(one)), one) for one in members if _confirmed(one) >= 0]
+    order = [one for found, one in sorted(points, key=lambda row: ((row[0] or (-1,))[0], _confirmed(row[1])), reverse=True)]
+    first: tuple[Replica | None, dict[str, _Parting]] = (None, {})
+    for reference in order:
+        partings = {one.name: _parting(one, reference) for one in members if one is not reference}
+        known = {name: parting for name, parting in partings.items() if parting is not None}
+        against = [one for one in members if one.name in known and known[one.name].index <= one.known_commit]
+        if first[0] is None:
+            first = (reference, known)
+        if 2 * len(against) < len(members) or len(against) < 2:
+            return reference, known
+    return first
+
+
+def _parting(one: Replica, reference: Replica) -> _Parting | None:
+    """The first entry up to the reference's confirmed one at which two replicas hold different intact ones."""
+    limit = min(_confirmed(reference), one.held)
+    theirs = {report.base: report for report in reference.filled}
+    for report in one.filled:
+        other = theirs.get(report.base)
+        if other is None or (report.first_index or 0) > limit:
+            continue
+        keys = [(each.first_index, each.last_index, each.last_chain, each.end) for each in (report, other)]
+        if keys[0] == keys[1] and not report.damaged and not other.damaged:
+            continue
+        own, their = read_table(one, report), read_table(reference, other)
+        low, high = max(own.first, their.first), min(own.first + len(own.chain), their.first + len(their.chain), limit + 1)
+        if high <= low:
+            continue
+        mine, yours = own.chain[low - own.first : high - own.first], their.chain[low - their.first : high - their.first]
+        different = np.flatnonzero((mine != yours) & (mine >= 0) & (yours >= 0))
+        if len(different):
+            return _Parting(low + int(different[0]), report, own, their)
+    return None
+
+
+def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Parting) -> None:
+    """Say in which way a replica left the confirmed history: with a tail that was never confirmed, by an operator's word, or against all
+    rules."""
+    index, own = parting.index, entry(one, parting.index)
+    epoch = -1 if own is None else own[0]
+    forced = next((value for value in _forced(reference) if value["kept"] + 1 == index and 0 <= epoch < value["epoch"]), None)
+    if forced is not None and index <= one.known_commit:
+        one.stale_from = index
+        result.given_up[one.name] = f"given up when an operator forced {forced['node']} to be master of epoch {forced['epoch']}"
+        return
+    theirs = next(report for report in reference.filled if report.base == parting.report.base)
+    diverge(result, one, parting.report, parting.table, (reference, theirs), parting.theirs, index)
+
+
+def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport]]:
+    for report in one.reports:
+        for index, body in report.elections:
+            with contextlib.suppress(ValueError):
+                value = json.loads(body)
+                if isinstance(value, dict):
+                    yield index, value, report
+
+
+def _forced(one: Replica) -> Iterator[dict[str, int]]:
+    for _, value, _ in _elections(one):
+        if isinstance(value.get("kept"), int) and isinstance(value.get("epoch"), int):
+            yield value  # type: ignore[misc]
+
+
+def check_leaders(result: GroupResult) -> None:
+    """A term, or epoch, begins with one record of one leader, wherever it is still told of."""
+    told: dict[object, Counter[tuple[int, object]]] = {}
+    for one in result.replicas:
+        for index, value, _ in _elections(one):
+            if "kept" not in value and "leader" in value:
+                told.setdefault(value.get("term"), Counter())[index, value["leader"]] += 1
+    for term, records in told.items():
+        if len(records) < 2:
+            continue
+        ranked = records.most_common(2)
+        usual = ranked[0][0] if ranked[0][1] > ranked[1][1] else None
+        for one in result.replicas:
+            for index, value, report in _elections(one):
+                if "kept" in value or value.get("term") != term or (index, value.get("leader")) == usual:
+                    continue
+                _, start, end = entry_place(one, index)
+                rest = [(at, leader) for at, leader in sorted(records, key=str) if (at, leader) != (index, value["leader"])]
+                others = " and ".join(f"{leader} with entry {at}" for at, leader in rest)
+                proof = f"term {term} begins with {value['leader']} as leader here, elsewhere with {others}"
+                one.flaws.append(Flaw("term.leader", report.file, index, start, end, proof))

@@ -1,0 +1,122 @@
+"""The same log file on several replicas, entry by entry: where their histories part, and in which way.
+
+Files that are equal by their edges are not looked at again. What counts as committed is decided by the callers: here a majority (rule
+`majority`), in `confirmed.py` what a replica recorded as confirmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledgermq.audit.checks.evidence import entry
+from ledgermq.audit.checks.group import GroupResult
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import LogReport, Scan
+from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.decode import I64
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The entries of one replica in one log file: index, chain CRC (−1 where it is not intact) and place."""
+
+    first: int
+    chain: I64
+    offset: I64
+    size: I64
+
+
+def read_table(one: Replica, report: LogReport) -> Table:
+    """Look at one log file again, entry by entry; only what the replica holds counts."""
+    first = report.first_index or 0
+    length = max(min(one.held, report.last_index or 0) - first + 1, 0)
+    chain, offset, size = (np.full(length, -1, np.int64) for _ in range(3))
+    for piece in Scan(one.task(f"{report.base:020d}")).columns():
+        places = piece.index - first
+        keep = (places >= 0) & (places < length)
+        places = places[keep]
+        chain[places] = np.where(piece.intact, piece.chain, -1)[keep]
+        offset[places] = piece.offset[keep]
+        size[places] = piece.size[keep]
+    return Table(first, chain, offset, size)
+
+
+def agree_by_majority(result: GroupResult) -> None:
+    """Find the compared index and every replica's first different entry, file by file; files that are equal are not looked at again."""
+    named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
+    members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
+    for base in sorted({report.base for one in members for report in one.filled}):
+        present = [
+            (one, report)
+            for one in members
+            for report in one.filled
+            if report.base == base and one.name not in result.divergent and one.stale_from is None and (report.first_index or 0) <= one.held
+        ]
+        keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
+        if sum(one.name in result.voters for one, _ in present) < result.majority:
+            continue
+        only = next(iter(keys))
+        if len(keys) == 1 and only[4] and only[1] is not None:
+            result.compared = only[1]
+        else:
+            _agree_within(result, present)
+
+
+def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]]) -> None:
+    tables = [read_table(one, report) for one, report in present]
+    low = min(table.first for table in tables)
+    high = max(table.first + len(table.chain) for table in tables)
+    chains = np.full((len(tables), max(high - low, 0)), -1, np.int64)
+    for row, table in enumerate(tables):
+        chains[row, table.first - low : table.first - low + len(table.chain)] = table.chain
+    voters = [row for row, (one, _) in enumerate(present) if one.name in result.voters]
+    equal = np.array([((chains[voters] == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in voters])
+    agreed = np.flatnonzero((equal >= result.majority).any(axis=0))
+    if not len(agreed):
+        return
+    top = int(agreed[-1])
+    result.compared = low + top
+    reference = voters[int(np.argmax(equal[:, top]))]
+    for row, (one, report) in enumerate(present):
+        different = np.flatnonzero((chains[row] != chains[reference]) & (chains[row] >= 0) & (chains[reference] >= 0))
+        different = different[different <= top]
+        if len(different):
+            diverge(result, one, report, tables[row], present[reference], tables[reference], low + int(different[0]))
+
+
+def diverge(
+    result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
+) -> None:
+    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way.
+
+    Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
+    """
+    own, others = entry(one, index), entry(other[0], index)
+    if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
+        one.stale_from = index
+        return
+    result.divergent[one.name] = index
+    rule = bytewise.relation(
+        bytewise.contents(one.task(f"{report.base:020d}").path, table.offset, table.size, index - table.first),
+        bytewise.contents(other[0].task(f"{report.base:020d}").path, theirs.offset, theirs.size, index - theirs.first),
+    )
+    at = index - table.first
+    start, size = int(table.offset[at]), int(table.size[at])
+    proof = f"the chain CRC is {int(table.chain[at]):08x}, that of the majority {int(theirs.chain[index - theirs.first]):08x}"
+    one.flaws.append(Flaw(rule, report.file, index, start, start + size, proof))
+
+
+def entry_place(one: Replica, index: int) -> tuple[str, int, int]:
+    """File and bytes of an entry; the end of the log when it is not there or cannot be read."""
+    report = next((r for r in one.filled if r.last_index is not None and index <= r.last_index), None)
+    if report is not None and report.first_index is not None and index >= report.first_index:
+        found = entry(one, index)
+        before = entry(one, index - 1) if index > report.first_index else None
+        if found is not None:
+            return report.file, 0 if before is None else before[1] - report.base, found[1] - report.base
+    if not one.filled:
+        return one.shown(f"{one.log_folder}/data/{0:020d}"), 0, 0
+    return one.filled[-1].file, one.filled[-1].end, one.filled[-1].end
