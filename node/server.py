@@ -278,7 +278,7 @@ class Node:
         }
         ages = {name: item.group.age_ns for name, item in hosted.items()}
         self._local = LocalReads(config.node, rules, self.engine.views, lambda group: ages[group](time.monotonic_ns()))
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate, local=self._local)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
         callers = Callers(self.authority, quotas, namespaces=namespaces)
         self.replicas = Replicas(config, boot_id, groups, self.engine, self.forwarder, self.retainer, callers)

@@ -605,6 +605,17 @@ class Pull:
     max_bytes: int
     """At least one message comes, however long it is."""
     deadline_ns: int
+    cold: Cold | None = None
+    """Where another replica leads: answer from here, if so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """Any replica gives the answer that the leader would: its state is no older than `max_age_ns`, and the message at the offset lies more
+    than `bytes_behind` before the end of its log. Nobody is let wait for messages there."""
+
+    max_age_ns: int
+    bytes_behind: int
 
 
 @dataclass(frozen=True, slots=True)

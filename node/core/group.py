@@ -27,6 +27,7 @@ from ledgermq.node.core.calls import (
     MembersChanged,
     Prefer,
     ProduceFrame,
+    Pull,
     Refused,
     Returned,
 )
@@ -202,6 +203,8 @@ class Group:
         for call in calls:
             if type(call) in DECIDED:
                 others.append(call)
+            elif isinstance(call, Pull) and not self.leader.serving and self._is_cold(call, turn.now_ns):
+                self._reads.pulls.take(call)
             elif isinstance(call, Read):
                 turn.done += self._reads.take(call, serving=self.leader.serving)
             elif isinstance(call, HandOver):
@@ -219,6 +222,18 @@ class Group:
                     turn.done += self._reads.pulls.cancel(call.receive)
                 others.append(call)
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+
+    def _is_cold(self, call: Pull, now_ns: int) -> bool:
+        """Whether this replica, which does not lead, answers a pull as the leader would."""
+        age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
+        if cold is None or age_ns is None or age_ns > cold.max_age_ns:
+            return False
+        if not 0 <= call.queue < machine.queues_of(call.topic):
+            return False
+        if not machine.begin(call.topic, call.queue) <= call.offset < machine.end(call.topic, call.queue):
+            return False
+        positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
+        return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
 
     def _take_output(self, turn: _Turn) -> None:
         output = self.replicator.take(turn.now_ns)

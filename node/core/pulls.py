@@ -1,7 +1,8 @@
 """Pulls: reads of one queue from an offset on that wait for messages. Nothing is leased and nothing is written.
 
 A pull comes here once the leader is known to miss nothing that was acknowledged before it (`reads.py`). What it finds is committed, so it
-stays true whoever leads; only a leader serves it, because elsewhere it could wait beside the messages. Messages that the filter does not
+stays true whoever leads; only a leader serves it, because elsewhere it could wait beside the messages, but for one that begins far behind
+the end (`Cold`). Messages that the filter does not
 want move the place from which it goes on, so a wait never looks at a message twice, and the caller learns how far it came.
 """
 

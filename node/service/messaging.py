@@ -21,6 +21,7 @@ import grpc.aio
 from ledgermq.node.controller.metadata import State
 from ledgermq.node.core.calls import session_of
 from ledgermq.node.forward import AGAIN, CallRefused
+from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,
@@ -107,6 +108,7 @@ class MessagingService:
         config: ServiceConfig,
         now_ns: Callable[[], int] = time.monotonic_ns,
         gate: Gate | None = None,
+        local: LocalReads | None = None,
     ) -> None:
         self._config = config
         self._gate = gate or Gate()
@@ -128,7 +130,7 @@ class MessagingService:
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._letters = DeadLetterForwarder(self._groups, forwarder, handles)
-        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns)
+        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns, local)
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
         self._lite = LiteSubscriptions(config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9)
         self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._gate)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.core.calls import Pull, Pulled
+from ledgermq.node.core.calls import Cold, Pull, Pulled
 from ledgermq.node.forward import AGAIN, CallRefused
+from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.polling import AFTER_POLL_S, polling_s
@@ -51,7 +52,16 @@ async def queue_of(queue: pb.MessageQueue, caller: Caller, topics: Topics) -> tu
 class Puller:
     """PullMessage of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, groups: Groups, forwarder: Forwarder, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        topics: Topics,
+        groups: Groups,
+        forwarder: Forwarder,
+        now_ns: Callable[[], int],
+        local: LocalReads | None = None,
+    ) -> None:
+        self._local = local
         self._config = config
         self._topics = topics
         self._groups = groups
@@ -72,6 +82,12 @@ class Puller:
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
+        elif (cold := self._cold(broker_group)) is not None:
+            try:
+                return await self._pull(broker_group, stored, request, 0, last, cold)
+            except CallRefused as refusal:
+                if refusal.refused.reason not in AGAIN:
+                    raise
         return await self._forwarder.submit(
             broker_group, METHOD, caller.metadata(), data, last, repeatable=True
         )
@@ -85,6 +101,13 @@ class Puller:
         polling = self._polling_s(request, deadline - asyncio.get_running_loop().time())
         return await self._pull(broker_group, stored, request, polling, deadline)
 
+    def _cold(self, broker_group: str) -> Cold | None:
+        """How a replica here that does not lead may answer; None: it may not."""
+        bound_ms = None if self._local is None else self._local.bound_ms(broker_group)
+        if self._local is None or bound_ms is None or self._local.standing(broker_group, bound_ms) is None:
+            return None
+        return Cold(bound_ms * 1_000_000, self._local.cold_bytes(broker_group))
+
     async def _check(self, request: pb.PullMessageRequest, caller: Caller) -> tuple[str, str]:
         group_of(request.group, caller)
         return await queue_of(request.message_queue, caller, self._topics)
@@ -93,9 +116,9 @@ class Puller:
         return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
 
     async def _pull(
-        self, broker_group: str, stored: str, request: pb.PullMessageRequest, polling: float, deadline: float
+        self, broker_group: str, stored: str, request: pb.PullMessageRequest, polling: float, deadline: float, cold: Cold | None = None
     ) -> Sequence[bytes]:
-        """Read, and wait for messages, in a broker group led here."""
+        """Read, and wait for messages, in a broker group led here, or as far as it may be done elsewhere."""
         queue = request.message_queue.id
         call = Pull(
             token=self._groups.engine.new_token(),
@@ -106,6 +129,7 @@ class Puller:
             max_messages=min(max(request.batch_size, 1), BATCH_MAX),
             max_bytes=BATCH_BYTES,
             deadline_ns=self._now_ns() + int(polling * 1e9),
+            cold=cold,
         )
         pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)
         status = statuses.OK if pulled.records else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls import Confirm, Confirmed, Peek, Peeked, Refused
+from ledgermq.node.core.calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled, Refused
+from ledgermq.node.core.filters import TagFilter
 from ledgermq.proto.layout import decode_record
+from ledgermq.raft.messages import Heard
 from tests.node_core.core_fakes import Bench
+
+ALL = TagFilter()
 
 
 def leading() -> Bench:
@@ -106,3 +110,28 @@ def test_a_full_disk_refuses_the_reads_that_would_wait_for_it() -> None:
     call = peek(bench)
     bench.turn(call)
     assert bench.done[call.token] == Refused("disk-full")
+
+
+def pull(bench: Bench, offset: int, *, max_age_ms: int = 1_000, bytes_behind: int = 0, queue: int = 0) -> Pull:
+    cold = Cold(max_age_ms * 1_000_000, bytes_behind)
+    return Pull(next(bench.tokens), "t", queue, offset, ALL, 10, 1 << 20, bench.now_ns, cold)
+
+
+def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
+    """As the leader would; whatever is near the end, outside of the queue, or asked of a replica that is too old goes to the leader."""
+    bench = leading()
+    for body in "abc":
+        bench.send(body)
+    behind = bench.machine.applied_end_pos - int(bench.machine.units("t", 0, 1, 1)[0][0])
+    bench.replicator.follow(2, "n2")
+    bench.replicator.heard = Heard("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
+    bench.turn()
+    found = bench.ask(pull(bench, 0))
+    assert isinstance(found, Pulled) and found.offsets == (0, 1, 2) and found.next_offset == 3
+    assert isinstance(bench.ask(pull(bench, 0, bytes_behind=behind)), Pulled)
+    refused = Refused("not-leader", "n2")
+    assert bench.ask(pull(bench, 1, bytes_behind=behind)) == refused, "not far enough behind"
+    for offset, queue in ((3, 0), (-1, 0), (99, 0), (0, 99)):
+        assert bench.ask(pull(bench, offset, queue=queue)) == refused
+    bench.now_ns += 2_000_000_000
+    assert bench.ask(pull(bench, 0)) == refused, "too old"
