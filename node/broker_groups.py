@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ledgermq.node.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
 from ledgermq.node.config import BrokerGroup, NodeConfig
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
+from ledgermq.node.controller.metadata import may_vote
 from ledgermq.node.holdings import spec_settings
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.links import Link
@@ -89,7 +90,7 @@ class BrokerGroups:
     def _chosen(self, count: int) -> list[str]:
         """The nodes with the fewest replicas."""
         state = self._controller.state
-        there = [node for node in state.nodes if self._up(node)]
+        there = [node for node in may_vote(state) if self._up(node)]
         machines = sorted({node_of(node) for node in there})
         wanted = count or min(DEFAULT_COUNT, len(machines))
         if wanted > len(machines):
@@ -326,8 +327,9 @@ class BrokerGroups:
             )
         topics = [topic for key, topic in sorted(state.topics.items()) if not is_dead_letter_topic(key[1])]
         told = tuple(TopicFacts(topic.namespace, topic.name, topic.placement, _stays(topic)) for topic in topics)
-        down = tuple(sorted(node for node in state.nodes if not self._up(node)))
-        return Facts(tuple(sorted(set(state.nodes) - set(down))), groups, told, down)
+        nodes = may_vote(state)
+        down = tuple(sorted(node for node in nodes if not self._up(node)))
+        return Facts(tuple(sorted(set(nodes) - set(down))), groups, told, down)
 
     def _up(self, node: str) -> bool:
         return node == self._config.node or (node in self._links and self._links[node].up)

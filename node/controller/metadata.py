@@ -128,6 +128,11 @@ class State:
         return frozenset(key for key in (*self.deleted_topics, *elsewhere) if not is_dead_letter_topic(key[1]))
 
 
+def may_vote(state: State) -> tuple[str, ...]:
+    """The nodes on which replicas that vote may be placed by themselves: all but observers."""
+    return tuple(node for node, known in state.nodes.items() if known.get(NODE_STATE) != OBSERVER)
+
+
 class _Refused(Exception):
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)

@@ -351,3 +351,14 @@ def test_removing_a_node_twice_is_fine() -> None:
     steps = [{"op": "place-replica", "group": "g1", "node": "n1", "present": False}, {"op": "remove-node", "node": "n1"}]
     state = carried_out(described(), *steps)
     assert carried_out(state, *steps) is state
+
+
+def test_nothing_that_votes_is_placed_on_an_observer_by_itself() -> None:
+    """An observer is a node like any other, but for this; it may become a member."""
+    state = metadata.State()
+    for node, told in (("n1", "member"), ("n2", "joining"), ("dr1", "observer")):
+        state, outcome = metadata.apply(state, {"op": "set-node", "node": node, "addresses": {"peer": f"{node}:1"}, "state": told})
+        assert outcome.code == 20000
+    assert metadata.may_vote(state) == ("n1", "n2") and state.nodes["dr1"]["state"] == "observer"
+    state, _ = metadata.apply(state, {"op": "set-node", "node": "dr1", "addresses": {}, "state": "member"})
+    assert set(metadata.may_vote(state)) == {"n1", "n2", "dr1"}
