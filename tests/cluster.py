@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ledgermq.node.config import NodeAddress
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
@@ -32,6 +33,7 @@ def prepare(
     nodes: int = 3,
     groups: Sequence[str | Mapping[str, Any]] | None = None,
     workers: int = 1,
+    addresses: Sequence[NodeAddress] | None = None,
     log_file_bytes: int = SMALL_LOG_FILE_BYTES,
     extra: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
@@ -45,6 +47,7 @@ def prepare(
         nodes=nodes,
         groups=groups,
         workers=workers,
+        addresses=addresses,
         log_file_bytes=log_file_bytes,
         extra=sections,
         settings=settings,

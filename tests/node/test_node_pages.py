@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.node import http
+from ledgermq.node import metrics
 from ledgermq.node.http import HttpServer
 from ledgermq.node.node_pages import SiblingPages, merged_metrics
 from ledgermq.node.siblings import Siblings
@@ -84,7 +84,7 @@ class NoCollector:
 def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
     tmp_path: Path, other: FixedHealth | None, healthz: int, readyz: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http.metrics, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
     async def main() -> None:
         siblings = [Siblings(name, NAMES, tmp_path) for name in NAMES]

@@ -32,7 +32,7 @@ class Worker:
         self.port = 0
 
     async def start(self) -> None:
-        methods = {
+        methods: dict[str, Any] = {
             "Who": grpc.unary_unary_rpc_method_handler(self._who),
             "Echo": grpc.stream_stream_rpc_method_handler(self._echo),
             "Certified": grpc.unary_unary_rpc_method_handler(self._certified),
@@ -75,7 +75,7 @@ class Worker:
         return b""
 
 
-def run(directory: Path, body: Callable[[dict[str, Worker], grpc.aio.Channel], Awaitable[None]]) -> None:
+def run(directory: Path, body: Callable[[dict[str, Worker], Any], Awaitable[None]]) -> None:
     """`body` with two of three workers, and a connection that landed on the first."""
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def meant(node: str) -> tuple[tuple[str, str], ...]:
 
 
 def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         who = channel.unary_unary(f"/{SERVICE}/Who")
         for node, answers in (("n1", b"n1"), ("n1.2", b"n1.2"), ("n2", b"n1"), ("n2.2", b"n1"), ("", b"n1")):
             assert await who(b"!", metadata=meant(node)) == answers + b"!"
@@ -107,7 +107,7 @@ def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_
 
 
 def test_metadata_goes_both_ways(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         call = channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=(*meant("n1.2"), ("said", "hello")))
         assert await call == b"n1.2"
         assert dict(await call.trailing_metadata())["told"] == "hello"
@@ -117,7 +117,7 @@ def test_metadata_goes_both_ways(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 5 << 20])
 def test_a_stream_is_carried_both_ways_until_either_side_ends_it(tmp_path: Path, size: int) -> None:
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         for ends in (True, False):
             call: Any = channel.stream_stream(f"/{SERVICE}/Echo")(metadata=meant("n1.2"))
             for number in range(3):
@@ -135,7 +135,7 @@ def test_a_stream_is_carried_both_ways_until_either_side_ends_it(tmp_path: Path,
 
 
 def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Fails")(b"", metadata=meant("n1.2"))
         assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not like this")
@@ -150,7 +150,7 @@ def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
 def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     """Clients try again after that, elsewhere or here."""
 
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=meant("n1.3"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -159,7 +159,7 @@ def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_path: Path) -> None:
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         for timeout in (None, 0.2):
             workers["n1.2"].cancelled.clear()
             call = channel.unary_unary(f"/{SERVICE}/Waits")(b"", metadata=meant("n1.2"), timeout=timeout)
@@ -175,10 +175,11 @@ def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_pa
 def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
     """Over the port the claim counts for nothing, neither here nor where the call is passed on to; on the siblings' socket it does."""
 
-    async def body(workers: dict[str, Worker], channel: grpc.aio.Channel) -> None:
+    async def body(workers: dict[str, Worker], channel: Any) -> None:
         claim = ((COMMON_NAME, "root"),)
         for node in ("n1", "n1.2"):
             assert await channel.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=(*meant(node), *claim)) == b""
+        inner: Any
         async with grpc.aio.insecure_channel(f"unix:{workers['n1'].siblings.calls('n1')}") as inner:
             assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
 
