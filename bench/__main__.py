@@ -49,6 +49,7 @@ MODULES = (
     "audit_scan",
     "agreement",
     "sim_speed",
+    "workers",
     "peers",
 )
 

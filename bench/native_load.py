@@ -26,6 +26,7 @@ from bench.histogram import Histogram, Schedule
 from bench.load import cpu_s
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import EncodedFrame, FrameBuilder, read_entries
+from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 SERVICE = "/ledgermq.v1.Log/"
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -124,19 +125,23 @@ class Producer:
     """One stream of frames into one broker group; frames are answered in order."""
 
     def __init__(self, channel: grpc.aio.Channel, options: argparse.Namespace, meter: Meter, *, stamped: bool = False) -> None:
-        self._call: Any = channel.stream_stream(SERVICE + "Produce")(metadata=METADATA)
+        meant = ((MEMBER_METADATA, options.node),) if options.node else ()
+        self._call: Any = channel.stream_stream(SERVICE + "Produce")(metadata=(*METADATA, *meant))
         self._options, self._meter, self._stamped = options, meter, stamped
         self._bodies = Bodies(options.body_bytes)
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._sequence = 0
         self._frame = 0
         self.acknowledged = 0
+        self.passed_by: str | None = None
+        """The worker that the connection landed on, when it passes the stream on to another one."""
 
     async def open(self) -> None:
         options = self._options
-        wanted = pb.OpenProducer(broker_group=GROUP, client_id="bench", memory=options.memory)
+        wanted = pb.OpenProducer(broker_group=options.group, client_id="bench", memory=options.memory)
         await self._call.write(pb.ProduceRequest(open=wanted).SerializeToString())
         opened = _expect(pb.ProduceResponse.FromString(await self._call.read()), "opened")
+        self.passed_by = dict(await self._call.initial_metadata()).get(PASSED_BY)
         self._builder = FrameBuilder(options.topic, opened.log_tag, opened.producer_id, opened.epoch)
         self._sequence = opened.next_sequence
         self._window = min(options.window, opened.window_frames or options.window)
@@ -217,7 +222,7 @@ async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     began = time.monotonic()
     await asyncio.gather(*(producer.run() for producer in producers))
     took = time.monotonic() - began
-    result = meter.result(options.body_bytes)
+    result = {**meter.result(options.body_bytes), "passed_by": producers[0].passed_by}
     if options.limit:
         payload = meter.total * options.body_bytes / took / (1 << 20)
         result |= {"seconds": round(took, 3), "messages_per_s": round(meter.total / took, 1), "payload_mib_per_s": round(payload, 2)}
@@ -345,6 +350,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--rate", type=float, help="messages a second of all producers together")
     found.add_argument("--limit", type=int, default=0, help="produce: messages of each producer; consume: at least so many must come")
     found.add_argument("--body-bytes", type=int, default=100)
+    found.add_argument("--group", default=GROUP, help="produce: the broker group")
+    found.add_argument("--node", default="", help="produce: the worker that leads it, where several share a port")
     found.add_argument("--memory", action="store_true")
     found.add_argument("--decode", action="store_true")
     found.add_argument("--warm-up-s", type=float, default=2)

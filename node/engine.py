@@ -250,7 +250,8 @@ class Engine:
         return token
 
     def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
-        """Put a call that is answered; its future always gets a result, never an exception. Too many open calls: Refused('busy')."""
+        """Put a call that is answered; its future always gets a result, never an exception. Too many open calls: Refused('busy'). A group
+        without a replica here is led elsewhere: Refused('not-leader')."""
         assert self._loop is not None
         future: asyncio.Future[Outcome] = self._loop.create_future()
         if self._stopping:

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from ledgermq.node.siblings import Siblings
-from ledgermq.proto.workers import MEMBER_METADATA
+from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 COMMON_NAME = "x-ledgermq-common-name"
 _OWN_OF_TRANSPORT = ("grpc-", "user-agent", ":")
@@ -42,7 +42,8 @@ class Passing(grpc.GenericRpcHandler):
             if key == MEMBER_METADATA:
                 if value == self._siblings.own or value not in self._siblings.names:
                     return None
-                return grpc.stream_stream_rpc_method_handler(_Passage(self._channel(value), handler_call_details.method).serve)
+                passage = _Passage(self._siblings.own, self._channel(value), handler_call_details.method)
+                return grpc.stream_stream_rpc_method_handler(passage.serve)
         return None
 
     def _channel(self, worker: str) -> grpc.aio.Channel:
@@ -60,7 +61,8 @@ class Passing(grpc.GenericRpcHandler):
 class _Passage:
     """One method at one sibling."""
 
-    def __init__(self, channel: grpc.aio.Channel, method: str) -> None:
+    def __init__(self, own: str, channel: grpc.aio.Channel, method: str) -> None:
+        self._own = own
         self._channel = channel
         self._method = method
 
@@ -69,6 +71,7 @@ class _Passage:
         call: Any = self._channel.stream_stream(self._method)(metadata=_metadata_of(context), timeout=context.time_remaining())
         sender = asyncio.create_task(_send(requests, call))
         try:
+            await context.send_initial_metadata(((PASSED_BY, self._own),))
             while (data := await call.read()) is not grpc.aio.EOF:
                 await context.write(data)
             context.set_code(await call.code())

@@ -18,6 +18,9 @@ MEMBER_METADATA = "x-ledgermq-node"
 WORKER_NAME = re.compile(rf"{NODE_NAME}\.(?:[2-9]|[1-9][0-9])").fullmatch
 """Matches the name of a worker other than the first, which is also the name of its directory inside of its node's."""
 
+PASSED_BY = "x-ledgermq-passed-by"
+"""In the initial metadata of an answer: the worker that the connection landed on and that passed the call on to the one that was meant."""
+
 
 def worker_name(node: str, number: int) -> str:
     """The name of a node's worker; the first one has the node's own."""

@@ -357,6 +357,18 @@ def test_too_many_open_calls_are_refused_at_once() -> None:
     asyncio.run(main())
 
 
+def test_a_call_for_a_group_without_a_replica_here_is_refused_as_led_elsewhere() -> None:
+    """A stream that reached a node, or a worker, without the group is sent on to where it is led."""
+
+    async def main() -> None:
+        bench = Bench(FakeGroup(lambda group, output: None))
+        assert (await bench.peek("elsewhere")).reason == "not-leader"
+        assert bench.engine.open_calls == 0
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
 def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
     """Packets of a group that is not hosted here have no effect; calls without an answer leave nothing behind."""
 

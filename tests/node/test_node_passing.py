@@ -14,7 +14,7 @@ import pytest
 from ledgermq.node.passing import COMMON_NAME, OPTIONS, Passing
 from ledgermq.node.service.gate import common_name_of
 from ledgermq.node.siblings import Siblings, siblings_of
-from ledgermq.proto.workers import MEMBER_METADATA
+from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 SERVICE = "a.Service"
 NAMES = ("n1", "n1.2", "n1.3")
@@ -111,6 +111,7 @@ def test_metadata_goes_both_ways(tmp_path: Path) -> None:
         call = channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=(*meant("n1.2"), ("said", "hello")))
         assert await call == b"n1.2"
         assert dict(await call.trailing_metadata())["told"] == "hello"
+        assert dict(await call.initial_metadata())[PASSED_BY] == "n1"
 
     run(tmp_path, body)
 

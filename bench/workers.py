@@ -1,0 +1,97 @@
+"""One process per core: what two broker groups of a one-node cluster carry together in one worker process, and in two behind one port.
+
+One producer process for each group, both at once, on the same cores as the node: so two cores show where a second process begins to help,
+and not how far that goes. A producer's connection lands on either worker, as the kernel deals it; streams that are passed on to the other
+one are told apart from those that are not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import cluster as cl
+from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
+
+NAME, RUNS, DURABLE = "workers", 1, True
+GROUPS = ("g1", "g2")
+TOPIC = "bench"
+SECONDS, WARM_UP_S = 5.0, 1.5
+ROUNDS = 6
+"""Of two workers: enough that connections land in different ways."""
+
+
+def run(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"seconds": SECONDS, "producers": len(GROUPS)}
+    for workers in (1, 2):
+        with _running(directory / str(workers), workers) as cluster:
+            cl.create_topic(cluster, TOPIC, queues=len(GROUPS))
+            found[f"workers_{workers}"] = _summary(_both(cluster, ROUNDS // 2 if workers == 1 else ROUNDS))
+    return found
+
+
+@contextmanager
+def _running(directory: Path, workers: int) -> Iterator[LocalCluster]:
+    """One node with both broker groups, ready; all of its processes are gone afterwards."""
+    cluster = LocalCluster.prepare(directory, nodes=1, workers=workers, groups=GROUPS)
+    cluster.start_all()
+    try:
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _both(cluster: LocalCluster, rounds: int) -> list[dict[str, Any]]:
+    status = cl.admin(cluster, "n1", "ClusterStatus", admin_pb2.ClusterStatusRequest())
+    leaders = {info.group: info.leader for info in status.groups}
+    return [_round(cluster, leaders) for _ in range(rounds)]
+
+
+def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
+    """Both groups at once."""
+    target = cl.address(cluster, "n1")
+    before = _node_cpu_s(cluster)
+
+    def load(group: str) -> dict[str, Any]:
+        given = {"group": group, "node": leaders[group], "queues": 1, "seconds": SECONDS, "warm_up_s": WARM_UP_S}
+        return cl.native_load("produce", target, TOPIC, **given)
+
+    with ThreadPoolExecutor(len(GROUPS)) as pool:
+        results = dict(zip(GROUPS, pool.map(load, GROUPS), strict=True))
+    used = _node_cpu_s(cluster) - before
+    total = sum(result["total"] for result in results.values())
+    return {
+        "messages_per_s": round(sum(result["messages_per_s"] for result in results.values())),
+        "each": {group: round(result["messages_per_s"]) for group, result in results.items()},
+        "passed": sum(result["passed_by"] is not None for result in results.values()),
+        "node_cpu_us_a_message": round(used / max(total, 1) * 1e6, 3),
+    }
+
+
+def _node_cpu_s(cluster: LocalCluster) -> float:
+    """Of the node with all of its workers: they are children of the process that was started."""
+    pid = cluster.children["n1"].process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return cl.cpu_s(pid) + sum(cl.cpu_s(int(child)) for child in children)
+
+
+def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median, and that of the rounds by how many of their streams were passed on."""
+    by_passed: dict[int, list[dict[str, Any]]] = {}
+    for each in rounds:
+        by_passed.setdefault(each["passed"], []).append(each)
+    names = ("messages_per_s", "node_cpu_us_a_message")
+    return {
+        **{name: statistics.median(each[name] for each in rounds) for name in names},
+        "by_streams_passed_on": {
+            str(passed): {name: statistics.median(each[name] for each in some) for name in names} | {"rounds": len(some)}
+            for passed, some in sorted(by_passed.items())
+        },
+        "rounds": rounds,
+    }
