@@ -75,8 +75,8 @@ class Replication:
         in_sync = None if agreed is None or agreed.generation < own.ha.generation else agreed.in_sync
         if not request.unclean and (objection := why_not(group, node, told, in_sync)):
             raise fail(Code.PRECONDITION_FAILED, objection)
-        # With nothing agreed on, all voters count as in sync, and any of them is elected without a word.
-        unclean = request.unclean and in_sync is not None and in_sync.get(node) != own.ha.incarnation
+        # With nothing agreed on, nobody knows who was in sync.
+        unclean = request.unclean and (in_sync is None or in_sync.get(node) != own.ha.incarnation)
         loss = loss_of(node, told, unclean=unclean)
         response = pb.ElectMasterResponse(loss=loss.words, lost_entries=loss.entries, lost_ms=loss.ms)
         if request.preview:
@@ -151,7 +151,10 @@ def why_not(group: str, node: str, told: Mapping[str, Report], in_sync: Mapping[
     if hearing:
         master = told[hearing[0]].leader
         return f"{', '.join(hearing)} heard the master {master} of {group} within the last second; look again (ledgermq status)"
-    if in_sync is None or in_sync.get(node) == told[node].ha.incarnation:
+    if in_sync is None:
+        what = f"the controller quorum knows of no in-sync set of {group}; its replicas elect a first master by themselves"
+        return f"{what}, and if the quorum lost its metadata, say which node has everything with --unclean"
+    if in_sync.get(node) == told[node].ha.incarnation:
         return ""
     there = sorted(name for name in in_sync if name in told and told[name].ha.incarnation == in_sync[name])
     if there:

@@ -40,7 +40,7 @@ def test_only_replicas_that_run_count() -> None:
         ([report("n2")], {"n1": "", "n3": ""}, "n2 is not in the in-sync set of g1 (n1, n3)"),
         ([report("n2", directory="new")], {"n1": "", "n2": "old"}, "n2 is not in the in-sync set"),
         ([report("n2", directory="d")], {"n1": "", "n2": "d"}, ""),
-        ([report("n2")], None, ""),
+        ([report("n2")], None, "the controller quorum knows of no in-sync set of g1"),
     ],
 )
 def test_what_speaks_against_an_election(told: list[pb.BrokerGroupInfo], in_sync: dict[str, str] | None, said: str) -> None:
