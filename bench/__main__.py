@@ -39,6 +39,7 @@ MODULES = (
     "failover",
     "replication",
     "repair",
+    "import_store",
     "transfer",
     "catch_up",
     "memory",
