@@ -10,7 +10,9 @@ import pytest
 
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.report import for_repair
+from ledgermq.sim.settings import Settings
 from tests.audit.damage_cases import NODES, flip
+from tests.audit.jury.clusters import interrupted
 from tests.audit.log_writer import CREATED, RAFT, Message, Writer, election
 
 
@@ -153,3 +155,12 @@ def test_the_newest_confirmed_entry_damaged_on_its_only_holder_is_a_loss(tmp_pat
     flip(writer.log / "data" / f"{last.pos - last.pos % 8192:020d}", last.pos % 8192 + 70)
     result = run(tmp_path)
     assert result.verdict == "FAIL" and {(klass, name) for klass, name, _ in told(result)} >= {("undecidable", "n1")}
+
+
+@pytest.mark.parametrize("power", [None, False, True])
+def test_simulated_groups_that_end_all_at_once_never_fail(tmp_path: Path, power: bool | None) -> None:
+    """The product's own core under faults, with both ways of acknowledging: stopped, killed, without power."""
+    for seed, waits in ((7, True), (18, False)):
+        cluster = interrupted(seed, 700, kinds=("kill", "isolate", "transfer"), power=power, group=Settings.of_ha(3, ack_async=not waits))
+        result = audit(cluster.write(tmp_path / str(seed)), deep=True)
+        assert (result.groups[0].rule, told(result)) == ("in-sync", [])

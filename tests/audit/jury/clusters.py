@@ -79,11 +79,12 @@ def interrupted(
     power: bool | None = None,
     policy: FlushPolicy = FlushPolicy.DURABLE,
     append: str | None = None,
+    group: Settings | None = None,
 ) -> Cluster:
     """Everything ended in the middle: all nodes were stopped in good order one by one as they were (`power` None), killed at once (False),
     or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones. `append`: None for every node in another
-    way."""
-    settings = replace(Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append)
+    way. `group`: what kind of group; None: three nodes of which a majority decides."""
+    settings = replace(group or Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append)
     world = World(seed, settings=settings)
     until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
     how = {None: "stopped", False: "killed", True: "powerless"}[power]

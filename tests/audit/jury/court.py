@@ -17,6 +17,7 @@ from pathlib import Path
 from ledgermq.audit.jobs import audit
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
+from ledgermq.sim.settings import Settings
 from tests.audit.jury.clusters import HEALTHY, Cluster, at_rest, cut_off, interrupted
 from tests.audit.jury.damage import SCRAMBLES
 from tests.audit.jury.trial import Case, Ruling, Stage, matrix
@@ -134,4 +135,6 @@ def healthy(seed: int) -> Cluster:
     policy, append = rng.choice(list(FlushPolicy)), rng.choice((None, "pwrite", "map", "pool"))
     if policy is FlushPolicy.DURABLE and append == "pool":
         append = None
-    return interrupted(seed, at_ms, kinds=kinds, power=(None, False, True)[rng.randrange(3)], policy=policy, append=append)
+    power = (None, False, True)[rng.randrange(3)]
+    group = Settings.of_ha(3, ack_async=rng.random() < 0.5) if way == 3 else None
+    return interrupted(seed, at_ms, kinds=kinds, power=power, policy=policy, append=append, group=group)
