@@ -92,6 +92,9 @@ class Appointing(Changing):
 
     def _is_late(self, node: str, now_ns: int) -> bool:
         peer, timing = self.peers.get(node), self.config.timing
+        if now_ns - self._leader_heard_ns < timing.election_min_ns:
+            # The former master may still answer reads by a lease that our own answers carry; without it nothing is confirmed till then.
+            return False
         if peer is None:
             return True
         # Who was silent for an election timeout already, and says nothing to the new master either, is not waited for as long again.

@@ -237,6 +237,7 @@ class Medium:
             policy=settings.policy,
             preferred=settings.preferred,
             transactions=settings.transactions,
+            ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
         return Life(store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))

@@ -73,7 +73,7 @@ FOUND: dict[Bug, Found] = {
     Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
     Bug.SHRUNK_BEFORE_AGREED: Found(2, settings=HA, steps=1500),
     Bug.JOINER_NOT_COUNTED: Found(1, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500),
-    Bug.JOINS_BEHIND: Found(3, settings=HA, steps=1500),
+    Bug.JOINS_BEHIND: Found(1, ("in-sync-race", "slow-slave", "in-sync-race", "lost-tail"), HA, 1500),
     Bug.EPOCH_LED_TWICE: Found(1, settings=HA, steps=1500),
     Bug.EPOCH_NOT_DURABLE: Found(5, ("slow-disks", "depose", "power-cut-all", "power-cut-all"), HA, 1500),
     Bug.IN_SYNC_BY_MAJORITY: Found(1, settings=HA, steps=1500),

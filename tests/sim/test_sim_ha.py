@@ -79,6 +79,21 @@ def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_syn
         assert outcome.passed, outcome.violation
 
 
+def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
+    """A wish of a slave that did not hear the master is agreed on late, when it hears it again: the master, which is cut off right then,
+    answers reads by the lease that this very slave gave it, and the slave confirms nothing without it as long."""
+    directions: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, "salt": 0}
+    events = (
+        FaultEvent(1200 * MS, "quorum-outage", {"for_ns": 1500 * MS, "salt": 0}),
+        FaultEvent(1210 * MS, "isolate", {**directions, "for_ns": 900 * MS}),
+        FaultEvent(2712 * MS, "two-masters", {**directions, "deaf": True, "mute": False, "for_ns": 1500 * MS}),
+    )
+    for seed in (2, 7):
+        outcome = World(seed, settings=Settings.of_ha()).run(4 * STEPS_A_RUN, acting(Plan(events)), until_ns=3_600 * MS)
+        assert outcome.passed, outcome.violation
+        assert outcome.terms > 1
+
+
 def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
     """Nobody is appointed, nothing is wished for."""
     world = World(4)
