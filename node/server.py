@@ -326,13 +326,14 @@ class Node:
         """Open everything; raises FatalError."""
         self.engine.on_view(self._view_changed)
         self.engine.on_hidden(self._view_hidden)
-        self.engine.on_wishes(self.appointing.wished)
         for name, item in self._hosted.items():
             item.group.connect(functools.partial(self.engine.wake, name), self._sender(name))
         self.controller.on_change(self._intent_changed)
         self.controller.on_failure(end_process)
         self.engine.start()
         await self.controller.start()
+        # A wish of before could be put to nobody; the core wishes again.
+        self.engine.on_wishes(self.appointing.wished)
         self.forwarder.start(self._execute)
         self.reconciler.start()
         self._arrivals.start()
