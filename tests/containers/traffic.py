@@ -275,11 +275,15 @@ class Traffic:
 
 @contextmanager
 def traffic(project: Project, directory: Path, groups: Sequence[str]) -> Iterator[Traffic]:
-    """Started and making progress; its clients are gone afterwards, its history is in `directory`."""
+    """Started and making progress; its clients are gone afterwards, its history is in `directory`, after a failure with the nodes' logs."""
     found = Traffic(project, directory, groups)
     try:
         found.start()
         yield found
+    except BaseException:
+        for node in NODES:
+            (directory / f"{node}.log").write_text(docker("logs", project.container(node), merged=True))
+        raise
     finally:
         found.close()
         found.write(directory / "history.jsonl")
