@@ -166,21 +166,21 @@ class Traffic:
                     self._counted[f"{NATIVE if program is self.native else OFFICIAL} {self.groups[queue]}"] += 1
         return dict(self._counted)
 
-    def progress(self, messages: int = 5, within_s: float = WAIT_S, topics: Sequence[str] = (OFFICIAL, NATIVE)) -> None:
-        """Return when so many more messages were acknowledged by each kind of client in each broker group."""
+    def progress(self, topics: Sequence[str] = (OFFICIAL, NATIVE), groups: Sequence[str] | None = None, messages: int = 5) -> None:
+        """Return when so many more messages were acknowledged to each kind of client in each broker group."""
         before = self.acknowledged()
         missing: list[str] = []
 
         def enough() -> bool:
             now = self.acknowledged()
-            names = (f"{topic} {group}" for topic in topics for group in self.groups)
+            names = (f"{topic} {group}" for topic in topics for group in groups or self.groups)
             missing[:] = [name for name in names if now.get(name, 0) < before.get(name, 0) + messages]
             return not missing
 
         try:
-            wait_for(enough, within_s, "")
+            wait_for(enough, WAIT_S, "")
         except AssertionError:
-            raise AssertionError(f"waited {within_s:g} s for {messages} more acknowledgements of: {', '.join(missing)}") from None
+            raise AssertionError(f"waited {WAIT_S:g} s for {messages} more acknowledgements of: {', '.join(missing)}") from None
 
     # -- afterwards
 
