@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -36,10 +36,11 @@ def running(
     nodes: int = 3,
     kind: type[LocalCluster] = LocalCluster,
     group: Mapping[str, Any] | None = None,
+    groups: Sequence[Mapping[str, Any]] | None = None,
 ) -> Iterator[LocalCluster]:
-    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration and settings of its one `group`; its processes
-    are gone afterwards."""
-    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra, groups=[{"name": GROUP, **(group or {})}])
+    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration and settings of its one `group`, or several
+    `groups` with their names; its processes are gone afterwards."""
+    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra, groups=groups or [{"name": GROUP, **(group or {})}])
     cluster.start_all()
     try:
         cluster.wait_ready()
@@ -111,14 +112,18 @@ def load(what: str, target: str, topic: str, *more: str, timeout_s: float = 300)
 
 def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str, Any]:
     """Run the load generator of native streams in a process of its own; its result. Options as `bench.native_load` has them."""
-    words = []
-    for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
-    command = program("native_load", what, "--target", target, "--topic", topic, *words)
+    command = native_command(what, target, topic, **options)
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{what} {options} ended with {done.returncode}: {' '.join(done.stderr[-ERROR_CHARACTERS:].split())}")
     return report.parsed(done.stdout)
+
+
+def native_command(what: str, target: str, topic: str, **options: Any) -> list[str]:
+    words = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
+    return program("native_load", what, "--target", target, "--topic", topic, *words)
 
 
 def fill(cluster: LocalCluster, topic: str, messages: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import random
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -214,13 +215,24 @@ def _expect(response: Any, what: str) -> Any:
     return getattr(response, what)
 
 
+async def _attend(meter: Meter) -> None:
+    """Say when the warm-up is over, and end the time that is measured when standard input ends."""
+    await asyncio.sleep(max(0.0, (meter.begin_ns - time.monotonic_ns()) / 1e9))
+    print("begun", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    meter.end_ns = min(meter.end_ns, time.monotonic_ns())
+
+
 async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, Any]:
     """`producers` streams with at most `window` frames of `batch` messages under way each."""
     meter = Meter(options.warm_up_s, options.seconds)
+    attending = asyncio.create_task(_attend(meter)) if options.attended else None
     producers = [Producer(channel, options, meter) for _ in range(options.producers)]
     await asyncio.gather(*(producer.open() for producer in producers))
     began = time.monotonic()
     await asyncio.gather(*(producer.run() for producer in producers))
+    if attending is not None:
+        await attending
     took = time.monotonic() - began
     result = {**meter.result(options.body_bytes), "passed_by": producers[0].passed_by}
     if options.limit:
@@ -354,6 +366,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--node", default="", help="produce: the worker that leads it, where several share a port")
     found.add_argument("--memory", action="store_true")
     found.add_argument("--decode", action="store_true")
+    found.add_argument("--attended", action="store_true", help="produce: say when the measured time begins; it ends as standard input does")
     found.add_argument("--warm-up-s", type=float, default=2)
     found.add_argument("--seconds", type=float, default=10)
     return found
