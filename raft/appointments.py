@@ -36,9 +36,9 @@ class Appointment:
     asked_by: str = ""
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Later ones are greater."""
-        return self.generation, self.version
+    def order(self) -> tuple[int, int, int]:
+        """Later ones are greater; also those of a quorum that lost its metadata and counts versions anew: it gives no epoch below."""
+        return self.generation, self.epoch, self.version
 
     @property
     def forced(self) -> bool:

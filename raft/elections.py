@@ -65,7 +65,10 @@ class Elections(Rules):
             self._wish_master(self.config.node, self._candidacy.cause)
 
     def _wish_master(self, node: str, cause: Cause) -> None:
-        """Ask the controller for an election; without an answer the next campaign asks again."""
+        """Ask the controller for an election; without an answer the next campaign asks again. Not before the entry that made the rule is on stable
+        storage here: if it were lost, and the rule made anew by an earlier entry, what the controller knew would be later for ever."""
+        if self.members.since > self.durable_index:
+            return
         agreed, voters = self.agreed, {voter: self._known_by(voter) for voter in self.members.voters}
         epoch = NO_EPOCH if agreed is None else agreed.epoch
         known = self._known_by(node), self.members.since, epoch, self.term

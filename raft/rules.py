@@ -148,12 +148,21 @@ class Rules(State):
 
     def _advance_commit(self) -> None:
         candidate = self._reached(self._durable_claim(), lambda peer: peer.durable)
-        if candidate > self.commit_index and self._may_commit(candidate) and not self._is_short():
+        if candidate > self.commit_index and self._may_commit(candidate) and not self._lacks_copies(candidate):
             self.commit_index = candidate
 
-    def _is_short(self) -> bool:
-        """Whether the in-sync set is smaller than its group demands: then nothing new is called committed."""
-        return self.members.rule is Rule.IN_SYNC and len(self._in_sync()) < self.config.ha.minimum
+    def _lacks_copies(self, index: int) -> bool:
+        """Whether fewer copies of an entry, which everybody in sync has, are on stable storage than the group demands: then it is not
+        called committed. Where the set itself is too small, copies outside of it count: who is to come into it, or to be a voter again,
+        does so only once something is committed in this epoch."""
+        if self.members.rule is not Rule.IN_SYNC:
+            return False
+        in_sync = self._in_sync()
+        missing = self.config.ha.minimum - len(in_sync)
+        if missing <= 0:
+            return False
+        others = [self.peers.get(node) for node in self.members.nodes if node not in in_sync and node not in self.members.observers]
+        return sum(1 for peer in others if peer is not None and peer.durable >= max(index, peer.named_at)) < missing
 
     def _advance_replicated(self) -> None:
         candidate = self._early_claim()

@@ -85,7 +85,7 @@ class Appointing:
         self._controller = controller
         self._chance = chance
         self._quorum = founders if chance.random() < 0.5 else ()
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._heard: dict[str, tuple[int, int, int]] = {}
         """Node → order of what its process heard last."""
         self._outages = 0
         self._traps: list[Trap] = []
@@ -175,7 +175,7 @@ class Appointing:
 
     def _hear(self, node: str, appointment: Appointment) -> None:
         """In order, and maybe not all."""
-        if appointment.order < self._heard.get(node, (-1, -1)) or not self._there() or not self._reaches(node, outbound=False):
+        if appointment.order < self._heard.get(node, (-1, -1, -1)) or not self._there() or not self._reaches(node, outbound=False):
             return
         news = appointment.order != self._heard.get(node)
         self._heard[node] = appointment.order

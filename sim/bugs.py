@@ -398,7 +398,7 @@ class LeasesByMajority(CountsAMajority):
 
     def _advance_commit(self) -> None:
         candidate = Core._reached(self, self._durable_claim(), lambda peer: peer.durable)
-        if candidate > self.commit_index and self._may_commit(candidate) and not self._is_short():
+        if candidate > self.commit_index and self._may_commit(candidate) and not self._lacks_copies(candidate):
             self.commit_index = candidate
 
     def _answered_round(self) -> int:

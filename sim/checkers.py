@@ -319,7 +319,8 @@ class Checkers:
         known = self.appointments.of_epoch(term) if members.rule is Rule.IN_SYNC else None
         if known is None:
             return held.issuperset(members.voters)
-        return held.issuperset(known.in_sync) and len(held.intersection(members.voters)) >= self.minimum
+        copies = held.intersection(members.nodes) - members.observers
+        return held.issuperset(known.in_sync) and len(copies) >= self.minimum
 
     def _in_sync_hold(self, holders: Collection[str], last: int) -> None:
         """Any of the present in-sync set may be elected: each has everything that was ever committed."""

@@ -14,7 +14,7 @@ from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
 from ledgermq.raft.membership import Change, MemberChange, changed
 from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
-from tests.raft.memory_cluster import Cluster, Member
+from tests.raft.memory_cluster import Cluster, Disk, Member
 
 ALL_IN_SYNC = {"n1": "", "n2": "", "n3": ""}
 
@@ -29,7 +29,8 @@ class Pair(Cluster):
             disk_full_share = 0.0
 
             def config(self) -> RaftConfig:
-                return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, rule=rule, ha=ha)
+                known = self.name, self.voters, self.boots
+                return RaftConfig(*known, timing=self.timing, incarnation=self.directory, rule=rule, ha=ha)
 
         self.member_type = Replica
         super().__init__(3, 0)
@@ -266,6 +267,49 @@ def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late
     assert master.commit_index == 1 and master.short_of(pair.now_ns) == 1 and not pair.wishes
 
 
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_set_that_is_too_small_fills_again(least: int) -> None:
+    """It is, after an operator's election or with a greater minimum: copies outside of it count until their nodes are in it again."""
+    pair = Pair(HaRules(minimum=least))
+    forced = force(FIRST, Elect("n1", "", 0, 1, 1, {}, Cause.FORCED, "n2"))
+    assert isinstance(forced, Appointment)
+    pair.down = {} if least == 3 else {"n3": 1 << 60}
+    pair.cut = {("n1", "n2")}
+    pair.appoint(forced, "n1")
+    pair.members["n1"].propose(1)
+    pair.settle()
+    assert core(pair, "n1").commit_index == 0, "one copy is too few"
+    pair.cut.clear()
+    pair.until(lambda: core(pair, "n1").commit_index == 1)
+    pair.until(lambda: any(isinstance(wish, Alter) and len(wish.in_sync) == least for wish in pair.wishes))
+
+
+def test_a_lost_disk_of_two_is_made_good() -> None:
+    """`minimum` 2 of the two that are there: the new directory is a learner, which no set has; its copy makes it a voter, then in sync."""
+    pair = Pair(HaRules(minimum=2))
+    known = replace(FIRST, in_sync={"n1": "", "n2": ""})
+    pair.down = {"n3": 1 << 60}
+    pair.appoint(known, "n1", "n2")
+    pair.members["n1"].propose(3)
+    pair.until(lambda: core(pair, "n1").commit_index == 3)
+    lost = pair.members["n2"]
+    lost.disk, lost.directory, lost.admitted = Disk(), "n2/new", False
+    lost.start(pair.now_ns)
+    back = MemberChange(Change.RETURN, "n2", "n2/new")
+    assert "taken out" in str(pair.members["n1"].change(back, pair.now_ns))
+    pair.wishes.clear()
+    pair.until(lambda: bool(pair.wishes))
+    known = pair.granted(known)
+    assert set(known.in_sync) == {"n1"}
+    pair.appoint(known, "n1", "n2")
+    assert pair.members["n1"].change(back, pair.now_ns) is None
+    pair.until(lambda: core(pair, "n1").due_change(pair.now_ns) is not None)
+    promotion = core(pair, "n1").due_change(pair.now_ns)
+    assert promotion is not None and pair.members["n1"].change(promotion, pair.now_ns) is None
+    pair.wishes.clear()
+    pair.until(lambda: any(isinstance(wish, Alter) and wish.in_sync.get("n2") == "n2/new" for wish in pair.wishes))
+
+
 def test_alone_in_sync_a_master_commits_alone() -> None:
     """With a minimum of one."""
     pair = Pair()
@@ -401,6 +445,25 @@ def test_a_group_changes_over_and_back() -> None:
     pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.up()))
 
 
+def test_no_epoch_is_wished_for_under_a_rule_that_a_power_cut_could_undo() -> None:
+    """The entry that makes the rule may be lost and made anew at a lower index; the controller must not have heard of the higher one."""
+    pair = Pair(rule=Rule.MAJORITY)
+    pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
+    leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
+    leader.propose(1)
+    pair.settle()
+    assert leader.change(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns) is None
+    pair.settle()
+    onward = leader.core.due_change(pair.now_ns)
+    assert onward is not None and leader.change(onward, pair.now_ns) is None
+    pair.now_ns += leader.core.config.timing.heartbeat_ns
+    leader.core.tick(pair.now_ns)
+    pair.turn(leader)
+    assert leader.core.durable_index < leader.core.members.since and not pair.wishes
+    pair.settle()
+    pair.until(lambda: bool(pair.wishes))
+
+
 def test_to_change_the_rule_every_voter_is_needed() -> None:
     """One is gone: refused by its name, with nothing appended."""
     pair = Pair(rule=Rule.MAJORITY)
@@ -492,6 +555,15 @@ def test_force_leaves_the_others_out() -> None:
     forced = force(FIRST, Elect("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
     assert isinstance(forced, Appointment) and forced.forced and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
     assert isinstance(force(FIRST, Elect("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
+
+
+def test_a_quorum_that_counts_versions_anew_is_heard(led: Pair) -> None:
+    """It lost its metadata, and an operator named a master: no replica takes that for something old, though its version is lower."""
+    led.appoint(replace(FIRST, version=57))
+    anew = force(None, Elect("n2", "", 0, 0, 1, {}, Cause.FORCED, "n2"))
+    assert isinstance(anew, Appointment) and anew.version < 57
+    led.appoint(anew)
+    assert core(led, "n2").role is Role.LEADER and core(led, "n1").agreed == anew
 
 
 def test_json_and_back() -> None:
