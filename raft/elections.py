@@ -65,8 +65,8 @@ class Elections(Rules):
             self._wish_master(self.config.node, self._candidacy.cause)
 
     def _wish_master(self, node: str, cause: Cause) -> None:
-        """Ask the controller for an election; without an answer the next campaign asks again. Not before the entry that made the rule is on stable
-        storage here: if it were lost, and the rule made anew by an earlier entry, what the controller knew would be later for ever."""
+        """Ask the controller for an election; without an answer the next campaign asks again. Not before the entry that made the rule is
+        on stable storage here: if it were lost, and the rule made anew by an earlier one, the controller would refuse that as older."""
         if self.members.since > self.durable_index:
             return
         agreed, voters = self.agreed, {voter: self._known_by(voter) for voter in self.members.voters}
