@@ -28,6 +28,9 @@ class Appointing(Changing):
         # Every wish that was on its way named an older version: it is granted in this one, or never.
         self._joining.clear()
         self._take_office(now_ns)
+        if self.role is Role.CANDIDATE and self.agreed is not None and self.agreed.epoch > self.term:
+            # Another is master now. It is waited for once, not for ever: it may have ended before it was ever heard.
+            self._become_follower(self.term, None, now_ns)
         if self.role is Role.LEADER:
             self._advance_commit()
             self._advance_replicated()
@@ -47,8 +50,6 @@ class Appointing(Changing):
             self._become_leader(now_ns)
         elif self.role is Role.LEADER:
             self._become_follower(agreed.epoch, None, now_ns, self._reason_to_yield(agreed.master))
-        elif self.role is Role.CANDIDATE:
-            self._become_follower(self.term, None, now_ns)
 
     # The in-sync set
 
@@ -105,11 +106,14 @@ class Appointing(Changing):
         return late_ns > self.config.ha.lag_ns or late_bytes > self.config.ha.lag_bytes
 
     def _may_join(self, node: str, now_ns: int) -> bool:
-        """It has everything that is committed on stable storage, in this epoch, and keeps up."""
+        """It keeps up, and has on stable storage everything that is committed, and an entry of this epoch: whatever an earlier master may
+        have confirmed lies before that. Nothing of this epoch needs to be confirmed: who is gone for good may stand in the way of that."""
         peer = self.peers.get(node)
         if peer is None or not self._is_there(node, now_ns) or peer.stage is not Stage.FLOWING or peer.leaving or node in self._evicting:
             return False
-        if self.configurations.latest_index > self.commit_index or not self._may_commit(self.commit_index):
+        if self.configurations.latest_index > self.commit_index and node not in self.configurations.before.voters:
+            return False
+        if self.log.term_at(peer.durable) != self.term:
             return False
         late_ns, _ = self._trail.behind(peer.durable, self.log.end_index, now_ns)
         return peer.durable >= self.commit_index and late_ns <= self.config.timing.election_min_ns

@@ -79,6 +79,15 @@ def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_syn
         assert outcome.passed, outcome.violation
 
 
+@pytest.mark.parametrize("seed", [116, 106])
+def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: int) -> None:
+    """116: the master loses its directory before the one slave in sync ever heard it; that slave stands for election nevertheless.
+    106: of two in sync one loses its directory before the master confirmed anything; a third, which has it all, takes its place."""
+    outcome = run(seed, GROUPS["minimum"], ("wipe-and-return", "in-sync-race", "wipe-and-return", "membership"), 2500)
+    assert outcome.passed, outcome.violation
+    assert outcome.coverage["wiped"] > 0
+
+
 def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
     """A wish of a slave that did not hear the master is agreed on late, when it hears it again: the master, which is cut off right then,
     answers reads by the lease that this very slave gave it, and the slave confirms nothing without it as long."""
