@@ -74,6 +74,8 @@ def add(
     if replication is not None:
         given["replication"] = replication
     nodes = [node.strip() for node in (replicas or "").split(",") if node.strip()]
+    if replicas is not None and not nodes:
+        raise BadArgument("--replicas names no node", "write for instance --replicas n1,n2,n3, or leave it out")
     request = pb.AddBrokerGroupRequest(name=name, replicas=nodes, count=count or 0, settings=given)
     admin = AdminCalls(connection)
     began = answer = admin.add_broker_group(request)

@@ -33,7 +33,7 @@ def test_a_group_is_asked_for_until_it_serves(node: FakeNode, capfd: pytest.Capt
     )
 
 
-@pytest.mark.parametrize("wrong", [["--replicas", "n1", "--count", "2"], ["--set", "ack"]])
+@pytest.mark.parametrize("wrong", [["--replicas", "n1", "--count", "2"], ["--replicas", " ,"], ["--set", "ack"]])
 def test_wrong_words_are_usage(node: FakeNode, capfd: pytest.CaptureFixture[str], wrong: list[str]) -> None:
     """Nothing is asked."""
     assert cli.run(["broker-group", "add", "g4", *wrong]) == 64
