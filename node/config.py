@@ -691,6 +691,9 @@ cluster:
       # in_sync_lag_ms: 10s                  # a slave that lacks something for longer,
       # in_sync_lag_bytes: 64MiB             # or more than this, leaves the in-sync set
       # transfer: push                       # or pull: slaves ask for what is new
+      # follower_reads: true                 # replicas that do not lead serve readers that allow it (docs/observers.md),
+      # follower_read_age_ms: 2s             # unless what they know is older,
+      # follower_pull_bytes: 64MiB           # and answer pulls of official clients that begin so far behind the end of the log
 nodes:                         # where every node is reached; workers: 2 makes it two processes (docs/workers.md)
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
@@ -701,6 +704,7 @@ raft:
   heartbeat_ms: 100ms
   election_min_ms: 400ms       # an election timeout is drawn between the two
   election_max_ms: 800ms
+  # observer_bytes_per_s: 4MiB # pushed to each observer of a group led here, at most (docs/observers.md); 0: no limit
 delivery:
   min_invisible_ms: 1s         # shortest lease a client may ask for
   liveness_ms: 65s             # a client silent for longer loses its automatically renewed leases
@@ -749,6 +753,8 @@ retention:                     # whole log files go, oldest first; 0 = no such l
   refuse_percent: 90           # clients' messages are refused (all three only with less than ample_bytes free)
   ample_bytes: 20GiB
   reserve_bytes: 8MiB          # per broker group, kept for cleaning up when the disk is full
+  follower_hours: 1            # a replica that lacks entries keeps their files until it was silent for so long; 0: for ever
+  observer_bytes: 1GiB         # an observer at most so much of them; beyond that it is brought files
 audit:
   bytes_per_s: 128MiB          # audits of the running node (ledgermq audit --endpoints) read no faster, and slower while it is busy
 agreement:

@@ -167,6 +167,24 @@ def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> 
     assert (loaded.log_level, loaded.delivery.liveness_ms) == ("debug", 3000)
 
 
+def test_example_names_every_setting_of_a_broker_group_and_they_are_valid_together() -> None:
+    """What is commented out is true as well; sizes of derived files and the time of a group that was added are for nobody's hand."""
+    above, group_and_rest = config.EXAMPLE.split("    - name: g1\n")
+    group, below = group_and_rest.split("nodes:", 1)
+    spelled = group.replace("\n      # ", "\n      ").replace("replication: raft", "replication: ha")
+    tree = yaml.safe_load(f"{above}    - name: g1\n{spelled}nodes:{below}")
+    unnamed = {"created_ms", "index_file_bytes", "consume_queue_file_bytes", "key_index_slots", "key_index_units"}
+    assert {*tree["cluster"]["groups"][0]} == {*config.BrokerGroup.model_fields} - unnamed
+    loaded = config.validate(tree).cluster.groups[0]
+    assert loaded.follower_reads and loaded.least_in_sync == 2
+
+
+@pytest.mark.parametrize("setting", ["workers: 2", "join: true", "join: spare", "observer_bytes_per_s:", "observer_bytes:"])
+def test_example_says_how_larger_clusters_are_configured(setting: str) -> None:
+    """Workers, nodes that come later, observers: a line each."""
+    assert setting in config.EXAMPLE
+
+
 def test_whole_configuration_can_come_from_the_environment() -> None:
     """A container needs no file: maps and lists are written as YAML in variables."""
     tree = example()
