@@ -34,8 +34,6 @@ CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1
 METADATA = (("x-mq-client-id", "bench"),)
 GROUP = "g1"
 CREDIT_BYTES = 16 << 20
-STAMP_BYTES = 8
-"""`deliver`: a body begins with the intended time of its frame."""
 BODIES = 4096
 ANSWER_WITHIN_S = 60.0
 

@@ -49,7 +49,6 @@ ID_MAX = 64
 PIECE_BYTES = 1 << 20
 READERS = 2
 """Threads that read for audits: a slow disk keeps no other work of the node waiting."""
-PLACES_A_MESSAGE = 4096
 BASES_MAX = 1024
 _MS = 1000
 _ZEROS = bytes(PIECE_BYTES)

@@ -36,10 +36,6 @@ class FileRepair:
     keep: bool = False
     """The file that is there is another history, not damage: it is kept beside."""
 
-    @property
-    def fetched_bytes(self) -> int:
-        return sum(piece.end - piece.start for piece in self.pieces)
-
 
 @dataclass(frozen=True, slots=True)
 class MarkRepair:

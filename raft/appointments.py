@@ -1,7 +1,7 @@
 """Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC (design §6), and the three ways to change it.
 
 Pure values and functions: whoever keeps the agreed state (the controller quorum, the simulator's stand-in for it) applies them in one order
-for all. Here is decided who may be master of which epoch and who is in sync; what a replica does with it is `appointed.py`'s business, and
+for all. Here is decided who may be master of which epoch and who is in sync; what a replica does with it is `appointing.py`'s business, and
 what entries it confirms nobody's here.
 
 What holds because of these functions, whatever messages are lost, late or repeated:

@@ -28,8 +28,6 @@ from ledgermq.proto.types import I64
 if TYPE_CHECKING:
     import pyarrow
 
-ID_CHARACTERS = 34
-
 
 class Batch:
     """Messages of one queue in order, one row each. Their offsets follow each other, unless some were left out because of their tags."""

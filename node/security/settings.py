@@ -14,7 +14,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from ledgermq.node.config_types import Bytes, Section
 
 OPEN_TO_ALL = "anyone who reaches the port may read and write"
-OPEN_HTTP = "anyone who reaches the port may read health and metrics"
 
 
 def _off(value: object) -> object:

@@ -17,7 +17,6 @@ RECORD_MAX_BYTES = (64 << 20) + (64 << 10)
 
 COMPRESSED, MULTI_TAGS, BORN_V6, STORE_V6, NEED_UNWRAP, INNER_BATCH = 0x001, 0x002, 0x010, 0x020, 0x040, 0x080
 TRANSACTION_BITS, PREPARED, COMMIT, ROLLBACK = 0x00C, 0x004, 0x008, 0x00C
-COMPRESSOR_BITS = 0x700
 
 _HEAD = struct.Struct(">iIiiiqqiq")
 _I32, _I64, _I16, _I8 = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">h"), struct.Struct(">b")

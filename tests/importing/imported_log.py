@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FIRST_FILE = 128 << 10
-
 
 @dataclass(frozen=True)
 class Found:
