@@ -109,7 +109,7 @@ class BrokerGroups:
         given: dict[str, Any] = {}
         for key, text in settings.items():
             if key in ("name", "replicas", "created_ms"):
-                raise fail(Code.BAD_REQUEST, f"{key} is no setting that can be given")
+                raise fail(Code.BAD_REQUEST, f"{key} is no setting that can be given; the others are in: ledgermq config example")
             try:
                 given[key] = yaml.safe_load(text)
             except yaml.YAMLError:
@@ -123,7 +123,9 @@ class BrokerGroups:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "its settings"
-            raise fail(Code.BAD_REQUEST, f"broker group {name!r}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+            remedy = "correct it (the settings of a broker group: ledgermq config example)"
+            what = f"broker group {name!r}: {where}: {first['msg'].removeprefix('Value error, ')}"
+            raise fail(Code.BAD_REQUEST, f"{what}; {remedy}") from error
 
     async def _not_yet(self, name: str, spec: GroupSpec) -> str:
         """What a new group waits for; empty: it serves."""
@@ -198,7 +200,7 @@ class BrokerGroups:
         if source not in roles:
             raise fail(Code.PRECONDITION_FAILED, f"node {source} has no replica of broker group {group}; its replicas are on {shown}")
         if source == target:
-            raise fail(Code.PRECONDITION_FAILED, f"a replica moves to another node, not from {source} to {source}")
+            raise fail(Code.PRECONDITION_FAILED, f"a replica moves to another node, not from {source} to {source}; name another one")
         if roles.get(target) == "voter":
             what = f"node {target} has a replica of broker group {group} already"
             raise fail(Code.PRECONDITION_FAILED, f"{what} (its replicas are on {shown}); name a node that has none")
