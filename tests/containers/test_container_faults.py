@@ -237,9 +237,9 @@ def test_containers_under_every_fault(project: Project, tmp_path: Path) -> None:
             trial.whole()
             print(f"    whole again after {time.monotonic() - began:.1f} s", flush=True)
         clients.settle()
+        print(f"acknowledged: {clients.acknowledged()}", flush=True)
         violations = clients.check()
-    print(f"acknowledged: {clients.acknowledged()}")
-    assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:10])
+        assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:10])
     doubled = {term: nodes for term, nodes in leaders_of_terms(project).items() if len(nodes) > 1}
     assert not doubled, f"terms with two leaders: {doubled}"
     project.run("stop", "--timeout", "30")
