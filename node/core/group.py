@@ -60,6 +60,8 @@ _APPLY_BYTES_PER_TURN = 16 << 20
 _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
 _SETTLING_NS = 1_000_000_000
+UNCONFIRMED_MAX = 1 << 20
+"""Entries that a master may acknowledge alone before the in-sync set confirms them: what is not applied yet is kept in memory."""
 _RESERVE_FOR_DELIVERY = 256 << 10
 """How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections and trims."""
 
@@ -299,7 +301,12 @@ class Group:
     @property
     def _acks_alone(self) -> bool:
         """Whether sends wait for the master's own disk and no other."""
-        return self._ha.ack_async and self.replicator.members.rule is Rule.IN_SYNC
+        return self._ha.ack_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        """Whether so much is unconfirmed, because nobody may take a silent slave out of the set, that sends have to wait for it."""
+        return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
 
     def _look_at_shortness(self, now_ns: int) -> None:
         """A new master was heard by nobody yet: it is given a moment before anybody is refused for that."""
@@ -565,6 +572,8 @@ class Group:
         are refused, for which they must get here."""
         if self._short_of:
             return False
+        if self._ha.ack_async and self._is_far_ahead:
+            return True
         topics, alone = self.machine.topics, self._acks_alone
         if self._hold_calls[0] is not topics or self._hold_calls[1] is not alone:
             policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledgermq.node.core import group
 from ledgermq.node.core.calls import Configure, Produce, Produced, Refused
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest, weakest
 from ledgermq.node.core.group import TurnOutput
@@ -95,6 +96,21 @@ def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
     commit(b)
     answer = b.done[call.token]
     assert isinstance(answer, Produced) and answer.durability == ("durable" if name == "high" else "master")
+
+
+def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may take a silent slave out of the set while the quorum is lost: what is unconfirmed is in memory, and that has a bound."""
+    monkeypatch.setattr(group, "UNCONFIRMED_MAX", 2)
+    b = bench()
+    first, second = produce(b, "t"), produce(b, "t")
+    b.ask(first)
+    master_syncs(b)
+    assert first.token in b.done and out(b).open_batches == 0
+    b.ask(second)
+    master_syncs(b)
+    assert second.token not in b.done and out(b).hold_calls and out(b).open_batches == 1
+    commit(b)
+    assert second.token in b.done and out(b).open_batches == 0
 
 
 def test_under_another_rule_the_same_settings_mean_nothing() -> None:
