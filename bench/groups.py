@@ -139,7 +139,7 @@ def at_rest(directory: Path, plan: Plan) -> dict[str, Any]:
     shares = (plan.groups_at_rest - 1) * len(fewer["cpu_percent_of_a_core"])
 
     def each(name: str) -> float:
-        return round((sum(more[name].values()) - sum(fewer[name].values())) / shares, 3)
+        return round(float(sum(more[name].values()) - sum(fewer[name].values())) / shares, 3)
 
     return {
         "groups": plan.groups_at_rest,

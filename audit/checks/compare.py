@@ -148,7 +148,9 @@ def find_voters(result: GroupResult) -> None:
     # A backup may be from before a change: it tells only where no replica does.
     found = found or backed
     if found:
-        result.voters, result.learners, result.rule = _present(result, found)
+        present = _present(result, found)
+        result.former = _former(result, present)
+        result.voters, result.learners, result.rule = present
         if not result.voters:
             result.reasons.append(f"group {result.group}: the membership record cannot be read")
     else:
@@ -167,6 +169,11 @@ def find_voters(result: GroupResult) -> None:
         elif name in result.learners:
             result.excused.add(name)
             result.notes.append(f"group {result.group}: {name} is a learner: it was compared as far as it is, and counts for no majority")
+        elif name in result.former:
+            result.learners = (*result.learners, name)
+            result.excused.add(name)
+            what = "was a member, and its replica was moved or removed"
+            result.notes.append(f"group {result.group}: {name} {what}: it was compared as far as it is, and counts for no majority")
         else:
             result.reasons.append(f"group {result.group}: {name} is none of the voters {', '.join(result.voters)}; it was not compared")
 
@@ -188,6 +195,13 @@ def _present(result: GroupResult, found: Counter[_Members]) -> _Members:
     ruled = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
     newest = max(ruled, default=(0, ((), (), MAJORITY)))[1]
     return newest if newest[2] != MAJORITY and newest[0] else found.most_common(1)[0][0]
+
+
+def _former(result: GroupResult, present: _Members) -> set[str]:
+    """Who was a member by a record older than the one in force: the replica was moved away, or its node removed."""
+    records = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
+    in_force = max((index for index, members in records if members == present), default=0)
+    return {name for index, members in records if index < in_force for name in (*members[0], *members[1])} - {*present[0], *present[1]}
 
 
 def _records_of(one: Replica) -> Iterator[tuple[int, str]]:
@@ -371,6 +385,8 @@ def note_lag(result: GroupResult) -> None:
         if _only_elections(result, one):
             result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
             result.excused.add(one.name)
+        elif one.name in result.former:
+            result.notes.append(f"group {result.group}: {one.name} ends {lacking}, as what a member leaves behind does")
         else:
             result.reasons.append(f"group {result.group}: {one.name} ends {lacking}; start the cluster, let it catch up, audit again")
 

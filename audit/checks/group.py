@@ -37,7 +37,9 @@ class GroupResult:
     moved: set[str] = field(default_factory=set)
     """Replicas that were written to while they were looked at."""
     excused: set[str] = field(default_factory=set)
-    """Replicas that need not reach the compared index: backups, learners, and those that only lack election records."""
+    """Replicas that need not reach the compared index: backups, learners, former members, and those that only lack election records."""
+    former: set[str] = field(default_factory=set)
+    """Who was a member and is none any more: what it left behind ends where it was removed."""
     returned: set[str] = field(default_factory=set)
     """Replicas in a new directory that no membership record names yet: they lost what they had, and have promised nothing since."""
     lost: dict[str, str] = field(default_factory=dict)

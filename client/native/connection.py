@@ -44,6 +44,9 @@ AWAY_S = 10.0
 
 STEPS_MS = ((15000, 600_000), (3000, 180_000), (2000, 120_000), (1000, 60_000), (550, 30_000))
 """RocketMQ's table of fault strategy: a broker that took so long is not used for so long; under 550 ms it is used on."""
+MISSED_S = 2.0
+"""A broker group whose leader was not found is not used for so long after the last try. Whoever has something for it goes on trying, so
+this is short: it is used again soon after it has a leader."""
 
 M = TypeVar("M", bound=Message)
 
@@ -90,7 +93,7 @@ class Pauses:
 
 @dataclass(slots=True)
 class Latencies:
-    """Which broker groups took long lately and are not used while there are others."""
+    """Which broker groups took long lately, or had no leader, and are not used while there are others."""
 
     clock: Callable[[], float] = time.monotonic
     _until: dict[str, float] = field(default_factory=dict)
@@ -99,6 +102,10 @@ class Latencies:
         """Note how long an answer took. A better one does not shorten the time that a worse one has begun."""
         until = self.clock() + next((away for least, away in STEPS_MS if latency_ms >= least), 0) / 1000
         self._until[broker_group] = max(until, self._until.get(broker_group, 0.0))
+
+    def missed(self, broker_group: str) -> None:
+        """Note that its leader was not found, or is gone."""
+        self._until[broker_group] = max(self.clock() + MISSED_S, self._until.get(broker_group, 0.0))
 
     def usable(self, broker_groups: Iterable[str]) -> list[str]:
         """Those to use, in the order given; of none that is usable, the one that will be first."""
@@ -253,7 +260,7 @@ class Search:
             self.leave_home()
             return
         if not known and self._address is not None:
-            self._connection.forget(self._group, self._address)
+            self._miss(self._address)
         self.last = f"broker group {self._group} is led elsewhere" if known else f"broker group {self._group} has no leader"
         self._due_s = self._pauses.next_s() if not known or self._pauses.tries else 0.0
         self._pauses.tries = max(1, self._pauses.tries)
@@ -262,8 +269,13 @@ class Search:
         """It did not work there and may work later or elsewhere."""
         self.last = why
         if self._address is not None:
-            self._connection.forget(self._group, self._address)
+            self._miss(self._address)
         self._due_s = max(self._pauses.next_s(), retry_after_ms / 1000)
+
+    def _miss(self, address: Address) -> None:
+        """Whoever was thought to lead does not, or is not there."""
+        self._connection.forget(self._group, address)
+        self._connection.latencies.missed(self._group)
 
     def problem(self, problem: pb.Problem) -> None:
         """A Problem ended the try. Raises Refused if it will not pass."""

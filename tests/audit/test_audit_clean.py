@@ -225,6 +225,38 @@ def test_a_learner_is_verified_and_counts_for_no_majority(tmp_path: Path) -> Non
     assert set(result.replica_verdicts.values()) == {"PASS"}
 
 
+def _moved(voters: tuple[str, ...]) -> Message:
+    body = json.dumps({"v": 3, "voters": {name: {} for name in voters}, "learners": {}, "reason": ""})
+    return Message(RAFT, body.encode(), tag="membership", channel=1, term=3, time=LATE)
+
+
+def test_what_a_moved_replica_left_behind_passes(tmp_path: Path) -> None:
+    """Its files end where it was removed: they are held against the others' as far as they go, and its node may be named or left out."""
+    moved, after = _moved(("n1", "n2", "n4")), Message("flights", b"after", term=3, time=LATE)
+    whole = [*history(2), moved, after]
+    for name, messages in {"n1": whole, "n2": whole, "n3": history(2), "n4": whole}.items():
+        writer = Writer(tmp_path / name)
+        for message in messages:
+            writer.append(message)
+        writer.finish()
+    result = run(tmp_path, "n1", "n2", "n3", "n4")
+    assert result.verdict == "PASS" and {*result.replica_verdicts.values()} == {"PASS"}, result.reasons
+    assert any("n3 was a member, and its replica was moved or removed" in note for note in result.notes)
+    assert run(tmp_path, "n1", "n2", "n4").verdict == "PASS"
+
+
+def test_damage_in_what_a_moved_replica_left_behind_fails(tmp_path: Path) -> None:
+    """Files that differ from the others' are found in a former member's directory too."""
+    messages = [*history(2), _moved(("n1", "n2", "n4"))]
+    for name in ("n1", "n2", "n3", "n4"):
+        writer = Writer(tmp_path / name)
+        for message in [*messages[:-2], Message("flights", b"other", term=3, time=LATE)] if name == "n3" else messages:
+            writer.append(message)
+        writer.finish()
+    result = run(tmp_path, "n1", "n2", "n3", "n4")
+    assert result.verdict == "FAIL" and {finding.replica for finding in result.findings if finding.fails} == {"n3"}
+
+
 def test_a_learner_that_differs_fails(tmp_path: Path) -> None:
     """A learner's entries are held against those of the voters, however far it is."""
     body = json.dumps({"v": 2, "voters": {name: {} for name in NODES}, "learners": {"n4": {"incarnation": "x"}}, "reason": ""})

@@ -133,6 +133,37 @@ def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
     run(told, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)])
 
 
+def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three groups on three nodes, one killed: what goes anywhere goes on to the other two. What waited for the dead one is stored when
+    another node leads it; everything acknowledged is there, once."""
+    monkeypatch.setattr("ledgermq.client.native.connection.MISSED_S", 60.0)
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        for node, group in zip(nodes, groups, strict=True):
+            node.leads = {group.name}
+        async with producer(nodes[1:]) as sending, asyncio.timeout(30):
+            for number in range(30):
+                await (await sending.send(b"before-%d" % number))
+            assert all(group.log for group in groups)
+            await nodes[0].stop()
+            nodes[0].leads.clear()
+            waiting = await sending.send(b"waits", queue=0)
+            while "g1" in sending.connection.latencies.usable(["g1", "g2", "g3"]):
+                await asyncio.sleep(0.01)
+            stored = [len(group.log) for group in groups]
+            for number in range(60):
+                await (await sending.send(b"after-%d" % number))
+            assert len(groups[0].log) == stored[0] and not waiting.done()
+            assert all(len(group.log) > before for group, before in zip(groups[1:], stored[1:], strict=True))
+            nodes[2].leads.add("g1")
+            assert (await waiting).broker_group == "g1"
+        bodies = sorted(message.body for group in groups for message in group.log)
+        wanted = [b"waits", *(b"before-%d" % number for number in range(30)), *(b"after-%d" % number for number in range(60))]
+        assert bodies == sorted(wanted)
+
+    run(told, nodes=3, groups=[FakeBrokerGroup(name, 2) for name in ("g1", "g2", "g3")])
+
+
 def test_memory_is_bounded_while_nothing_is_answered() -> None:
     """Senders wait for room; at most the buffer is held, and at most five frames of the window are under way."""
 

@@ -51,6 +51,10 @@ def test_a_group_comes_and_a_replica_moves_under_load(tmp_path: Path) -> None:
         cluster.wait_ready(90)
         assert members_of(run, "g3") == {"n2": "voter", "n3": "voter"}
         assert writer.acknowledged <= read_all(run)
+        assert set(cluster.stop().values()) == {0}
+        # n1 has replicas of g1 and g2, and what g3 left there.
+        audited = run.ok("audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
+        assert "audit: PASS" in audited.out and "n1 was a member, and its replica was moved or removed" in audited.out
 
 
 def test_a_fourth_node_gets_its_share(tmp_path: Path) -> None:
