@@ -31,7 +31,8 @@ OFFICIAL, NATIVE = "official", "native"
 CONSUMERS = "official-consumers"
 LANES = 8
 READ_EVERY_S = 0.2
-WAIT_S = 90.0
+WAIT_S = 180.0
+"""Longer than controllers may need to find a node that came back at another address (docs/known-weaknesses.md)."""
 Fact = dict[str, Any]
 
 
