@@ -164,6 +164,8 @@ class CatchUp:
     restarts: int
     silent_ms: int | None
     note: str | None
+    lag_ms: int | None
+    """Of a learner or observer: how long ago the first entry was stored that it lacks; 0: it lacks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,8 @@ class BrokerGroup:
     replicas: tuple[Replica, ...]
     voters: tuple[str, ...]
     learners: tuple[str, ...]
+    observers: tuple[str, ...]
+    """Those learners that never vote."""
     files_kept: Mapping[str, int]
     disputed_files: tuple[int, ...]
     """Sealed log files, by their first position, that the replicas hold differently without a majority for any."""

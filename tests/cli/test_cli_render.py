@@ -39,7 +39,7 @@ def test_status_knows_and_does_not_know() -> None:
     unknown = ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up", "unverified_ms")
     nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": []}
     first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
-    undisputed: dict[str, object] = {"disputed_files": []}
+    undisputed: dict[str, object] = {"disputed_files": [], "replication": None, "ha": None}
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",

@@ -441,7 +441,7 @@ class FakeConnection(LogConnection):
         self.log = log
 
     def _node(self, address: Address) -> int:
-        return self.log.endpoints.index(str(address))
+        return self.log.endpoints.index(str(address).rpartition("@")[2])
 
     async def locate(self, topic: str, namespace: str = "") -> Located:
         answer = self.log.locate(pb.LocateRequest(topic=topic, namespace=namespace))
