@@ -216,7 +216,7 @@ def test_receiving_gives_up_in_time() -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("QueryRoute", route())
         nodes[0].answers("ReceiveMessage", [verdict(50002, "no leader in sight")])
-        with Connection(endpoints(nodes), timeout_s=0.2) as connection, pytest.raises(Unreachable, match="no leader in sight"):
+        with Connection(endpoints(nodes), timeout_s=1.5) as connection, pytest.raises(Unreachable, match="no leader in sight"):
             receiver(connection).receive(0.05)
 
 

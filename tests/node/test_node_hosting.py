@@ -193,7 +193,7 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     """A follower applies what a majority stored; its own disk may be behind, and a power cut would leave a snapshot of a log not there."""
     driver = filled(tmp_path)
     path = tmp_path / "g1" / "state" / "snapshot"
-    behind = SimpleNamespace(durable_index=driver.group.machine.applied_index - 1, commit_index=driver.group.machine.applied_index)
+    behind = SimpleNamespace(heard=None, durable_index=driver.group.machine.applied_index - 1, commit_index=driver.group.machine.applied_index)
     monkeypatch.setattr(driver.group, "replicator", behind)
     for _ in range(3):
         driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
@@ -219,7 +219,7 @@ def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path:
 def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A majority may be ahead of this node's disk: after a power cut an older tail could lie where the note says committed."""
     driver = filled(tmp_path)
-    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(durable_index=3, commit_index=7))
+    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(heard=None, durable_index=3, commit_index=7))
     driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
     driver.keep()
     noted = driver.group.store.read_checkpoint()

@@ -319,7 +319,7 @@ WRITERS: dict[str, Broken] = {
         _field("queue_offset", lambda heads, index: heads["queue_offset"] + 1, every=True), "record.queue-offset", derives=False
     ),
     "record position is the entry's": Broken(_field("physical_offset", lambda heads, index: heads["pos"]), "record.position"),
-    "record sysflag": Broken(_field("sysflag", lambda heads, index: 0x301), "record.sysflag"),
+    "record sysflag": Broken(_field("sysflag", lambda heads, index: 0x401), "record.sysflag"),
     "record born host": Broken(_field("born_host", lambda heads, index: np.void(b"\x7f\0\0\x01\0\0\0\0")), "record.constant"),
     "record store time falls": Broken(
         _field("store_ms", lambda heads, index: np.where(index % 9 == 0, CREATED_MS, heads["store_ms"])), "record.store-time"
