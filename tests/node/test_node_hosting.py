@@ -193,7 +193,8 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     """A follower applies what a majority stored; its own disk may be behind, and a power cut would leave a snapshot of a log not there."""
     driver = filled(tmp_path)
     path = tmp_path / "g1" / "state" / "snapshot"
-    behind = SimpleNamespace(heard=None, durable_index=driver.group.machine.applied_index - 1, commit_index=driver.group.machine.applied_index)
+    applied = driver.group.machine.applied_index
+    behind = SimpleNamespace(heard=None, durable_index=applied - 1, commit_index=applied)
     monkeypatch.setattr(driver.group, "replicator", behind)
     for _ in range(3):
         driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
