@@ -57,7 +57,8 @@ def test_status_json_has_the_published_shape(cli: CommandLine, topic: str) -> No
     assert all(node["version"] == "0.1.0" and node["disk_used_bytes"] > 0 for node in found["nodes"])
     assert ";".join(node["endpoint"] for node in found["nodes"]) == cli.endpoints
     (group,) = found["groups"]
-    assert list(group) == ["group", "leader", "term", "commit_index", "replicas", "disputed_files"] and group["disputed_files"] == []
+    assert list(group) == ["group", "leader", "term", "commit_index", "replicas", "disputed_files", "replication", "ha"]
+    assert (group["disputed_files"], group["replication"], group["ha"]) == ([], "raft", None)
     assert group["group"] == "g1" and group["leader"] in ("n1", "n2", "n3") and group["term"] >= 1 and group["commit_index"] >= 0
     keys = ["node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up"]
     keys += ["differing_files", "unverified_ms"]
