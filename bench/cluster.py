@@ -81,13 +81,19 @@ def create_topic(cluster: LocalCluster, name: str, queues: int = 8) -> None:
 
 
 def leader(cluster: LocalCluster, timeout_s: float = 30) -> str:
-    """The node that leads, asked of any node that runs."""
+    """The node that leads, asked of any node that serves; one that was just started does not yet."""
     give_up_at = time.monotonic() + timeout_s
     while time.monotonic() < give_up_at:
         for node, child in cluster.children.items():
             if child.exit_code is not None:
                 continue
-            for info in admin(cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest()).groups:
+            try:
+                status = admin(cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest())
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                continue
+            for info in status.groups:
                 if info.group == GROUP and info.HasField("leader") and cluster.children[info.leader].exit_code is None:
                     return cast(str, info.leader)
         time.sleep(0.05)
