@@ -168,6 +168,8 @@ class Receive:
     invisible_ms: int | None
     """None: auto-renewed while the client is alive."""
     deadline_ns: int
+    patience_ns: int = 100_000_000
+    """How much longer than its deadline the caller waits for messages whose lease is in the log already and not committed yet."""
     lite: bool = False
     """Messages of the lite topics of `topic` that the client reads from, instead of the topic's own."""
     attempt_id: str = ""

@@ -68,8 +68,6 @@ class LeaderSettings:
     """What the one writer may do, per broker group."""
 
     times: LeaseTimes = field(default_factory=LeaseTimes)
-    lease_grace_ns: int = 100_000_000
-    """How much longer than its deadline a Receive waits for a lease that is already in the log."""
     receive_bytes_max: int = 16 << 20
     lite_topics_max: int = 20_000
     """Lite topics of one topic that may have messages here."""
@@ -99,7 +97,7 @@ class Leader:
         self.serving = False
         self._overlay = Overlay()
         self.clock = LeaseClock(machine.delivery, settings.times)
-        self.polls = Polls(settings.lease_grace_ns)
+        self.polls = Polls()
         self._groups = MessageGroups(machine.delivery, self._overlay, machine.message_group_of)
         self._touched: Touched = []
         """Rows of the queues of FIFO groups that the range at hand touched."""
@@ -295,7 +293,7 @@ class Leader:
         plan = Plan(first_index, now_ns, now_ms, full=True, releases=dict(self._releases))
         trims = [call for call in self._inbox if isinstance(call, Trim)]
         plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
-        return self._planner.plan(plan, trims, {}, Polls(0))
+        return self._planner.plan(plan, trims, {}, Polls())
 
     def withdraw(self) -> None:
         """The log refused the plan: nothing of it happened."""

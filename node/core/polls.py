@@ -39,8 +39,7 @@ class Poll:
 class Polls:
     """All Receives not answered yet."""
 
-    def __init__(self, lease_grace_ns: int) -> None:
-        self._lease_grace_ns = lease_grace_ns
+    def __init__(self) -> None:
         self._polls: dict[Token, Poll] = {}
         self._waiting: dict[Pair, dict[Token, Poll]] = {}
         self._pairs_of: dict[str, dict[Pair, None]] = {}
@@ -73,8 +72,8 @@ class Polls:
         """A lease for this Receive was appended: it stops waiting and will be answered when that is applied."""
         poll.leasing = True
         self._unwait(poll)
-        # The lease is nearly there: a deadline in the next moments would throw it away and cost the message an attempt.
-        self._deadline(poll.call.deadline_ns + self._lease_grace_ns, poll.call.token)
+        # An empty answer now would throw the lease away, cost each message an attempt, and look to the caller like an empty topic.
+        self._deadline(_end_ns(poll), poll.call.token)
 
     def remove(self, token: Token) -> Poll | None:
         """The Receive is answered or about to be."""
@@ -152,14 +151,15 @@ class Polls:
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
             poll = self._polls.get(token)
-            if poll is not None and self._end_ns(poll) <= now_ns:
+            if poll is not None and _end_ns(poll) <= now_ns:
                 self.remove(token)
                 due.append(poll)
         return due
 
-    def _end_ns(self, poll: Poll) -> int:
-        return poll.call.deadline_ns + (self._lease_grace_ns if poll.leasing else 0)
-
     def wake_at_ns(self) -> int | None:
         """When the next deadline may come, on a grid: the ends of many polls share a turn, late by less than their callers allow."""
         return -(-self._deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self._deadlines else None
+
+
+def _end_ns(poll: Poll) -> int:
+    return poll.call.deadline_ns + (poll.call.patience_ns if poll.leasing else 0)

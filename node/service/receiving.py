@@ -149,7 +149,8 @@ class Receiver:
         return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
 
     async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
-        """Wait for messages in a broker group led here."""
+        """Wait for messages in a broker group led here; for leased ones until `deadline`: an answer without them costs each an attempt."""
+        left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - job.polling_s
         call = Receive(
             token=self._groups.engine.new_token(),
             group=job.group,
@@ -159,6 +160,7 @@ class Receiver:
             max_messages=job.max_messages,
             invisible_ms=job.invisible_ms,
             deadline_ns=self._now_ns() + int(job.polling_s * 1e9),
+            patience_ns=int(max(left_s, 0.0) * 1e9),
             lite=job.topic.kind is TopicKind.LITE,
             attempt_id=job.attempt_id,
         )

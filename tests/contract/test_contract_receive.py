@@ -233,6 +233,24 @@ async def test_statement_055_a_lease_of_a_cancelled_receive_comes_back(server: B
         assert await server.raw.ack(got) == pb.OK
 
 
+@contract()
+async def test_a_lease_that_a_slow_disk_holds_up_is_no_empty_topic(server: Backend) -> None:
+    """The poll is over and its messages are leased, but not committed: as long as the caller waits, they are worth waiting for."""
+    replicator = server.engine.replicators["g1"]
+    for polling in (0, 1):
+        await server.raw.send(message())
+        replicator.commit_at_once = False
+        before = len(replicator.proposals)
+        pending = poll(server, polling=polling)
+        await server.until(lambda before=before: len(replicator.proposals) > before)  # type: ignore[misc]
+        server.pass_time(polling + 1.5)
+        replicator.commit_at_once = True
+        server.engine.turn()
+        (got,) = (await pending).messages
+        assert got.system_properties.delivery_attempt == 1
+        assert await server.raw.ack(got) == pb.OK
+
+
 class _Leaver:
     """A call whose caller leaves when the second message of the stream is written."""
 
