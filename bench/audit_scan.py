@@ -17,7 +17,7 @@ from ledgermq.audit.jobs import Engine, audit, local_engine
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, encode_messages
+from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import HardState, UnsealedBatch
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint

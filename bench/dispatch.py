@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.storage_append import BODY_BYTES, BORN_MS, HOST, MESSAGES, Inputs, median, new_identity, new_log
 from ledgermq.proto import layout
+from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.types import Range, UnsealedBatch
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.queue_buffer import BufferedQueues
@@ -47,7 +48,7 @@ class Lane:
 
     def encode(self) -> UnsealedBatch:
         inputs = self._inputs
-        return layout.encode_messages(
+        return encode_messages(
             "flights", self._order, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=self._ids
         )
 

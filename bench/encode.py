@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from ledgermq.proto import layout
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_entries, encode_messages, host_bytes
+from ledgermq.proto.entry_sealing import chain_seed, seal
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, UnsealedBatch
 
@@ -19,8 +22,8 @@ BODY_BYTES = 100
 ROUNDS = 300
 CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
 BORN_MS = 1_700_000_000_000
-SEED = layout.chain_seed("00000000-0000-0000-0000-000000000000")
-HOST = layout.host_bytes("127.0.0.1", 8081)
+SEED = chain_seed("00000000-0000-0000-0000-000000000000")
+HOST = host_bytes("127.0.0.1", 8081)
 
 
 def median_us(work: Callable[[], object], messages: int, repeat: int) -> float:
@@ -43,13 +46,13 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
     offsets = np.arange(messages, dtype=np.int64)
 
     def columns() -> UnsealedBatch:
-        return layout.encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys)
+        return encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys)
 
     def columns_with_ids() -> UnsealedBatch:
-        return layout.encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids)
+        return encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids)
 
     def sealed(batch: UnsealedBatch) -> UnsealedBatch:
-        layout.seal(
+        seal(
             batch, first_index=0, term=1, pos=0, queue_offsets=offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=SEED
         )
         return batch
@@ -58,14 +61,14 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
     codes = [layout.java_hash(tag) for tag in tags]
     drafts = [Draft("flights", 0, b, p, BORN_MS, c) for b, p, c in zip(bodies, properties, codes, strict=True)]
     ready = sealed(columns_with_ids())
-    checked = layout.verify_range(ready.data, 0, 1, 0, SEED)
+    checked = verify_range(ready.data, 0, 1, 0, SEED)
     steps: dict[str, Callable[[], object]] = {
         "encode_columns": columns,
         "encode_columns_and_seal": lambda: sealed(columns()),
         "encode_columns_with_ids_and_seal": lambda: sealed(columns_with_ids()),
-        "encode_drafts_and_seal": lambda: sealed(layout.encode_entries(drafts)),
+        "encode_drafts_and_seal": lambda: sealed(encode_entries(drafts)),
         "seal": lambda: sealed(ready),
-        "verify_range": lambda: layout.verify_range(ready.data, 0, 1, 0, SEED),
+        "verify_range": lambda: verify_range(ready.data, 0, 1, 0, SEED),
         "record_columns": lambda: layout.record_columns(checked),
     }
     return {name: median_us(work, messages, repeat) for name, work in steps.items()}

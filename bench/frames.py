@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bench.encode import BORN_MS, CARRIERS, HOST, SEED, median_us
-from ledgermq.proto import layout
+from ledgermq.proto import entry_sealing
+from ledgermq.proto.entry_sealing import make_range
 from ledgermq.proto.frames import Column, EncodedFrame, Frame, FrameBuilder, native_runs, read_entries, read_frame
 
 NAME, RUNS, DURABLE = "frames", 3, False
@@ -24,7 +25,7 @@ def read(frame: EncodedFrame) -> Frame:
 
 
 def seal(frame: Frame) -> None:
-    layout.seal(
+    entry_sealing.seal(
         frame.batch,
         first_index=0,
         term=1,
@@ -47,7 +48,7 @@ def measure(body_bytes: int, *, even: bool, tagged: bool) -> dict[str, float]:
     joined = Column(b"".join(bodies), np.cumsum([0, *map(len, bodies)]))
     checked = read(frame)
     seal(checked)
-    entries = layout.make_range(checked.batch, 0, MESSAGES, first_index=0, term=1, pos=0, prev_chain=SEED)
+    entries = make_range(checked.batch, 0, MESSAGES, first_index=0, term=1, pos=0, prev_chain=SEED)
     steps: dict[str, Callable[[], object]] = {
         "encode": lambda: builder.encode(0, 3, bodies, born_ms=BORN_MS, **more),
         "read_frame": lambda: read(frame),

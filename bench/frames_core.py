@@ -27,8 +27,9 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import tail_of
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
-from ledgermq.proto.layout import chain_seed, verify_range
 from ledgermq.proto.types import Frame, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import RaftConfig
 from ledgermq.storage.identity import mint

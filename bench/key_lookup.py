@@ -18,7 +18,7 @@ import numpy as np
 
 from bench import report
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
-from ledgermq.proto import layout
+from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.storage.disk import DiskFile
 from ledgermq.storage.key_index import SLOTS, UNITS, KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -64,7 +64,7 @@ def fill(directory: Path, messages: int, disk: RealDisk) -> tuple[KeyIndex, LogR
     indexing = 0.0
     for first in range(0, messages, BATCH):
         numbers = range(first, first + BATCH)
-        batch = layout.encode_messages(
+        batch = encode_messages(
             TOPIC, 0, bodies, born_ms=BORN_MS, keys=[key_of(n) for n in numbers], message_ids=[id_of(n) for n in numbers]
         )
         for entries in log.append_leader(1, batch, np.arange(first, first + BATCH), BORN_MS + first, HOST):

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.storage_append import BORN_MS, HOST, new_identity
-from ledgermq.proto.layout import encode_messages, seal
+from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, SyncedMark
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.index_files import make_units

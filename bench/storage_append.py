@@ -24,6 +24,9 @@ from typing import Any
 import numpy as np
 
 from ledgermq.proto import layout
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage import identity
 from ledgermq.storage.consume_queue import ConsumeQueues
@@ -40,7 +43,7 @@ FILE_MIB = 64
 CLUSTER = "00000000-0000-4000-8000-000000000001"
 CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
 BORN_MS = 1_700_000_000_000
-HOST = layout.host_bytes("127.0.0.1", 8081)
+HOST = host_bytes("127.0.0.1", 8081)
 BANDWIDTH_MIB = 128
 BANDWIDTH_BODIES = (1024, 4096, 16384)
 BATCH_BYTES = 1 << 20
@@ -73,7 +76,7 @@ class Inputs:
         self.offsets = np.arange(messages, dtype=np.int64)
 
     def encode(self) -> UnsealedBatch:
-        return layout.encode_messages("flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys)
+        return encode_messages("flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys)
 
 
 def median(times_ns: list[int], messages: int) -> float:
@@ -96,12 +99,12 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
         ranges += leader.append_leader(1, batch, offsets + inputs.count, BORN_MS, HOST)
         times["append_from_encoded"].append(time.perf_counter_ns() - begin)
         begin = time.perf_counter_ns()
-        layout.seal(batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0)
+        seal(batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0)
         times["seal_alone"].append(time.perf_counter_ns() - begin)
         copies = [(entries, bytes(leader.read(entries.first_index, 1 << 30).data)) for entries in ranges]
         for entries, received in copies:
             begin = time.perf_counter_ns()
-            verified = layout.verify_range(received[: len(entries.data)], entries.first_index, 1, entries.pos, entries.prev_chain)
+            verified = verify_range(received[: len(entries.data)], entries.first_index, 1, entries.pos, entries.prev_chain)
             middle = time.perf_counter_ns()
             follower.append_range(verified)
             end = time.perf_counter_ns()
@@ -124,7 +127,7 @@ def dispatches(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> 
     order = np.arange(inputs.count, dtype=np.int32)
     times: dict[str, list[int]] = {"dispatch": [], "dispatch_columns_alone": []}
     for number in range(batches):
-        batch = layout.encode_messages(
+        batch = encode_messages(
             "flights", order % 4, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=ids
         )
         for entries in log.append_leader(1, batch, (number * inputs.count + inputs.offsets) // 4, BORN_MS, HOST):

@@ -24,6 +24,8 @@ import rocksdict
 
 from bench.page_tree import PageTree
 from ledgermq.proto import layout
+from ledgermq.proto.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.message_record import decode_record
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import SLOTS, UNITS, KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -33,7 +35,7 @@ from ledgermq.storage.store import GroupStore, exists
 
 CLUSTER = "00000000-0000-4000-8000-000000000001"
 TOPIC = "orders"
-HOST = layout.host_bytes("127.0.0.1", 8081)
+HOST = host_bytes("127.0.0.1", 8081)
 SNAPSHOT_EVERY_BYTES = 64 << 20
 LOG_FILE_BYTES = 64 << 20
 KEY_SLOTS, KEY_UNITS = SLOTS, UNITS
@@ -105,7 +107,7 @@ class LedgerStore:
             index = entries.last_index + 1
 
     def write(self, batch: Batch) -> None:
-        unsealed = layout.encode_messages(
+        unsealed = encode_messages(
             TOPIC, np.array(batch.queues, np.int32), batch.bodies, born_ms=batch.born_ms, tags=batch.tags, keys=batch.keys
         )
         ranges = self._log.append_leader(1, unsealed, np.array(batch.offsets, np.int64), batch.born_ms, HOST)
@@ -134,10 +136,10 @@ class LedgerStore:
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
         units = self._queues.read(TOPIC, queue, offset, count)
         places = zip(units.physical_offsets.tolist(), units.sizes.tolist(), strict=True)
-        return [layout.decode_record(self._log.record_at(place, size)).body for place, size in places]
+        return [decode_record(self._log.record_at(place, size)).body for place, size in places]
 
     def by_key(self, key: str) -> Sequence[bytes]:
-        return [layout.decode_record(found.record).body for found in self._lookup.by_key(TOPIC, key)]
+        return [decode_record(found.record).body for found in self._lookup.by_key(TOPIC, key)]
 
     def close(self) -> None:
         self._log.flush_mark()

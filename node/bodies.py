@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ledgermq.node import metrics
 from ledgermq.proto.compression import COMPRESSED, BadBody, decompress
-from ledgermq.proto.layout import Record
+from ledgermq.proto.message_record import Record
 
 
 def plain(record: Record) -> Record:

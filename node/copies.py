@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.errors import Damaged
 

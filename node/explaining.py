@@ -17,7 +17,7 @@ from ledgermq.node.core.trace import Event, Subject, events_of
 from ledgermq.node.core.transactions import HALF_QUEUE
 from ledgermq.node.core.why_delivery import Facts, absent, why
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
 from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
 from ledgermq.proto.status import Code, fail

@@ -30,7 +30,7 @@ from ledgermq.node.explaining import Explainer
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC, parse_member
 from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
 from ledgermq.proto.properties import decode as decode_properties

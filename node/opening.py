@@ -31,7 +31,7 @@ from ledgermq.node.logs import get_logger
 from ledgermq.node.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.node.scrubbing import Plan
-from ledgermq.proto.layout import host_bytes
+from ledgermq.proto.entry_encoding import host_bytes
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
 from ledgermq.storage import store as stores

@@ -14,7 +14,7 @@ from enum import Enum
 import lz4.frame
 import zstandard
 
-from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.layout import Buffer
 
 COMPRESSED = 0x001
 COMPRESSORS = 0x700

@@ -12,7 +12,7 @@ import numpy as np
 from crc32c import crc32c
 
 from ledgermq.proto.compression import COMPRESSED, DECOMPRESSED_MAX, decompress
-from ledgermq.proto.layout_columns import (
+from ledgermq.proto.layout import (
     BODY_AT,
     ENTRY_MAGIC,
     ENTRY_MIN_BYTES,

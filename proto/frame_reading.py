@@ -16,7 +16,7 @@ from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
 from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
 from ledgermq.proto.frame_rules import BORN_MS_MAX, FrameRules, read_message
-from ledgermq.proto.layout_columns import BODY_AT, Buffer, Tails, for_each, prefixes, tags_codes, windows
+from ledgermq.proto.layout import BODY_AT, Buffer, Tails, for_each, prefixes, tags_codes, windows
 from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code

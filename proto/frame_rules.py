@@ -11,7 +11,7 @@ from zlib import crc32
 from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, Layout
 from ledgermq.proto.frame_properties import Complaint, complaint
-from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, tags_code
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, tags_code
 from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code

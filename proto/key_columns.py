@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout_columns import (
+from ledgermq.proto.layout import (
     FEW_ENTRIES,
     FLAG_AT,
     HEADER_BYTES,

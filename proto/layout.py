@@ -1,539 +1,396 @@
-"""The entry encoder: messages into entries, sealing, verification, and one record back into its fields.
+"""Where every field of an entry lies, and how columns are read out of many entries at once.
 
-This is the writer's side of docs/format.md §2–§4. Everything works on whole batches: bytes are joined once, fields with a fixed place
-are written in vectors, and only the CRCs are computed entry by entry. No file, no clock, no decision about what belongs into the log.
-The auditor must never import this module: it is the second opinion.
+Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather they are used with, Java's string hash, and the columns
+a dispatcher needs. Everything is a pure function of bytes. Entries are written by `entry_encoding.py` and
+`entry_sealing.py` and checked by `entry_checking.py`; the auditor has its own copy of all this and never imports it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address
-from itertools import repeat
-from operator import add
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import Any
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout_columns import (
-    BODY_AT,
-    CHAINED_BYTES,
-    CRC_WORDS_AT,
-    ENTRY_MAGIC,
-    ENTRY_MIN_BYTES,
-    FEW_ENTRIES,
-    HEADER,
-    HEADER_BYTES,
-    INDEX_UNIT,
-    ORIGIN_AT,
-    PREFIX,
-    QUEUE_UNIT,
-    RECORD_FIXED_BYTES,
-    RECORD_V1,
-    RECORD_V2,
-    SYSFLAG_AT,
-    V1_TOPIC_MAX,
-    Buffer,
-    Columns,
-    for_each,
-    java_hash,
-    prefixes,
-    put_prefixes,
-    record_columns,
-    split_record,
-    tags_code,
-    tails,
-    windows,
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.types import I32, I64, Range
+
+ENTRY_MAGIC = 1
+HEADER_BYTES = 48
+CHAINED_BYTES = 36
+"""The chain covers this much of the header, then the body CRC."""
+CRC_WORDS_AT = 36
+BLANK_MAGIC = -1
+BLANK_MIN_BYTES = 8
+
+RECORD_V1 = 0xDAA320A7 - (1 << 32)
+RECORD_V2 = 0xDAA320AB - (1 << 32)
+V1_TOPIC_MAX = 127
+FLAG_AT = 16
+"""Offset in the record of FLAG: of a native message 1 + its position in its frame (format §4.5), else 0."""
+SYSFLAG_AT = 36
+ORIGIN_AT = 76
+"""Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
+STORE_MS_AT = 104
+"""Offset in the entry of the store time."""
+BODY_AT = 136
+"""Offset in the entry of a record's body; everything before it has a fixed place."""
+RECORD_FIXED_BYTES = 91
+"""Of a V1 record; V2 has one more."""
+ENTRY_MIN_BYTES = HEADER_BYTES + RECORD_FIXED_BYTES
+
+HEADER = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("pos", ">i8"),
+        ("channel", ">i4"),
+        ("chain_crc", ">u4"),
+        ("body_crc", ">u4"),
+        ("body_size", ">i4"),
+    ]
 )
-from ledgermq.proto.properties import PROPERTIES_MAX, Fields
-from ledgermq.proto.properties import encode as encode_properties
-from ledgermq.proto.status import Code, fail
-from ledgermq.proto.types import I32, I64, Draft, Range, UnsealedBatch
+RECORD_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("record_magic", ">i4"),
+        ("crc32", ">i4"),
+        ("queue", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sysflag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
+# The first 136 bytes of an entry: everything with a fixed offset.
+PREFIX = np.dtype(HEADER.descr + RECORD_HEAD.descr)
+INDEX_UNIT = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
+QUEUE_UNIT = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert HEADER.itemsize == HEADER_BYTES and PREFIX.itemsize == BODY_AT
+assert INDEX_UNIT.itemsize == 32 and QUEUE_UNIT.itemsize == 20
 
-__all__ = [
-    "HEADER",
-    "HEADER_BYTES",
-    "INDEX_UNIT",
-    "PREFIX",
-    "QUEUE_UNIT",
-    "BadEntry",
-    "Columns",
-    "Record",
-    "chain_crc_at",
-    "chain_seed",
-    "decode_record",
-    "encode_entries",
-    "encode_messages",
-    "entry_bytes",
-    "host_bytes",
-    "java_hash",
-    "make_range",
-    "prefixes",
-    "record_columns",
-    "seal",
-    "tags_code",
-    "verify_range",
-]
+FEW_ENTRIES = 16
+"""Up to so many entries are handled one by one: vectors cost some 50 µs before the first."""
 
-NO_HOST = bytes(8)
-_SIZE_AT = 4
-_CRC_WORDS = np.dtype([("chain_crc", ">u4"), ("body_crc", ">u4")])
-_CRC_BYTES = np.dtype("V8")
-_CHAINED = np.dtype([("head", f"V{CHAINED_BYTES}"), ("body_crc", ">u4")])
-_CHAINED_ITEM = np.dtype(f"V{_CHAINED.itemsize}")
-_I2 = np.dtype(">i2")
+Buffer = bytes | bytearray | memoryview
+U32 = NDArray[np.uint32]
+_PREFIX_BYTES = np.dtype(f"V{BODY_AT}")
 
 
-def chain_seed(log_id: str) -> int:
-    """The chain CRC before entry 0 of a log."""
-    return int(crc32c(log_id.encode("ascii")))
+@lru_cache(maxsize=65536)
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer."""
+    h = 0
+    if text.isascii():
+        for unit in text.encode():
+            h = (31 * h + unit) & 0xFFFFFFFF
+    else:
+        raw = text.encode("utf-16-be", "surrogatepass")
+        for high, low in zip(raw[::2], raw[1::2], strict=True):
+            h = (31 * h + (high << 8 | low)) & 0xFFFFFFFF
+    return h - (1 << 32) if h & 0x80000000 else h
 
 
-def host_bytes(address: str, port: int) -> bytes:
-    """STOREHOSTADDRESS: 0.0.0.0 for anything that is not an IPv4 address."""
-    try:
-        packed = IPv4Address(address).packed
-    except AddressValueError:
-        packed = bytes(4)
-    return packed + port.to_bytes(4, "big")
+def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A view of `data` with one overlapping item of `dtype` at every byte; index it with offsets to gather or scatter unaligned fields."""
+    return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
 
 
-def entry_bytes(stored_topic: str, body_bytes: int, properties_bytes: int) -> int:
-    """How long the entry of a message will be."""
-    topic = len(stored_topic.encode())
-    return HEADER_BYTES + RECORD_FIXED_BYTES + (topic > V1_TOPIC_MAX) + topic + body_bytes + properties_bytes
+_COPIED_BYTES_MAX = 4096
 
 
-def _template(stored_topic: str) -> tuple[bytes, bytes]:
-    """The 136 bytes before the body with everything constant filled in, and what lies between body and properties (their length zero)."""
-    topic = stored_topic.encode()
-    v2 = len(topic) > V1_TOPIC_MAX
-    head = np.zeros(1, PREFIX)
-    head["record_magic"] = RECORD_V2 if v2 else RECORD_V1
-    return head.tobytes(), len(topic).to_bytes(2 if v2 else 1, "big") + topic + b"\0\0"
+def for_each(function: Callable[[Buffer], int], data: Buffer, begins: I64, ends: I64) -> list[int]:
+    """What a function of bytes says of each piece of `data`. Pieces of one length become objects in a single call; so many small copies
+    cost less than as many views."""
+    lengths = ends - begins
+    same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
+    if 0 < same <= _COPIED_BYTES_MAX:
+        return list(map(function, windows(data, np.dtype(f"V{same}"))[begins].tolist()))
+    pieces = data if isinstance(data, bytes) else memoryview(data)
+    return [function(pieces[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-_templates: dict[str, tuple[bytes, bytes]] = {}
+def prefixes(data: Buffer, starts: I64) -> NDArray[Any]:
+    """The fixed part of the entries at `starts`, copied out, as records of `PREFIX`."""
+    return windows(data, _PREFIX_BYTES)[starts].view(PREFIX)
 
 
-def _template_of(stored_topic: str) -> tuple[bytes, bytes]:
-    known = _templates.get(stored_topic)
-    if known is None:
-        if len(_templates) >= 4096:
-            _templates.clear()
-        known = _templates[stored_topic] = _template(stored_topic)
-    return known
+def put_prefixes(data: bytearray, starts: I64, heads: NDArray[Any]) -> None:
+    """Write what `prefixes` returned back."""
+    windows(data, _PREFIX_BYTES)[starts] = heads.view(_PREFIX_BYTES)
 
 
-def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
-    """Messages of any topics, in order, as one unsealed batch. A membership record's channel is the only byte of a header that is set."""
-    n = len(drafts)
-    numbers: dict[str, int] = {}
-    topic_of = np.fromiter([numbers.setdefault(d.stored_topic, len(numbers)) for d in drafts], np.int32, n)
-    templates = [_template_of(d.stored_topic) for d in drafts]
-    batch = _assemble(
-        heads=[head for head, _ in templates],
-        bodies=[d.body for d in drafts],
-        middles=[middle for _, middle in templates],
-        properties=[d.properties for d in drafts],
-        born_ms=np.fromiter([d.born_ms for d in drafts], np.int64, n),
-        topics=tuple(numbers),
-        topic_of=topic_of,
-        queues=np.fromiter([d.queue for d in drafts], np.int32, n),
-        tags_codes=np.fromiter([d.tags_code for d in drafts], np.int64, n),
-    )
-    for i, d in enumerate(drafts):
-        if d.channel:
-            at = int(batch.starts[i])
-            batch.data[at + 32 : at + 36] = d.channel.to_bytes(4, "big")
-        if d.sysflag:
-            at = int(batch.starts[i]) + HEADER_BYTES + SYSFLAG_AT
-            batch.data[at : at + 4] = d.sysflag.to_bytes(4, "big")
-        if d.origin:
-            at = int(batch.starts[i]) + HEADER_BYTES + ORIGIN_AT
-            batch.data[at : at + 8] = d.origin.to_bytes(8, "big")
-    return batch
+_I1, _I2, _U1 = np.dtype("i1"), np.dtype(">i2"), np.dtype("u1")
 
 
-def encode_messages(
-    stored_topic: str,
-    queues: int | I32,
-    bodies: Sequence[bytes],
-    *,
-    born_ms: int | I64,
-    tags: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    message_ids: Sequence[str] | None = None,
-    properties: Sequence[bytes] | None = None,
-    tags_codes: I64 | None = None,
-) -> UnsealedBatch:
-    """Messages of one topic from columns.
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Where topic and properties of entries lie, relative to the data; `ok` is False where the lengths do not add up to the record."""
 
-    Either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one a message; an empty one is
-    not sent).
-    """
-    n = len(bodies)
-    if properties is None:
-        properties = _column_properties(n, message_ids, tags, keys)
-        tags_codes = np.fromiter(map(java_hash, tags), np.int64, n) if tags is not None else None
-    head, middle = _template_of(stored_topic)
-    return _assemble(
-        heads=repeat(head, n),
-        bodies=bodies,
-        middles=repeat(middle, n),
-        properties=properties,
-        born_ms=born_ms,
-        topics=(stored_topic,),
-        topic_of=np.zeros(n, np.int32),
-        queues=np.full(n, queues, np.int32) if isinstance(queues, int) else queues,
-        tags_codes=np.zeros(n, np.int64) if tags_codes is None else tags_codes,
-    )
+    topic_at: I64
+    topic_length: I64
+    properties_at: I64
+    properties_length: I64
+    ok: NDArray[np.bool_]
 
 
-def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
-    """`name 0x01 value 0x02` for each value, through one encoding call for all; None if some value needs more than that."""
-    between = f"\x02\0{name}\x01"
-    data = f"{name}\x01{between.join(values)}\x02".encode()
-    n = len(values)
-    if data.count(b"\0") != n - 1 or data.count(b"\x01") != n or data.count(b"\x02") != n:
-        raise fail(Code.BAD_REQUEST, f"a value of {name} contains a control character; remove it")
-    return None if b"\x01\x02" in data or b" " in data else data.split(b"\0")
+def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
+    """Follow the three length fields of each record. Never reads outside an entry, whatever the lengths say."""
+    ends = starts + sizes
+    body_length = heads["body_length"].astype(np.int64)
+    v2 = heads["record_magic"] == RECORD_V2
+    ok = (body_length >= 0) & (body_length <= sizes - ENTRY_MIN_BYTES)
+    length_at = starts + BODY_AT + np.where(ok, body_length, 0)
+    topic_length = windows(data, _I1)[length_at].astype(np.int64)
+    topic_at = length_at + 1
+    if v2.any():
+        topic_length = np.where(v2, windows(data, _I2)[length_at], topic_length)
+        topic_at = topic_at + v2
+    ok &= (topic_length >= 0) & (topic_at + topic_length + 2 <= ends)
+    properties_length_at = topic_at + np.where(ok, topic_length, 0)
+    np.minimum(properties_length_at, ends - 2, out=properties_length_at)
+    properties_length = windows(data, _I2)[properties_length_at].astype(np.int64)
+    properties_at = properties_length_at + 2
+    ok &= (properties_length >= 0) & (properties_at + properties_length == ends)
+    return Tails(topic_at, topic_length, properties_at, properties_length, ok)
 
 
-def _column_properties(n: int, ids: Sequence[str] | None, tags: Sequence[str] | None, keys: Sequence[str] | None) -> Sequence[bytes]:
-    if n == 0:
-        return []
-    columns: list[Sequence[bytes] | None] = []
-    if ids is not None:
-        columns.append(_column("UNIQ_KEY", ids))
-    if tags is not None:
-        distinct = list(dict.fromkeys(tags))
-        encoded = _column("TAGS", distinct)
-        columns.append(encoded and list(map(dict(zip(distinct, encoded, strict=True)).__getitem__, tags)))
-    if keys is not None:
-        columns.append(_column("KEYS", keys))
-    joined: Sequence[bytes] | None = None
-    for column in columns:
-        if column is None:
-            return _row_properties(ids or repeat(None, n), tags or repeat(None, n), keys or repeat(None, n))
-        joined = column if joined is None else list(map(add, joined, column))
-    return [b""] * n if joined is None else joined
+_TOTAL_AND_MAGIC = struct.Struct(">ii")
+_LENGTH_4, _LENGTH_2, _LENGTH_1 = struct.Struct(">i"), struct.Struct(">h"), struct.Struct(">b")
 
 
-def _row_properties(ids: Iterable[str | None], tags: Iterable[str | None], keys: Iterable[str | None]) -> list[bytes]:
-    rows = zip(ids, tags, keys, strict=True)
-    return [encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ())) for i, t, k in rows]
+def split_record(record: Buffer) -> tuple[int, int, int, int]:
+    """End of the body, begin and end of the topic, begin of the properties. ValueError if magic or lengths are not those of a record."""
+    total_size, magic = _TOTAL_AND_MAGIC.unpack_from(record)
+    if magic not in (RECORD_V1, RECORD_V2):
+        raise ValueError(f"record magic is {magic & 0xFFFFFFFF:#010x}")
+    if total_size != len(record):
+        raise ValueError(f"record size is {total_size}, there are {len(record)} bytes")
+    length, topic_length_bytes = (_LENGTH_1, 1) if magic == RECORD_V1 else (_LENGTH_2, 2)
+    (body_length,) = _LENGTH_4.unpack_from(record, 84)
+    body_end = 88 + body_length
+    if body_length < 0 or body_end + 3 > total_size:
+        raise ValueError(f"body length {body_length} does not fit the record")
+    (topic_length,) = length.unpack_from(record, body_end)
+    topic_at = body_end + topic_length_bytes
+    topic_end = topic_at + topic_length
+    if topic_length < 0 or topic_end + 2 > total_size:
+        raise ValueError(f"topic length {topic_length} does not fit the record")
+    (properties_length,) = _LENGTH_2.unpack_from(record, topic_end)
+    if properties_length < 0 or topic_end + 2 + properties_length != total_size:
+        raise ValueError(f"properties length {properties_length} does not fit the record")
+    return body_end, topic_at, topic_end, topic_end + 2
 
 
-def _assemble(
-    *,
-    heads: Iterable[bytes],
-    bodies: Sequence[bytes],
-    middles: Iterable[bytes],
-    properties: Sequence[bytes],
-    born_ms: int | I64,
-    topics: tuple[str, ...],
-    topic_of: I32,
-    queues: I32,
-    tags_codes: I64,
-) -> UnsealedBatch:
-    n = len(bodies)
-    parts: list[bytes] = [b""] * (4 * n)
-    parts[0::4] = heads
-    parts[1::4] = bodies
-    parts[2::4] = middles
-    parts[3::4] = properties
-    data = bytearray().join(parts)
-    body_lengths = np.fromiter(map(len, bodies), np.int64, n)
-    property_lengths = np.fromiter(map(len, properties), np.int64, n)
-    if n and int(property_lengths.max()) > PROPERTIES_MAX:
-        raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
-    middle_lengths = np.array([len(_template_of(topic)[1]) for topic in topics], np.int64)[topic_of]
-    sizes = BODY_AT + body_lengths + middle_lengths + property_lengths
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    records = prefixes(data, starts)
-    records["total_size"] = sizes - HEADER_BYTES
-    records["crc32"] = np.fromiter(map(crc32, bodies), np.uint32, n) & 0x7FFFFFFF
-    records["born_ms"] = born_ms
-    records["body_length"] = body_lengths
-    put_prefixes(data, starts, records)
-    windows(data, _I2)[ends - property_lengths - 2] = property_lengths
-    return UnsealedBatch(data, starts, sizes.astype(np.int32), topics, topic_of, queues, tags_codes)
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs; `origins`
+    are 0 for entries that mark the end of no other one (format §4.3), `flags` for all but native messages. The tags code of a message on
+    the timer topic is its fire time."""
+
+    topics: tuple[str, ...]
+    topic_of: I32
+    queues: I32
+    queue_offsets: I64
+    tags_codes: I64
+    physical_offsets: I64
+    sizes: I32
+    origins: I64
+    flags: I32
 
 
-def seal(
-    batch: UnsealedBatch,
-    *,
-    first_index: int,
-    term: int,
-    pos: int | I64,
-    queue_offsets: I64,
-    store_ms: int | I64,
-    store_host: bytes | NDArray[np.void],
-    prev_chain: int,
-) -> int:
-    """Give every entry its place: fill the header and the server's fields in `batch.data`, then both CRCs. Returns the last chain CRC.
-
-    `pos` is the position of the first entry, the others following without a gap, or the position of each. Store time and store host are
-    those of all, or of each. Sealing again (after a
-    lost proposal) is allowed: every field is overwritten.
-    """
-    n = len(batch)
-    data, starts = batch.data, batch.starts
-    positions = pos + starts if isinstance(pos, int) else pos
+def record_columns(entries: Range) -> Columns:
+    """The columns of a sealed range whose bytes were written or verified here."""
+    if len(entries) <= FEW_ENTRIES:
+        return _columns_of_few(entries)
+    data, starts = entries.data, entries.starts
     heads = prefixes(data, starts)
-    heads["magic"] = ENTRY_MAGIC
-    heads["size"] = batch.sizes
-    heads["index"] = np.arange(first_index, first_index + n)
-    heads["term"] = term
-    heads["pos"] = positions
-    heads["body_size"] = batch.sizes - HEADER_BYTES
-    heads["queue"] = batch.queues
-    heads["queue_offset"] = queue_offsets
-    heads["physical_offset"] = positions + HEADER_BYTES
-    heads["store_ms"] = store_ms
-    heads["store_host"] = np.void(store_host) if isinstance(store_host, bytes) else store_host
-    put_prefixes(data, starts, heads)
-    words = np.empty(n, _CRC_WORDS)
-    words["body_crc"] = _body_crcs(data, starts, batch.sizes)
-    value = prev_chain
-    chain = [value := crc32c(item, value) for item in _chained(heads, words["body_crc"])]
-    words["chain_crc"] = _numbers(chain)
-    windows(data, _CRC_BYTES)[starts + CRC_WORDS_AT] = words.view(_CRC_BYTES)
-    return value
-
-
-def _numbers(crcs: list[int]) -> NDArray[np.uint32]:
-    """Cheaper than an array made of a list, whose type NumPy must find out first."""
-    return np.fromiter(crcs, np.uint32, len(crcs))
-
-
-def _body_crcs(data: Buffer, starts: I64, sizes: I32) -> NDArray[np.uint32]:
-    return _numbers(for_each(crc32c, data, starts + HEADER_BYTES, starts + sizes))
-
-
-def _chained(heads: NDArray[Any], body_crcs: NDArray[Any]) -> list[bytes]:
-    """What the chain covers of each entry."""
-    chained = np.empty(len(heads), _CHAINED)
-    chained["head"] = heads.view(_HEAD_ONLY)["head"]
-    chained["body_crc"] = body_crcs
-    items: list[bytes] = chained.view(_CHAINED_ITEM).tolist()
-    return items
-
-
-_HEAD_ONLY = np.dtype([("head", f"V{CHAINED_BYTES}"), ("rest", f"V{BODY_AT - CHAINED_BYTES}")])
-
-
-def chain_crc_at(data: Buffer, start: int) -> int:
-    """The chain CRC word of the sealed entry at `start`."""
-    return int.from_bytes(data[start + CRC_WORDS_AT : start + CRC_WORDS_AT + 4], "big")
-
-
-def make_range(batch: UnsealedBatch, low: int, high: int, *, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
-    """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry `low`."""
-    begin = int(batch.starts[low])
-    end = int(batch.starts[high - 1]) + int(batch.sizes[high - 1])
-    return Range(
-        first_index=first_index,
-        last_index=first_index + high - low - 1,
-        term=term,
-        pos=pos,
-        data=memoryview(batch.data)[begin:end].toreadonly(),
-        starts=batch.starts[low:high] - begin,
-        sizes=batch.sizes[low:high],
-        prev_chain=prev_chain,
-        last_chain=chain_crc_at(batch.data, int(batch.starts[high - 1])),
+    found = tails(data, starts, entries.sizes, heads)
+    topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
+    codes = tags_codes(data, found)
+    if TIMER_TOPIC in topics:
+        timers = np.flatnonzero(topic_of == topics.index(TIMER_TOPIC))
+        codes[timers] = _fire_times(data, found.properties_at[timers] + found.properties_length[timers])
+    return Columns(
+        topics=topics,
+        topic_of=topic_of,
+        queues=heads["queue"].astype(np.int32),
+        queue_offsets=heads["queue_offset"].astype(np.int64),
+        tags_codes=codes,
+        physical_offsets=heads["physical_offset"].astype(np.int64),
+        sizes=entries.sizes - np.int32(HEADER_BYTES),
+        origins=heads["prepared_offset"].astype(np.int64),
+        flags=heads["flag"].astype(np.int32),
     )
 
 
-class BadEntry(Exception):
-    """The bytes are not the range they were said to be. `index` and `offset` are those of the first bad entry: what lies before is good."""
-
-    def __init__(self, index: int, offset: int, reason: str) -> None:
-        super().__init__(f"entry {index} (byte {offset} of the range): {reason}")
-        self.index = index
-        self.offset = offset
-        self.reason = reason
+_QUEUE_AND_OFFSETS = struct.Struct(">iiqq")
+_ORIGIN = struct.Struct(">q")
 
 
-def _alike(data: memoryview) -> tuple[int, int]:
-    """How many entries from the first one on have its size, as their size fields say, and that size; (0, 0) without a whole entry."""
-    if len(data) < ENTRY_MIN_BYTES:
-        return 0, 0
-    size = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4], "big", signed=True)
-    if not ENTRY_MIN_BYTES <= size <= len(data):
-        return 0, 0
-    same = np.ndarray((len(data) // size,), ">i4", data, _SIZE_AT, (size,)) == size
-    return (len(same) if same.all() else int(same.argmin())), size
-
-
-def _walk(data: memoryview) -> tuple[I64, bool]:
-    """Offsets of the entries as their size fields say, followed by the end; and whether they fill the data exactly."""
-    alike, size = _alike(data)
-    begin: I64 = np.arange(alike + 1, dtype=np.int64) * size
-    rest, whole = _walk_from(data, alike * size)
-    return np.concatenate((begin, np.array(rest, np.int64))) if rest else begin, whole
-
-
-def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
-    """The same of what lies behind `at`, one by one: where each entry ends."""
-    unpack = struct.Struct(">i").unpack_from
-    end = len(data)
-    starts: list[int] = []
-    while at + ENTRY_MIN_BYTES <= end:
-        size = unpack(data, at + _SIZE_AT)[0]
-        if size < ENTRY_MIN_BYTES:
-            return starts, False
-        at += size
-        starts.append(at)
-    return starts, at == end
-
-
-def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
-    """Check every byte of entries that somebody sent or a disk returned, and give them their columns. Raises BadEntry.
-
-    The entries must be whole, of one term, contiguous from (`first_index`, `pos`) on, and continue the chain `prev_chain`. The data is
-    neither copied nor kept from changing: verify what nobody writes to any more.
-    """
-    view = memoryview(data)
-    edges, whole = _walk(view)
-    starts, sizes = edges[:-1], np.diff(edges).astype(np.int32)
-    n = len(starts)
-    if not whole or n <= FEW_ENTRIES:
-        last_chain = _check_each(view, first_index, term, pos, prev_chain)
-        return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, last_chain)
-    heads = prefixes(view, starts)
-    body_crcs = _body_crcs(view, starts, sizes)
-    # Every link by itself, from what is said of the entry before: equal to computing the chain through, if all of them hold.
-    said = heads["chain_crc"].tolist()
-    chain = _numbers(list(map(crc32c, _chained(heads, body_crcs), [prev_chain, *said[:-1]])))
-    magics = heads["record_magic"]
-    channels = heads["channel"]
-    body_sizes = sizes - HEADER_BYTES
-    good = (
-        (heads["magic"] == ENTRY_MAGIC).all()
-        and (heads["index"] == np.arange(first_index, first_index + n)).all()
-        and (heads["term"] == term).all()
-        and (heads["pos"] == pos + starts).all()
-        and ((channels == 0) | (channels == 1)).all()
-        and (heads["body_size"] == body_sizes).all()
-        and (heads["total_size"] == body_sizes).all()
-        and ((magics == RECORD_V1) | (magics == RECORD_V2)).all()
-        and (heads["physical_offset"] == pos + starts + HEADER_BYTES).all()
-        and (heads["body_crc"] == body_crcs).all()
-        and (heads["chain_crc"] == chain).all()
-        and tails(view, starts, sizes, heads).ok.all()
+def _columns_of_few(entries: Range) -> Columns:
+    topics: dict[str, int] = {}
+    rows = []
+    for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
+        record = entries.data[start + HEADER_BYTES : start + size]
+        _, topic_at, topic_end, properties_at = split_record(record)
+        queue, flag, queue_offset, physical = _QUEUE_AND_OFFSETS.unpack_from(record, 12)
+        topic = topics.setdefault(str(record[topic_at:topic_end], "utf-8"), len(topics))
+        (origin,) = _ORIGIN.unpack_from(record, ORIGIN_AT)
+        properties = bytes(record[properties_at:])
+        code = fire_time(properties) if record[topic_at:topic_end] == _TIMER_TOPIC else tags_code(properties)
+        rows.append((topic, queue, queue_offset, code, physical, origin, flag))
+    table = np.array(rows, np.int64).T.copy()
+    return Columns(
+        topics=tuple(topics),
+        topic_of=table[0].astype(np.int32),
+        queues=table[1].astype(np.int32),
+        queue_offsets=table[2],
+        tags_codes=table[3],
+        physical_offsets=table[4],
+        sizes=entries.sizes - np.int32(HEADER_BYTES),
+        origins=table[5],
+        flags=table[6].astype(np.int32),
     )
-    if not good:
-        _check_each(view, first_index, term, pos, prev_chain)
-        raise AssertionError("a range was refused in vectors but every entry of it is good")
-    return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1])
 
 
-def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> int:
-    """The same rules one entry at a time, in the order a reader meets them: for short ranges, and to name the first bad entry of any.
-    Returns the last chain CRC."""
-    at, index, chain = 0, first_index, prev_chain
-    while at < len(data):
-        reason, size, chain = _complaint(data, at, index, term, pos + at, chain)
-        if reason is not None:
-            raise BadEntry(index, at, reason)
-        at += size
-        index += 1
-    if at == 0:
-        raise BadEntry(index, 0, "there is no entry")
-    return chain
+_ROUNDS = 8
+"""Distinct values compared in vectors before the rest is looked up one by one."""
 
 
-_ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
+def distinct_topics(data: memoryview, topic_at: I64, topic_length: I64) -> tuple[tuple[str, ...], I32]:
+    """Distinct topics: take the first entry without one, compare all others with it, and so on."""
+    topics: dict[bytes, int] = {}
+    topic_of = np.full(len(topic_at), -1, np.int32)
+    rest = np.arange(len(topic_of))
+    for _ in range(_ROUNDS):
+        if not len(rest):
+            break
+        at, length = int(topic_at[rest[0]]), int(topic_length[rest[0]])
+        topic = bytes(data[at : at + length])
+        same = topic_length[rest] == length
+        if length:
+            same[same] = windows(data, np.dtype(f"V{length}"))[topic_at[rest[same]]] == np.void(topic)
+        topic_of[rest[same]] = topics.setdefault(topic, len(topics))
+        rest = rest[~same]
+    for i in rest.tolist():
+        at, length = int(topic_at[i]), int(topic_length[i])
+        topic_of[i] = topics.setdefault(bytes(data[at : at + length]), len(topics))
+    return tuple([topic.decode() for topic in topics]), topic_of
 
 
-def _complaint(data: memoryview, at: int, index: int, term: int, pos: int, chain: int) -> tuple[str | None, int, int]:
-    """(what is wrong with the entry at `at`, or None; its size; its chain CRC)."""
-    if len(data) - at < ENTRY_MIN_BYTES:
-        return f"only {len(data) - at} bytes are left for it", 0, 0
-    magic, size, index_is, term_is, pos_is, channel, chain_crc, body_crc, body_size = _ENTRY_HEAD.unpack_from(data, at)
-    if magic != ENTRY_MAGIC:
-        return f"magic is {magic}, not {ENTRY_MAGIC}", 0, 0
-    if size < ENTRY_MIN_BYTES or size > len(data) - at:
-        return f"size {size} does not fit", 0, 0
-    expected = (
-        ("body size", body_size, size - HEADER_BYTES),
-        ("index", index_is, index),
-        ("term", term_is, term),
-        ("position", pos_is, pos),
-        ("channel", channel, channel if channel in (0, 1) else 0),
-    )
-    for name, found, wanted in expected:
-        if found != wanted:
-            return f"{name} is {found}, not {wanted}", 0, 0
-    body = data[at + HEADER_BYTES : at + size]
-    found_crc = crc32c(body)
-    if body_crc != found_crc:
-        return f"body CRC is {body_crc:#010x}, computed {found_crc:#010x}", 0, 0
-    next_chain = crc32c(bytes(data[at : at + CHAINED_BYTES]) + body_crc.to_bytes(4, "big"), chain)
-    if chain_crc != next_chain:
-        return f"chain CRC is {chain_crc:#010x}, computed {next_chain:#010x}", 0, 0
-    reason = _record_complaint(body)
-    if reason is None and int.from_bytes(body[28:36], "big") != pos + HEADER_BYTES:
-        reason = "the record's physical offset is not its position"
-    return reason, size, next_chain
+_TAG_FIELD = b"TAGS\x01"
+_ID_FIELD = b"UNIQ_KEY\x01"
+_USUAL_ID_BYTES = 34
+_USUAL_TAG_AT = len(_ID_FIELD) + _USUAL_ID_BYTES + 1
+_ONLY_ID = np.dtype(f"V{_USUAL_TAG_AT}")
+_ID_BYTES = np.frombuffer(_ID_FIELD, np.uint8)
+_TAG_WINDOW = 16
+_ENDS = np.dtype("V6")
+_WORDS = np.dtype(f"V{_TAG_WINDOW}")
+_TAG_FIELD_AFTER_ID = np.void(b"\x02" + _TAG_FIELD)
+_TAG_PLACES = np.arange(_TAG_WINDOW)
+# Java's hash of the first n of 16 characters is the sum over all, the rest zero, divided by 31 for each that is missing: 31 is odd and so
+# has an inverse modulo 2**32.
+_TAG_POWERS = np.array([pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in range(_TAG_WINDOW)], np.uint32)
+_TAG_INVERSES = np.array([pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32)
 
 
-def _record_complaint(record: memoryview) -> str | None:
-    try:
-        split_record(record)
-    except ValueError as error:
-        return str(error)
-    return None
+def tags_codes(data: memoryview, found: Tails) -> I64:
+    """Hash of each TAGS value. Fast for what nearly all records look like: a 34-character id, then a tag of at most 15 bytes."""
+    n = len(found.properties_at)
+    codes = np.zeros(n, np.int64)
+    room = len(data) - _USUAL_TAG_AT - len(_TAG_FIELD) - _TAG_WINDOW
+    usual = (found.properties_length > _USUAL_TAG_AT + len(_TAG_FIELD)) & (found.properties_at <= room)
+    # 0x02 ends a property wherever it stands, so these six bytes can only be the beginning of the tag's property.
+    usual[usual] = windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
+    where = np.flatnonzero(usual)
+    if len(where):
+        words = windows(data, _WORDS)[found.properties_at[where] + _USUAL_TAG_AT + len(_TAG_FIELD)]
+        raw = words.view(np.uint8).reshape(-1, _TAG_WINDOW)
+        end = raw == 2
+        length = end.argmax(axis=1)
+        raw *= length[:, None] > _TAG_PLACES
+        hashes = np.einsum("ij,j->i", raw, _TAG_POWERS, dtype=np.uint32) * _TAG_INVERSES[length]
+        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is no tag of this form either.
+        plain = (length > 0) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
+        if raw.max() >= 0x80:
+            plain &= raw.max(axis=1) < 0x80
+        if plain.all():
+            codes[where] = hashes.view(np.int32)
+        else:
+            codes[where[plain]] = hashes.view(np.int32)[plain]
+            usual[where[~plain]] = False
+    rest = np.flatnonzero(~usual & (found.properties_length > 0))
+    others = rest[~_only_ids(data, found.properties_at[rest], found.properties_length[rest])].tolist()
+    if others and _TAG_FIELD not in bytes(data):
+        # Messages without a tag are no reason to look at each of them.
+        return codes
+    for i in others:
+        at = int(found.properties_at[i])
+        codes[i] = tags_code(bytes(data[at : at + int(found.properties_length[i])]))
+    return codes
 
 
-class Record(NamedTuple):
-    """One message record, for delivery. `properties` is the encoded property string."""
-
-    topic: str
-    queue: int
-    queue_offset: int
-    physical_offset: int
-    born_ms: int
-    store_ms: int
-    store_host: str
-    body: bytes
-    """As stored: compressed if `sysflag` says so."""
-    properties: bytes
-    sysflag: int = 0
+def _only_ids(data: memoryview, at: I64, length: I64) -> NDArray[np.bool_]:
+    """Which of these property strings are the usual id and nothing else: every native message without a tag."""
+    only: NDArray[np.bool_] = length == _USUAL_TAG_AT
+    raw = windows(data, _ONLY_ID)[at[only]].view(np.uint8).reshape(-1, _USUAL_TAG_AT)
+    # One property at most, for nothing ends before the last byte; and its name says that it is no tag.
+    only[only] = (raw[:, : len(_ID_FIELD)] == _ID_BYTES).all(axis=1) & (raw[:, len(_ID_FIELD) : -1] != 2).all(axis=1)
+    return only
 
 
-_RECORD = struct.Struct(">iiiiiqqiq8sq8siqi")
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_FIRE_FIELD = b"\x02TIMER_OUT_MS\x01"
+_FIRE_DIGITS = 13
+"""Of a time in milliseconds from 2001 to 2286."""
+_FIRE_TAIL = np.dtype(f"V{_FIRE_DIGITS + 1}")
+_FIRE_POWERS = 10 ** np.arange(_FIRE_DIGITS - 1, -1, -1, dtype=np.int64)
 
 
-@lru_cache(maxsize=256)
-def _host_text(packed: bytes) -> str:
-    return f"{packed[0]}.{packed[1]}.{packed[2]}.{packed[3]}:{int.from_bytes(packed[4:], 'big')}"
+def fire_time(properties: bytes) -> int:
+    """When a message on the timer topic leaves its slot: its last property."""
+    at = properties.rfind(_FIRE_FIELD) + len(_FIRE_FIELD)
+    digits = properties[at:-1]
+    if at < len(_FIRE_FIELD) or properties[-1:] != b"\x02" or not digits.isdigit():
+        raise ValueError("a message on the timer topic does not end with its fire time")
+    return int(digits)
 
 
+def _fire_times(data: memoryview, ends: I64) -> I64:
+    """Of records whose property strings end there. Each has its 13 digits; another one is read by itself."""
+    tails = windows(data, _FIRE_TAIL)[ends - _FIRE_TAIL.itemsize].view(np.uint8).reshape(-1, _FIRE_TAIL.itemsize)
+    digits = tails[:, :-1].astype(np.int64) - ord("0")
+    plain = (digits >= 0).all(axis=1) & (digits <= 9).all(axis=1) & (tails[:, -1] == 2)
+    longest = _FIRE_DIGITS + 1 + len(_FIRE_FIELD)
+    before = windows(data, np.dtype("V1"))[ends - _FIRE_TAIL.itemsize - 1].view(np.uint8)
+    plain &= before == 1
+    times = digits @ _FIRE_POWERS
+    for row in np.flatnonzero(~plain).tolist():
+        end = int(ends[row])
+        times[row] = fire_time(bytes(data[max(0, end - 2 * longest) : end]))
+    return times
 
-def decode_record(record: Buffer) -> Record:
-    """The fields of a record. ValueError if it is none; CRCs were checked when the entry came in."""
-    if len(record) < RECORD_FIXED_BYTES:
-        raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
-    body_end, topic_at, topic_end, properties_at = split_record(record)
-    _, _, _, queue, _, queue_offset, physical, sysflag, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
-    return Record(
-        topic=bytes(record[topic_at:topic_end]).decode(),
-        queue=queue,
-        queue_offset=queue_offset,
-        physical_offset=physical,
-        born_ms=born_ms,
-        store_ms=store_ms,
-        store_host=_host_text(host),
-        body=bytes(record[88:body_end]),
-        properties=bytes(record[properties_at:]),
-        sysflag=sysflag,
-    )
+
+def tags_code(properties: bytes) -> int:
+    """The tags code of one property string; 0 without a tag."""
+    at = 0 if properties.startswith(_TAG_FIELD) else properties.find(b"\x02" + _TAG_FIELD) + 1
+    if at == 0 and not properties.startswith(_TAG_FIELD):
+        return 0
+    at += len(_TAG_FIELD)
+    end = properties.find(b"\x02", at)
+    return java_hash(properties[at : end if end >= 0 else len(properties)].decode())

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout_columns import BODY_AT, FLAG_AT, HEADER_BYTES, windows
+from ledgermq.proto.layout import BODY_AT, FLAG_AT, HEADER_BYTES, windows
 from ledgermq.proto.types import I32, I64
 
 MAGIC_ID = 0x4C

@@ -24,7 +24,9 @@ from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import Arrived
 from ledgermq.node.core.resolver import Resolver
-from ledgermq.proto.layout import HEADER_BYTES, BadEntry, chain_crc_at
+from ledgermq.proto.entry_checking import BadEntry
+from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
 from ledgermq.raft.appointments import Appointment, Elect, elect
 from ledgermq.raft.config import Members, RaftConfig, Rule

@@ -25,7 +25,7 @@ from ledgermq.node.core.calls import (
     ResumeProducer,
 )
 from ledgermq.proto.frames import FrameBuilder, native_runs
-from ledgermq.proto.layout_columns import BODY_AT
+from ledgermq.proto.layout import BODY_AT
 from ledgermq.proto.types import Frame, Range, UnsealedBatch
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

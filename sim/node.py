@@ -20,8 +20,7 @@ from ledgermq.node.core.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.layout_columns import BODY_AT
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import Chance, Members, RaftConfig, Rule
 from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type

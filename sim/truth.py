@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import cut, tail_of
-from ledgermq.proto.layout import record_columns
-from ledgermq.proto.layout_columns import BODY_AT
+from ledgermq.proto.layout import BODY_AT, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation

@@ -39,7 +39,7 @@ from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.core.shipping_wire import is_shipping
-from ledgermq.proto.layout import chain_seed
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members, Rule

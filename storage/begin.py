@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from ledgermq.proto.layout import chain_seed
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat, Unusable

@@ -26,8 +26,8 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import HEADER_BYTES, chain_crc_at, chain_seed, make_range, record_columns, seal
-from ledgermq.proto.layout_columns import CRC_WORDS_AT, ENTRY_MIN_BYTES
+from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed, make_range, seal
+from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile

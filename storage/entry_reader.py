@@ -15,8 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledgermq.proto.layout import HEADER_BYTES, PREFIX
-from ledgermq.proto.layout_columns import ENTRY_MAGIC, windows
+from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, PREFIX, windows
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.log_reader import LogReader

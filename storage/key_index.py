@@ -20,8 +20,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.key_columns import Entries, KeyColumns, key_columns
-from ledgermq.proto.layout import chain_crc_at
 from ledgermq.storage import sealed_json
 from ledgermq.storage.bloom import StoredBloom
 from ledgermq.storage.disk import Disk, DiskFile

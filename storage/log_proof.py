@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ledgermq.proto.layout import chain_crc_at
+from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.storage.backup_manifest import BadCopy, Step
 from ledgermq.storage.log_scan import Piece, Point, Walker
 from ledgermq.storage.mapped_files import MappedFiles, file_name

@@ -15,8 +15,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.layout_columns import BLANK_MAGIC, ENTRY_MAGIC
+from ledgermq.proto.layout import BLANK_MAGIC, ENTRY_MAGIC, HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk, DiskFile

@@ -14,14 +14,16 @@ from itertools import pairwise
 import crc32c
 import numpy as np
 
-from ledgermq.proto.layout import HEADER, HEADER_BYTES, BadEntry, verify_range
-from ledgermq.proto.layout_columns import (
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.layout import (
     BLANK_MAGIC,
     BLANK_MIN_BYTES,
     CHAINED_BYTES,
     CRC_WORDS_AT,
     ENTRY_MAGIC,
     ENTRY_MIN_BYTES,
+    HEADER,
+    HEADER_BYTES,
     windows,
 )
 from ledgermq.proto.types import I32, I64, Range

@@ -15,8 +15,8 @@ from enum import Enum
 import crc32c
 import numpy as np
 
-from ledgermq.proto.layout import HEADER_BYTES, INDEX_UNIT, BadEntry, verify_range
-from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, INDEX_UNIT
 from ledgermq.proto.types import Identity, Range
 from ledgermq.storage import checkpoints, identity, sealed_json
 from ledgermq.storage.begin import read_begin

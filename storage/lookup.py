@@ -17,8 +17,8 @@ from itertools import chain, islice
 from crc32c import crc32c
 
 from ledgermq.proto.key_columns import key_hash, pieces
-from ledgermq.proto.layout import decode_record
-from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_BYTES
+from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_BYTES
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import NativeId, read_native_id, stretch_id
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.storage.errors import Damaged

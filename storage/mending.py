@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import crc32c
 import numpy as np
 
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.layout_columns import ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile

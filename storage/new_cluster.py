@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from ledgermq.proto import control
-from ledgermq.proto.layout import HEADER_BYTES, decode_record, encode_entries, record_columns
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.layout import HEADER_BYTES, record_columns
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import HardState, Identity, SyncedMark
 from ledgermq.storage import identity as identities

@@ -14,7 +14,7 @@ import numpy as np
 
 from ledgermq.proto.compression import Compression
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES, Column, EncodedFrame, FrameBuilder
-from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.layout import Buffer
 from ledgermq.proto.types import I32, I64
 
 

@@ -28,7 +28,7 @@ from ledgermq.client.native.stream import Caller, LaneStream
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.compression import Compression
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES
-from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.layout import Buffer
 from ledgermq.proto.names import topic_name
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import I32

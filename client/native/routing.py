@@ -8,7 +8,7 @@ import numpy as np
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.connection import Latencies, Located
-from ledgermq.proto.layout_columns import java_hash
+from ledgermq.proto.layout import java_hash
 from ledgermq.proto.types import I32
 
 

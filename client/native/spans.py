@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.proto.frames import EntryColumns
-from ledgermq.proto.layout_columns import windows
+from ledgermq.proto.layout import windows
 from ledgermq.proto.types import I64
 
 _END = 2

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.origins import origin_text
-from ledgermq.proto.layout import decode_record, entry_bytes
+from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
 from ledgermq.proto.properties import (
     DLQ_ORIGIN_MESSAGE_ID,

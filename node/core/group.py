@@ -47,7 +47,7 @@ from ledgermq.node.core.reads import Assured, Read, Reads
 from ledgermq.node.core.recent import Recent
 from ledgermq.node.core.sequencer import Assignment, Sequencer
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, entry_bytes
+from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Wish
 from ledgermq.raft.config import Rule

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ledgermq.proto.layout import Columns
-from ledgermq.proto.layout_columns import split_record
+from ledgermq.proto.layout import Columns, split_record
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
 from ledgermq.proto.properties import FIRE_MS, REAL_TOPIC, message_id_of, parse
 from ledgermq.proto.types import Range, TopicConfig

@@ -17,7 +17,7 @@ from ledgermq.node.core.asking import AGAIN_NS, NEVER_NS, AsksPeers
 from ledgermq.node.core.fetching import WINDOW_BYTES, EntryStream, SnapshotStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identities
 from ledgermq.storage import sealed_json

@@ -24,7 +24,8 @@ from ledgermq.node.core.state import Queues, State, Topic
 from ledgermq.node.core.transactions import HALF_QUEUE, ORIGIN_KIND, NewHalf, half_of
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
-from ledgermq.proto.layout import Columns, Record, decode_record, record_columns
+from ledgermq.proto.layout import Columns, record_columns
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
 from ledgermq.proto.native_ids import Run, native_runs
 from ledgermq.proto.properties import parse

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ledgermq.proto.control import UnknownControlRecord
-from ledgermq.proto.layout_columns import Columns, split_record
+from ledgermq.proto.layout import Columns, split_record
 from ledgermq.proto.properties import ORIGIN, value_of
 from ledgermq.proto.types import Range
 

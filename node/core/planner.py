@@ -60,7 +60,7 @@ from ledgermq.node.core.resolver import Resolver
 from ledgermq.node.core.timers import RECALLED_MAX, Place
 from ledgermq.node.core.wheel import STORED_BYTES, Wheel, recall_name
 from ledgermq.proto import control
-from ledgermq.proto.layout import entry_bytes
+from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.types import Draft, TopicConfig, TopicKind

@@ -20,7 +20,8 @@ from ledgermq.node.core.asking import NEVER_NS, AsksPeers
 from ledgermq.node.core.fetching import WINDOW_BYTES, EntryStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.proto.layout import HEADER_BYTES, BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Identity, Range
 from ledgermq.raft.config import MS
 from ledgermq.storage.disk import Disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ledgermq.proto.layout import chain_crc_at
+from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.types import Range
 
 _CHAIN_CRC = slice(36, 40)

@@ -27,7 +27,7 @@ from ledgermq.node.core.asking import AGAIN_NS, NEVER_NS, AsksPeers
 from ledgermq.node.core.fetching import EntryStream, SnapshotStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.raft.config import MS
 from ledgermq.storage import identity as identities

@@ -32,7 +32,9 @@ from ledgermq.node.core.replica_boot import (
 from ledgermq.node.core.replica_wire import Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.node.core.tail import Tail
 from ledgermq.proto.control import UnknownControlRecord, draft
-from ledgermq.proto.layout import BadEntry, chain_crc_at, encode_entries, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig

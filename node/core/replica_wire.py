@@ -1,7 +1,7 @@
 """Raft messages as packets: the one place that turns `raft.messages` values into headers of `proto/raft.proto` and back.
 
 Everything that arrives is checked here for shape: checksum, members of the message, and the relations between numbers that the core takes
-for granted. The bytes of a range are only attached or handed on; `proto.layout` verifies them.
+for granted. The bytes of a range are only attached or handed on; `proto.entry_checking` verifies them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay, topic_name
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
-from ledgermq.proto.layout import Record, decode_record, entry_bytes
+from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.properties import MESSAGE_ID, PROPERTIES_MAX, parse
 from ledgermq.proto.status import LedgerError

@@ -14,8 +14,7 @@ import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 
 from ledgermq.proto.control import SealRecord
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.layout_columns import STORE_MS_AT
+from ledgermq.proto.layout import HEADER_BYTES, STORE_MS_AT
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat

@@ -22,8 +22,8 @@ from ledgermq.node.core.producers import Producers
 from ledgermq.node.core.retained import Retained, Trimmed
 from ledgermq.node.core.transactions import HALF_QUEUE, Transactions
 from ledgermq.proto import control
-from ledgermq.proto.layout import Columns, decode_record, java_hash
-from ledgermq.proto.layout_columns import split_record
+from ledgermq.proto.layout import Columns, java_hash, split_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
 from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind

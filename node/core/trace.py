@@ -15,7 +15,8 @@ from ledgermq.node.core.calls import client_of
 from ledgermq.node.core.timers import slot_of
 from ledgermq.node.core.transactions import HALF_QUEUE
 from ledgermq.proto import control
-from ledgermq.proto.layout import Record, decode_record, record_columns
+from ledgermq.proto.layout import record_columns
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import DELIVERY_TOPIC, DLQ_PREFIX, HALF_TOPIC, TIMER_TOPIC
 from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, parse
 from ledgermq.proto.types import Range

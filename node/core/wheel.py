@@ -19,7 +19,7 @@ from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.timers import KIND, NEVER, SLOT_MS, SLOTS, Place, Watermark, epoch_of, first_place, key_of, slot_of
 from ledgermq.node.core.window import Window
 from ledgermq.proto import control
-from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, split_record, tags_code
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, edited, parse
 from ledgermq.proto.types import Draft

@@ -32,7 +32,7 @@ from ledgermq.node.security.grants import Kind
 from ledgermq.node.service.ports import Engine
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2
-from ledgermq.proto.layout import chain_seed
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.names import has_control_character
 from ledgermq.proto.status import Code, fail
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ledgermq.proto import log_pb2
-from ledgermq.proto.layout import BadEntry, decode_record, verify_range
-from ledgermq.proto.layout_columns import HEADER_BYTES, prefixes
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.layout import HEADER_BYTES, prefixes
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_runs
 from ledgermq.proto.types import Range
 

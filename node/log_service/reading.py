@@ -16,8 +16,7 @@ import numpy as np
 
 from ledgermq.node.core.recent import Recent
 from ledgermq.node.log_service.answers import Batch
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.layout_columns import ENTRY_MIN_BYTES
+from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.entry_reader import EntryReader, Piece
 from ledgermq.storage.queue_reader import QueueReader

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from ledgermq.proto import log_pb2
-from ledgermq.proto.layout_columns import Buffer
+from ledgermq.proto.layout import Buffer
 
 _FRAME = 0x12
 """Field 2 of ProduceRequest, with a length; the fields of Frame follow likewise, 3 as a number."""

@@ -18,7 +18,7 @@ from ledgermq.node.service.commanding import Commander
 from ledgermq.node.service.ports import Engine
 from ledgermq.node.service.transacting import Transaction, TransactionIds
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 
 EVERY_S = 1.0
 BATCH = 256

@@ -7,7 +7,7 @@ from ledgermq.node.core.calls import Handle, Lease
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import parent_of, parse_stored
 from ledgermq.proto.properties import fill_message
 

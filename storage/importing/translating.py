@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from ledgermq.proto.compression import COMPRESSED, COMPRESSORS, LZ4_FLAG, ZLIB, ZSTD_FLAG, BadBody, decompress
-from ledgermq.proto.layout_columns import RECORD_FIXED_BYTES, V1_TOPIC_MAX
+from ledgermq.proto.layout import RECORD_FIXED_BYTES, V1_TOPIC_MAX
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import (
     BORN_HOST,

@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.proto import control
-from ledgermq.proto.layout import HEADER_BYTES, chain_seed, encode_entries, java_hash, seal
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_seed, seal
+from ledgermq.proto.layout import HEADER_BYTES, java_hash
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import I64, Draft, Identity, SyncedMark, TopicConfig, UnsealedBatch
 from ledgermq.storage.backup_manifest import Refused

@@ -15,7 +15,8 @@ import numpy as np
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.timers import SLOT_MS, slot_of
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, host_bytes, make_range, seal
+from ledgermq.proto.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, lite_stored
 from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind

@@ -11,7 +11,7 @@ from ledgermq.audit.reading.walk import LogFile
 from ledgermq.node.core.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.control import ControlRecord, TrimRecord
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind, UnsealedBatch
 
 FILE_BYTES = 8192

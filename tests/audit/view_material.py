@@ -15,7 +15,8 @@ import numpy as np
 
 from ledgermq.proto import control
 from ledgermq.proto.compression import Compression, compress
-from ledgermq.proto.layout import encode_entries, java_hash, record_columns
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.layout import java_hash, record_columns
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft

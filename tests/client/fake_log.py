@@ -22,7 +22,7 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import log_pb2_grpc
 from ledgermq.proto.compression import decompress
 from ledgermq.proto.frames import BadFrame, read_frame
-from ledgermq.proto.layout_columns import BODY_AT, HEADER_BYTES, prefixes, split_record
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, prefixes, split_record
 from ledgermq.proto.properties import parse
 from ledgermq.proto.status import Code
 

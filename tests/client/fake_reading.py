@@ -20,7 +20,8 @@ import numpy as np
 from ledgermq.client.connection import Address
 from ledgermq.client.native.connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.layout import encode_messages, seal
+from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.native_ids import native_ids
 from ledgermq.proto.status import Code
 

@@ -18,8 +18,9 @@ from ledgermq.client.native.positions import Entries, Place, Run
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.wire import fetch_response
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.frames import BadEntries, Compression, compress
-from ledgermq.proto.layout import encode_entries, seal
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 

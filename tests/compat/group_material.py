@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, java_hash, record_columns
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.layout import java_hash, record_columns
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import Draft
 from ledgermq.storage import identity

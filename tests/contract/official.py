@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgermq.node.local import LocalCluster
-from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.properties import parse
 from tests import cluster as real
 

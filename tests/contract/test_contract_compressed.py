@@ -11,7 +11,7 @@ from ledgermq.node.core.calls import Peek, Peeked, Produce
 from ledgermq.node.service import pulling
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.compression import Compression, compress
-from ledgermq.proto.layout import Record
+from ledgermq.proto.message_record import Record
 from ledgermq.proto.types import Draft
 from tests.contract.backend import EPOCH_MS, Backend, contract
 from tests.contract.test_contract_pull import pull

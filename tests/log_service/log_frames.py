@@ -7,8 +7,8 @@ from typing import Any
 
 from ledgermq.node.core.calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, Refused, ResumeProducer
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
-from ledgermq.proto.layout import chain_seed
 from tests.log_service.log_stage import LOG_ID
 
 TAG = chain_seed(LOG_ID)

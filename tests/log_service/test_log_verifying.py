@@ -17,8 +17,8 @@ from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.proofs import Proof
 from ledgermq.node.log_service.service import LOG_PREFIX
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.entry_sealing import chain_crc_at, make_range, seal
 from ledgermq.proto.frames import FrameBuilder, read_frame
-from ledgermq.proto.layout import chain_crc_at, make_range, seal
 from ledgermq.proto.receipts import sign
 from ledgermq.proto.types import Range
 from tests.log_service.log_frames import STORE_MS, TAG

@@ -18,7 +18,7 @@ from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.types import Draft, Range

@@ -12,7 +12,7 @@ import pytest
 LOG = """
 import os, sys
 from ledgermq.node.process import exit_on_lost_map
-from ledgermq.proto.layout import encode_messages
+from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.storage import identity
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.log_writer import make_writer

@@ -26,7 +26,7 @@ from ledgermq.node.security.grants import User, grant_of
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
 from ledgermq.proto.control import AuditRecord
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, operator_of, sign
 from ledgermq.proto.status import Code
 from ledgermq.storage.file_digest import file_digest

@@ -31,8 +31,9 @@ from ledgermq.node.core.ports import LogFull, NotLeader, PeerPacket, ReplicaOutp
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.control import Membership
-from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, java_hash, make_range, seal
-from ledgermq.proto.layout_columns import Columns
+from ledgermq.proto.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.layout import Columns, java_hash
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.appointments import Appointment

@@ -6,7 +6,7 @@ import pytest
 
 from ledgermq.node.core import dead_letters
 from ledgermq.node.core.calls import Configure, Forward, Forwarded, Produce, Refused, Reset
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle

@@ -12,7 +12,9 @@ from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.overlay import Overlay
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.node.core.sequencer import Sequencer
-from ledgermq.proto.layout import chain_seed, encode_entries, host_bytes, make_range, seal, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.types import Draft, Range, UnsealedBatch
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, draft
 

@@ -8,7 +8,7 @@ import pytest
 
 from ledgermq.node.core import fifo
 from ledgermq.node.core.calls import CancelReceive, Configure, Lease, Received
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
 

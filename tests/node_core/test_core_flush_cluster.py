@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Produced
 from ledgermq.node.core.flush import FlushPolicy
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, SETTINGS, Cluster
 from tests.node_core.core_fakes import draft

@@ -27,7 +27,8 @@ from ledgermq.node.core.calls import (
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto import control
-from ledgermq.proto.layout import decode_record, encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, draft, handle
 

@@ -31,7 +31,7 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.machine import LITE_FLOOR_STEP, Machine
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto import control
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import lite_stored
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, MemoryQueues, draft, handle

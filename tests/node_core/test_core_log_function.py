@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ledgermq.node.core.calls import Produce, Recall, Recalled
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import cut, tail_of
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import ORIGIN, parse
 from ledgermq.storage.errors import NoSpace
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues

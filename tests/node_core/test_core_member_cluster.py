@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from ledgermq.node.core.calls import ChangeMembers, Configure, Configured, MembersChanged, Peek, Peeked, Produce, Produced, Refused
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_fakes import draft

@@ -22,7 +22,9 @@ from ledgermq.node.core.calls import (
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.producers import NAMED_MS, UNNAMED_MS
-from ledgermq.proto.layout import chain_crc_at, decode_record, record_columns
+from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.layout import record_columns
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Frame, Permission, TopicConfig, TopicDurability, TopicKind

@@ -20,7 +20,7 @@ from ledgermq.node.core.calls import (
     ResumeProducer,
 )
 from ledgermq.node.core.replica_boot import read_verified
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_frames import check_sequences, numbered, sequences

@@ -6,7 +6,7 @@ import pytest
 
 from ledgermq.node.core.calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled, Refused
 from ledgermq.node.core.filters import TagFilter
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.raft.messages import Heard
 from tests.node_core.core_fakes import Bench
 

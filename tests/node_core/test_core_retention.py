@@ -29,7 +29,7 @@ from ledgermq.node.core.retention import (
     trim_of,
 )
 from ledgermq.node.core.retention_facts import observer_pins
-from ledgermq.proto.layout import entry_bytes
+from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.types import PeerProgress, Role
 
 SIZE_BYTES = 1000

@@ -7,7 +7,7 @@ import pytest
 from ledgermq.node.core.calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from tests.node_core.core_fakes import MS, SECOND, Bench, handle
 
 MINUTE = 60 * SECOND

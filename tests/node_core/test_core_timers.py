@@ -12,7 +12,7 @@ from ledgermq.node.core import wheel, window
 from ledgermq.node.core.calls import Configure, Produce, Produced, Recall, Recalled, Refused
 from ledgermq.node.core.retention_facts import timer_pin
 from ledgermq.node.core.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft

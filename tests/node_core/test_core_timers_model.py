@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node.core import timers, wheel, window
 from ledgermq.node.core.calls import Call, Configure, Produce, Produced, Recall, Recalled
-from ledgermq.proto.layout import Record, decode_record
+from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, Fields, encode, parse
 from ledgermq.proto.types import Draft, Permission, Range, TopicConfig, TopicKind

@@ -27,7 +27,7 @@ from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.retention_facts import half_pin
 from ledgermq.node.core.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.proto import control
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.properties import parse
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench, draft

@@ -17,7 +17,7 @@ from ledgermq.node.core.calls import Configure, CountChecks, Overdue, OverdueHal
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.proto.layout import decode_record
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.properties import parse
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft

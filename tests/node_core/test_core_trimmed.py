@@ -17,7 +17,7 @@ from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
 from ledgermq.proto import control
 from ledgermq.proto.control import TrimRecord
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.errors import Damaged, UnknownFormat
 from ledgermq.storage.real_disk import RealDisk

@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.proto import frame_reading, layout
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.frames import (
     BadEntries,
     BadFrame,
@@ -174,7 +177,7 @@ def test_property_strings_of_any_kind(rests: list[list[bytes]], garbage: int) ->
     for position, pieces in enumerate(rests):
         message_id = plain_id(TAG, PRODUCER, EPOCH, 3 + position)
         properties = b"UNIQ_KEY\x01%b\x02%b" % (message_id.encode(), b"".join(pieces))
-        entry = bytearray(layout.encode_messages("t", 2, [b"body"], born_ms=BORN_MS, properties=[properties]).data)
+        entry = bytearray(encode_messages("t", 2, [b"body"], born_ms=BORN_MS, properties=[properties]).data)
         struct.pack_into(">i", entry, 64, position + 1)
         entries.append(bytes(entry))
         sizes.append(len(entry))
@@ -273,7 +276,7 @@ def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
     """What makes a message of another kind goes through the unary path."""
     message_id = plain_id(TAG, PRODUCER, EPOCH, 0)
     entry = bytearray(
-        layout.encode_messages("t", 0, [b"x"], born_ms=1, properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()]).data
+        encode_messages("t", 0, [b"x"], born_ms=1, properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()]).data
     )
     entry[67] = 1
     with pytest.raises(BadFrame) as bad:
@@ -283,8 +286,8 @@ def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
 
 def sealed(frame: Frame, first_index: int = 40) -> Range:
     place = {"first_index": first_index, "term": 3, "pos": 4096, "prev_chain": 9}
-    layout.seal(frame.batch, queue_offsets=np.arange(len(frame)), store_ms=BORN_MS, store_host=bytes(8), **place)
-    return layout.make_range(frame.batch, 0, len(frame), **place)
+    seal(frame.batch, queue_offsets=np.arange(len(frame)), store_ms=BORN_MS, store_host=bytes(8), **place)
+    return make_range(frame.batch, 0, len(frame), **place)
 
 
 @settings(deadline=None)
@@ -295,7 +298,7 @@ def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compressi
     frame = built(topic, 5, messages, compression, 200)
     got = read(topic, frame)
     entries = sealed(got)
-    assert layout.verify_range(entries.data, 40, 3, 4096, 9).last_chain == entries.last_chain
+    assert verify_range(entries.data, 40, 3, 4096, 9).last_chain == entries.last_chain
     columns = read_entries(frame.sizes, entries.data)
     bodies = [body for body, *_ in messages]
     assert len(columns) == len(messages) and columns.bodies() == bodies
@@ -356,7 +359,7 @@ def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data
             wanted.append((rows, count, producer))
         else:
             ids = [plain_id(TAG, producer, 0, rows + i) for i in range(count)]
-            unary = layout.encode_messages("t", 0, bodies, born_ms=1, message_ids=ids)
+            unary = encode_messages("t", 0, bodies, born_ms=1, message_ids=ids)
             pieces += [bytes(unary.data[a : a + s]) for a, s in zip(unary.starts.tolist(), unary.sizes.tolist(), strict=True)]
         rows += count
     low = data.draw(st.integers(0, rows - 1))

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from ledgermq.proto import layout
-from ledgermq.proto.layout import HEADER, INDEX_UNIT, QUEUE_UNIT, decode_record, encode_entries, host_bytes, java_hash, seal, verify_range
-from ledgermq.proto.layout_columns import PREFIX
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entry_sealing import chain_seed, seal
+from ledgermq.proto.layout import HEADER, INDEX_UNIT, PREFIX, QUEUE_UNIT, java_hash
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import decode, encode
 from ledgermq.proto.types import Draft
 from tests.proto import golden_entries
@@ -98,7 +101,7 @@ def test_golden_entries_are_encoded(vector: dict[str, Any]) -> None:
     batch = encode_entries([draft])
     host, port = vector["store_host"].split(":")
     index = vector["index"]
-    before = ENTRIES[index - 1]["chain_crc"] if index else layout.chain_seed(OURS["log_id"])
+    before = ENTRIES[index - 1]["chain_crc"] if index else chain_seed(OURS["log_id"])
     last = seal(
         batch,
         first_index=index,

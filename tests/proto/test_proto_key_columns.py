@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ledgermq.proto import key_columns as module
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.key_columns import key_columns, key_hash, pieces
-from ledgermq.proto.layout import chain_seed, encode_entries, make_range, seal
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Range
 

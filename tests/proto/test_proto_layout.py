@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import layout
-from ledgermq.proto.layout import chain_seed, decode_record, encode_entries, encode_messages, host_bytes, make_range, seal, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_entries, encode_messages, entry_bytes, host_bytes
+from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, UnsealedBatch
@@ -101,7 +104,7 @@ def test_records_come_back(drafts: list[Draft]) -> None:
         assert record == decode_record(bytes(batch.data[at + 48 : at + size]))
         place = d.stored_topic, d.queue, 100 + i, 4096 + at + 48, d.born_ms, 1_700_000_000_123, HOST
         assert record == (*place, d.body, d.properties, d.sysflag)
-        assert layout.entry_bytes(d.stored_topic, len(d.body), len(d.properties)) == size
+        assert entry_bytes(d.stored_topic, len(d.body), len(d.properties)) == size
 
 
 def test_unsealed_entries_are_zero_where_the_server_writes() -> None:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.audit.reading.columns import fire_time as audited
-from ledgermq.proto.layout import encode_entries, java_hash, make_range, record_columns, seal
-from ledgermq.proto.layout_columns import FEW_ENTRIES, fire_time
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import make_range, seal
+from ledgermq.proto.layout import FEW_ENTRIES, fire_time, java_hash, record_columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import Fields, edited, encode
 from ledgermq.proto.types import Draft

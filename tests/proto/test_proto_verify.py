@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import layout
-from ledgermq.proto.layout import BadEntry, chain_seed, encode_entries, seal, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_seed, seal
 from ledgermq.proto.types import Draft, Range
 
 SEED = chain_seed("6f9619ff-8b86-d011-b42d-00cf4fc964ff")

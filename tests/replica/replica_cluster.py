@@ -12,7 +12,7 @@ from ledgermq.node.core.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, encode_messages
+from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import Range, Role, UnsealedBatch
 from ledgermq.raft.config import MS, RaftConfig, Timing
 from ledgermq.storage.disk import Disk

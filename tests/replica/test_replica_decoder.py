@@ -2,7 +2,7 @@
 
 Without the checksum nothing changed may come through but what means the same; with a checksum made anew every change must end in a
 BadPacket or in a message that keeps the relations the core takes for granted. Payloads are verified behind the decoder, by
-`proto.layout.verify_range`: every changed byte of one is a BadEntry.
+`proto.entry_checking.verify_range`: every changed byte of one is a BadEntry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from ledgermq.node.core.ports import Fenced, PeerPacket
 from ledgermq.node.core.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
-from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest

@@ -13,7 +13,7 @@ from ledgermq.node.core.ranges import tail_of
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.replica_wire import decode, encode, encode_append
-from ledgermq.proto.layout import verify_range
+from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append, AppendReply, Extent, VoteRequest

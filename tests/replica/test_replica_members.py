@@ -14,7 +14,9 @@ from ledgermq.node.core.ranges import tail_of
 from ledgermq.node.core.replica_boot import alone, configurations, membership_entries, record_in
 from ledgermq.node.core.replica_wire import encode_append
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries, seal, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import NOBODY, Members
 from ledgermq.raft.membership import Change, MemberChange

@@ -7,7 +7,7 @@ import pytest
 
 from ledgermq.node.core.replica_boot import bootstrap, configurations, record_of
 from ledgermq.proto import control
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft
 from ledgermq.raft.config import Members
 from ledgermq.raft.messages import NO_INDEX

@@ -15,7 +15,8 @@ from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Rebuild, RebuildOutput
 from ledgermq.node.core.repair import Repair, repair_needed
 from ledgermq.node.core.shipping import Shipper
-from ledgermq.proto.layout import record_columns, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import Identity, Range
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import snapshot

@@ -17,7 +17,7 @@ from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.shipping import ShipperOutput
 from ledgermq.node.core.shipping_wire import FactsWanted, decode
-from ledgermq.proto.layout import verify_range
+from ledgermq.proto.entry_checking import verify_range
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError

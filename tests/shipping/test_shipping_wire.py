@@ -25,7 +25,8 @@ from ledgermq.node.core.shipping_wire import (
     encode,
     is_shipping,
 )
-from ledgermq.proto.layout import chain_seed, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.raft_pb2 import RaftPacket, ShippingMessage
 from ledgermq.raft.messages import VoteReply
 from ledgermq.storage import sealed_json

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgermq.proto.layout import encode_entries
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft, Identity, UnsealedBatch
 from ledgermq.storage import identity as identities
 from ledgermq.storage.disk import Disk

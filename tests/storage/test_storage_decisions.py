@@ -16,7 +16,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import HEADER_BYTES, seal
+from ledgermq.proto.entry_sealing import seal
+from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.disk import PAGE_BYTES

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import BadEntry, verify_range
+from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import BadRange, LogDamaged, LogFenced, NoSpace

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.proto.layout import verify_range
+from ledgermq.proto.entry_checking import verify_range
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import memory
 from ledgermq.storage.disk import Disk, DiskFile

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.key_columns import key_columns
-from ledgermq.proto.layout import decode_record, encode_entries
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft

@@ -13,7 +13,10 @@ import pytest
 from ledgermq import cli
 from ledgermq.audit.jobs import audit
 from ledgermq.proto import control
-from ledgermq.proto.layout import HEADER_BYTES, chain_seed, decode_record, encode_entries, record_columns
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.layout import HEADER_BYTES, record_columns
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import seal
+from ledgermq.proto.entry_sealing import seal
 from ledgermq.storage import log_recovery
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Damaged, LogFenced, Unusable

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import Columns, verify_range
+from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.layout import Columns
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.consume_queue import PRE_BLANK, ConsumeQueues

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from bench import audit_scan
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 from ledgermq.node.core.machine import Machine
-from ledgermq.proto import control, layout, layout_columns
+from ledgermq.proto import control, entry_sealing, layout
+from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import begin, consume_queue, entry_log, hard_state, log_scan, queue_buffer, synced_mark
@@ -94,7 +95,7 @@ def _seal_of(one: StoredReplica, base: int) -> UnsealedBatch:
     entry = log.read(index, 1)
     digest = file_digest(one.store.disk, f"{one.store.log_directory}/data/{base:020d}", lambda length: None)
     record = control.SealRecord(base, 0, index, entry.pos + len(entry.data), digest, NODES)
-    return layout.encode_entries([control.draft(record, CREATED_MS)])
+    return encode_entries([control.draft(record, CREATED_MS)])
 
 
 # ------------------------------------------------------------------------------------------------------------------ patches
@@ -104,7 +105,7 @@ def _field(name: str, change: Callable[[Heads, I64], Any], *, every: bool = Fals
     """Every entry from `WRONG_FROM` on gets a wrong field of header or record before its CRCs are computed."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = layout.seal
+        original = entry_sealing.seal
 
         def seal(batch: UnsealedBatch, *, first_index: int, prev_chain: int, **rest: Any) -> int:
             original(batch, first_index=first_index, prev_chain=prev_chain, **rest)
@@ -135,8 +136,8 @@ def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _body_crc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum of the body begins with another value."""
     monkeypatch.setattr(
-        layout,
-        "_body_crcs",
+        entry_sealing,
+        "body_crcs_of",
         lambda data, starts, sizes: np.array(
             [crc32c(bytes(data[a + 48 : a + n]), 1) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)], np.uint32
         ),
@@ -146,8 +147,8 @@ def _body_crc(monkeypatch: pytest.MonkeyPatch) -> None:
 def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum covers what was there before the server filled its fields in: all but the record's fixed part."""
     monkeypatch.setattr(
-        layout,
-        "_body_crcs",
+        entry_sealing,
+        "body_crcs_of",
         lambda data, starts, sizes: np.array(
             [crc32c(bytes(data[a + 136 : a + n])) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)], np.uint32
         ),
@@ -156,13 +157,13 @@ def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain leaves the channel out."""
-    original = layout._chained
-    monkeypatch.setattr(layout, "_chained", lambda heads, crcs: [item[:32] + item[36:] for item in original(heads, crcs)])
+    original = entry_sealing.chained
+    monkeypatch.setattr(entry_sealing, "chained", lambda heads, crcs: [item[:32] + item[36:] for item in original(heads, crcs)])
 
 
 def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch begins the chain anew."""
-    original = layout.seal
+    original = entry_sealing.seal
 
     def seal(batch: UnsealedBatch, *, prev_chain: int, first_index: int, **rest: Any) -> int:
         return original(batch, prev_chain=prev_chain if first_index < WRONG_FROM else 0, first_index=first_index, **rest)
@@ -268,8 +269,8 @@ def _seal_record(name: str, change: Callable[[Any], Any]) -> Patch:
 
 def _tags_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash that is never negative, as a careless translation of Java's has it."""
-    hashed = layout_columns.java_hash
-    monkeypatch.setattr(layout_columns, "java_hash", lambda text: hashed(text) % (1 << 32))
+    hashed = layout.java_hash
+    monkeypatch.setattr(layout, "java_hash", lambda text: hashed(text) % (1 << 32))
 
 
 def _next_offset(value: dict[str, Any]) -> None:

@@ -1,0 +1,211 @@
+"""Messages into entries: whole batches of records, their headers still empty (docs/format.md §2, §4).
+
+Bytes are joined once and fields with a fixed place are written in vectors. What the server adds when an entry gets its place in the log is
+`entry_sealing.py`. No file, no clock, no decision about what belongs into the log. The auditor must never import this module: it is the
+second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import AddressValueError, IPv4Address
+from itertools import repeat
+from operator import add
+from zlib import crc32
+
+import numpy as np
+
+from ledgermq.proto.layout import (
+    BODY_AT,
+    HEADER_BYTES,
+    ORIGIN_AT,
+    PREFIX,
+    RECORD_FIXED_BYTES,
+    RECORD_V1,
+    RECORD_V2,
+    SYSFLAG_AT,
+    V1_TOPIC_MAX,
+    java_hash,
+    prefixes,
+    put_prefixes,
+    windows,
+)
+from ledgermq.proto.properties import PROPERTIES_MAX, Fields
+from ledgermq.proto.properties import encode as encode_properties
+from ledgermq.proto.status import Code, fail
+from ledgermq.proto.types import I32, I64, Draft, UnsealedBatch
+
+_I2 = np.dtype(">i2")
+
+
+def host_bytes(address: str, port: int) -> bytes:
+    """STOREHOSTADDRESS: 0.0.0.0 for anything that is not an IPv4 address."""
+    try:
+        packed = IPv4Address(address).packed
+    except AddressValueError:
+        packed = bytes(4)
+    return packed + port.to_bytes(4, "big")
+
+
+def entry_bytes(stored_topic: str, body_bytes: int, properties_bytes: int) -> int:
+    """How long the entry of a message will be."""
+    topic = len(stored_topic.encode())
+    return HEADER_BYTES + RECORD_FIXED_BYTES + (topic > V1_TOPIC_MAX) + topic + body_bytes + properties_bytes
+
+
+def _template(stored_topic: str) -> tuple[bytes, bytes]:
+    """The 136 bytes before the body with everything constant filled in, and what lies between body and properties (their length zero)."""
+    topic = stored_topic.encode()
+    v2 = len(topic) > V1_TOPIC_MAX
+    head = np.zeros(1, PREFIX)
+    head["record_magic"] = RECORD_V2 if v2 else RECORD_V1
+    return head.tobytes(), len(topic).to_bytes(2 if v2 else 1, "big") + topic + b"\0\0"
+
+
+_templates: dict[str, tuple[bytes, bytes]] = {}
+
+
+def _template_of(stored_topic: str) -> tuple[bytes, bytes]:
+    known = _templates.get(stored_topic)
+    if known is None:
+        if len(_templates) >= 4096:
+            _templates.clear()
+        known = _templates[stored_topic] = _template(stored_topic)
+    return known
+
+
+def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
+    """Messages of any topics, in order, as one unsealed batch. A membership record's channel is the only byte of a header that is set."""
+    n = len(drafts)
+    numbers: dict[str, int] = {}
+    topic_of = np.fromiter([numbers.setdefault(d.stored_topic, len(numbers)) for d in drafts], np.int32, n)
+    templates = [_template_of(d.stored_topic) for d in drafts]
+    batch = _assemble(
+        heads=[head for head, _ in templates],
+        bodies=[d.body for d in drafts],
+        middles=[middle for _, middle in templates],
+        properties=[d.properties for d in drafts],
+        born_ms=np.fromiter([d.born_ms for d in drafts], np.int64, n),
+        topics=tuple(numbers),
+        topic_of=topic_of,
+        queues=np.fromiter([d.queue for d in drafts], np.int32, n),
+        tags_codes=np.fromiter([d.tags_code for d in drafts], np.int64, n),
+    )
+    for i, d in enumerate(drafts):
+        if d.channel:
+            at = int(batch.starts[i])
+            batch.data[at + 32 : at + 36] = d.channel.to_bytes(4, "big")
+        if d.sysflag:
+            at = int(batch.starts[i]) + HEADER_BYTES + SYSFLAG_AT
+            batch.data[at : at + 4] = d.sysflag.to_bytes(4, "big")
+        if d.origin:
+            at = int(batch.starts[i]) + HEADER_BYTES + ORIGIN_AT
+            batch.data[at : at + 8] = d.origin.to_bytes(8, "big")
+    return batch
+
+
+def encode_messages(
+    stored_topic: str,
+    queues: int | I32,
+    bodies: Sequence[bytes],
+    *,
+    born_ms: int | I64,
+    tags: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    message_ids: Sequence[str] | None = None,
+    properties: Sequence[bytes] | None = None,
+    tags_codes: I64 | None = None,
+) -> UnsealedBatch:
+    """Messages of one topic from columns.
+
+    Either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one a message; an empty one is
+    not sent).
+    """
+    n = len(bodies)
+    if properties is None:
+        properties = _column_properties(n, message_ids, tags, keys)
+        tags_codes = np.fromiter(map(java_hash, tags), np.int64, n) if tags is not None else None
+    head, middle = _template_of(stored_topic)
+    return _assemble(
+        heads=repeat(head, n),
+        bodies=bodies,
+        middles=repeat(middle, n),
+        properties=properties,
+        born_ms=born_ms,
+        topics=(stored_topic,),
+        topic_of=np.zeros(n, np.int32),
+        queues=np.full(n, queues, np.int32) if isinstance(queues, int) else queues,
+        tags_codes=np.zeros(n, np.int64) if tags_codes is None else tags_codes,
+    )
+
+
+def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
+    """`name 0x01 value 0x02` for each value, through one encoding call for all; None if some value needs more than that."""
+    between = f"\x02\0{name}\x01"
+    data = f"{name}\x01{between.join(values)}\x02".encode()
+    n = len(values)
+    if data.count(b"\0") != n - 1 or data.count(b"\x01") != n or data.count(b"\x02") != n:
+        raise fail(Code.BAD_REQUEST, f"a value of {name} contains a control character; remove it")
+    return None if b"\x01\x02" in data or b" " in data else data.split(b"\0")
+
+
+def _column_properties(n: int, ids: Sequence[str] | None, tags: Sequence[str] | None, keys: Sequence[str] | None) -> Sequence[bytes]:
+    if n == 0:
+        return []
+    columns: list[Sequence[bytes] | None] = []
+    if ids is not None:
+        columns.append(_column("UNIQ_KEY", ids))
+    if tags is not None:
+        distinct = list(dict.fromkeys(tags))
+        encoded = _column("TAGS", distinct)
+        columns.append(encoded and list(map(dict(zip(distinct, encoded, strict=True)).__getitem__, tags)))
+    if keys is not None:
+        columns.append(_column("KEYS", keys))
+    joined: Sequence[bytes] | None = None
+    for column in columns:
+        if column is None:
+            return _row_properties(ids or repeat(None, n), tags or repeat(None, n), keys or repeat(None, n))
+        joined = column if joined is None else list(map(add, joined, column))
+    return [b""] * n if joined is None else joined
+
+
+def _row_properties(ids: Iterable[str | None], tags: Iterable[str | None], keys: Iterable[str | None]) -> list[bytes]:
+    rows = zip(ids, tags, keys, strict=True)
+    return [encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ())) for i, t, k in rows]
+
+
+def _assemble(
+    *,
+    heads: Iterable[bytes],
+    bodies: Sequence[bytes],
+    middles: Iterable[bytes],
+    properties: Sequence[bytes],
+    born_ms: int | I64,
+    topics: tuple[str, ...],
+    topic_of: I32,
+    queues: I32,
+    tags_codes: I64,
+) -> UnsealedBatch:
+    n = len(bodies)
+    parts: list[bytes] = [b""] * (4 * n)
+    parts[0::4] = heads
+    parts[1::4] = bodies
+    parts[2::4] = middles
+    parts[3::4] = properties
+    data = bytearray().join(parts)
+    body_lengths = np.fromiter(map(len, bodies), np.int64, n)
+    property_lengths = np.fromiter(map(len, properties), np.int64, n)
+    if n and int(property_lengths.max()) > PROPERTIES_MAX:
+        raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
+    middle_lengths = np.array([len(_template_of(topic)[1]) for topic in topics], np.int64)[topic_of]
+    sizes = BODY_AT + body_lengths + middle_lengths + property_lengths
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    records = prefixes(data, starts)
+    records["total_size"] = sizes - HEADER_BYTES
+    records["crc32"] = np.fromiter(map(crc32, bodies), np.uint32, n) & 0x7FFFFFFF
+    records["born_ms"] = born_ms
+    records["body_length"] = body_lengths
+    put_prefixes(data, starts, records)
+    windows(data, _I2)[ends - property_lengths - 2] = property_lengths
+    return UnsealedBatch(data, starts, sizes.astype(np.int32), topics, topic_of, queues, tags_codes)

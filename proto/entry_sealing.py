@@ -1,0 +1,120 @@
+"""Entries get their place in the log: index, term, position and the server's fields, then both CRCs (docs/format.md §2, §3).
+
+What the two CRCs of an entry cover is said here once, in vectors; whoever checks entries computes with the same functions. The auditor has
+its own and must never import this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from ledgermq.proto.layout import (
+    BODY_AT,
+    CHAINED_BYTES,
+    CRC_WORDS_AT,
+    ENTRY_MAGIC,
+    HEADER_BYTES,
+    Buffer,
+    for_each,
+    prefixes,
+    put_prefixes,
+    windows,
+)
+from ledgermq.proto.types import I32, I64, Range, UnsealedBatch
+
+_CRC_WORDS = np.dtype([("chain_crc", ">u4"), ("body_crc", ">u4")])
+_CRC_BYTES = np.dtype("V8")
+_CHAINED = np.dtype([("head", f"V{CHAINED_BYTES}"), ("body_crc", ">u4")])
+_CHAINED_ITEM = np.dtype(f"V{_CHAINED.itemsize}")
+_HEAD_ONLY = np.dtype([("head", f"V{CHAINED_BYTES}"), ("rest", f"V{BODY_AT - CHAINED_BYTES}")])
+
+
+def chain_seed(log_id: str) -> int:
+    """The chain CRC before entry 0 of a log."""
+    return int(crc32c(log_id.encode("ascii")))
+
+
+def seal(
+    batch: UnsealedBatch,
+    *,
+    first_index: int,
+    term: int,
+    pos: int | I64,
+    queue_offsets: I64,
+    store_ms: int | I64,
+    store_host: bytes | NDArray[np.void],
+    prev_chain: int,
+) -> int:
+    """Give every entry its place: fill the header and the server's fields in `batch.data`, then both CRCs. Returns the last chain CRC.
+
+    `pos` is the position of the first entry, the others following without a gap, or the position of each. Store time and store host are
+    those of all, or of each. Sealing again (after a lost proposal) is allowed: every field is overwritten.
+    """
+    n = len(batch)
+    data, starts = batch.data, batch.starts
+    positions = pos + starts if isinstance(pos, int) else pos
+    heads = prefixes(data, starts)
+    heads["magic"] = ENTRY_MAGIC
+    heads["size"] = batch.sizes
+    heads["index"] = np.arange(first_index, first_index + n)
+    heads["term"] = term
+    heads["pos"] = positions
+    heads["body_size"] = batch.sizes - HEADER_BYTES
+    heads["queue"] = batch.queues
+    heads["queue_offset"] = queue_offsets
+    heads["physical_offset"] = positions + HEADER_BYTES
+    heads["store_ms"] = store_ms
+    heads["store_host"] = np.void(store_host) if isinstance(store_host, bytes) else store_host
+    put_prefixes(data, starts, heads)
+    words = np.empty(n, _CRC_WORDS)
+    words["body_crc"] = body_crcs_of(data, starts, batch.sizes)
+    value = prev_chain
+    chain = [value := crc32c(item, value) for item in chained(heads, words["body_crc"])]
+    words["chain_crc"] = crc_column(chain)
+    windows(data, _CRC_BYTES)[starts + CRC_WORDS_AT] = words.view(_CRC_BYTES)
+    return value
+
+
+def crc_column(crcs: list[int]) -> NDArray[np.uint32]:
+    """CRCs as a column: cheaper than an array made of a list, whose type NumPy must find out first."""
+    return np.fromiter(crcs, np.uint32, len(crcs))
+
+
+def body_crcs_of(data: Buffer, starts: I64, sizes: I32) -> NDArray[np.uint32]:
+    """The CRC of each entry's body."""
+    return crc_column(for_each(crc32c, data, starts + HEADER_BYTES, starts + sizes))
+
+
+def chained(heads: NDArray[Any], body_crcs: NDArray[Any]) -> list[bytes]:
+    """What the chain covers of each entry."""
+    rows = np.empty(len(heads), _CHAINED)
+    rows["head"] = heads.view(_HEAD_ONLY)["head"]
+    rows["body_crc"] = body_crcs
+    items: list[bytes] = rows.view(_CHAINED_ITEM).tolist()
+    return items
+
+
+def chain_crc_at(data: Buffer, start: int) -> int:
+    """The chain CRC word of the sealed entry at `start`."""
+    return int.from_bytes(data[start + CRC_WORDS_AT : start + CRC_WORDS_AT + 4], "big")
+
+
+def make_range(batch: UnsealedBatch, low: int, high: int, *, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
+    """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry `low`."""
+    begin = int(batch.starts[low])
+    end = int(batch.starts[high - 1]) + int(batch.sizes[high - 1])
+    return Range(
+        first_index=first_index,
+        last_index=first_index + high - low - 1,
+        term=term,
+        pos=pos,
+        data=memoryview(batch.data)[begin:end].toreadonly(),
+        starts=batch.starts[low:high] - begin,
+        sizes=batch.sizes[low:high],
+        prev_chain=prev_chain,
+        last_chain=chain_crc_at(batch.data, int(batch.starts[high - 1])),
+    )
