@@ -24,6 +24,8 @@ GROUP = "g1"
 ROOT = Path(__file__).parent.parent
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 ERROR_CHARACTERS = 400
+MOVES_MAX = 3
+"""How often a load may lose its leader."""
 TICKS = os.sysconf("SC_CLK_TCK")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -123,6 +125,18 @@ def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str,
     if done.returncode:
         raise RuntimeError(f"{what} {options} ended with {done.returncode}: {' '.join(done.stderr[-ERROR_CHARACTERS:].split())}")
     return report.parsed(done.stdout)
+
+
+def led_load(cluster: LocalCluster, what: str, topic: str, **options: Any) -> dict[str, Any]:
+    """`native_load` at the leader. One that is redirected, because the leader changed meanwhile, is run again at the next one, and the
+    result says how often (`moved`): a machine that is busy with other things makes that happen."""
+    for moved in range(MOVES_MAX + 1):
+        try:
+            return {**native_load(what, address(cluster, leader(cluster)), topic, **options), "moved": moved}
+        except RuntimeError as error:
+            if "redirect" not in str(error) or moved == MOVES_MAX:
+                raise
+    raise AssertionError
 
 
 def native_command(what: str, target: str, topic: str, **options: Any) -> list[str]:

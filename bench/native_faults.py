@@ -31,8 +31,7 @@ def delayed(directory: Path, seconds: float, warm_up_s: float, group: Mapping[st
             found = {}
             for name, delay_s in (("without", 0.0), ("with", DELAY_S)):
                 cluster.network.shape(cluster.network.ways, delay_s=delay_s)
-                target = cl.address(cluster, cl.leader(cluster))
-                found[name] = cl.native_load("produce", target, TOPIC, producers=4, seconds=seconds, warm_up_s=warm_up_s)
+                found[name] = cl.led_load(cluster, "produce", TOPIC, producers=4, seconds=seconds, warm_up_s=warm_up_s)
         finally:
             cluster.network.heal()
             cluster.network.close()

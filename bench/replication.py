@@ -62,10 +62,9 @@ def one(directory: Path, name: str, plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with cl.running(directory / "load", group=group) as cluster:
         cl.create_topic(cluster, "bench-rate")
-        target = cl.address(cluster, cl.leader(cluster))
-        found["throughput"] = cl.native_load("produce", target, "bench-rate", batch=BATCH, **times)
+        found["throughput"] = cl.led_load(cluster, "produce", "bench-rate", batch=BATCH, **times)
         options = {"batch": LATENCY_BATCH, **times}
-        found["latency"] = [{"rate": rate, **cl.native_load("produce", target, "bench-rate", rate=rate, **options)} for rate in RATES]
+        found["latency"] = [{"rate": rate, **cl.led_load(cluster, "produce", "bench-rate", rate=rate, **options)} for rate in RATES]
     found["delay"] = native_faults.delayed(directory / "delay", plan.seconds, plan.warm_up_s, group)
     if name in SAFE:
         found["failover"] = native_faults.killed(directory / "kill", plan.kills, group, KILL_RATE)
