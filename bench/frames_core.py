@@ -20,7 +20,8 @@ from random import Random
 
 import numpy as np
 
-from ledgermq.node.core.calls import Configure, FrameProduced, OpenProducer, ProduceFrame
+from ledgermq.node.core.calls.sending import FrameProduced, OpenProducer, ProduceFrame
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.machine import Machine

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
-from ledgermq.node.core.calls import Configure, Produce
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.machine import Machine

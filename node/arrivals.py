@@ -18,7 +18,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Refused
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.errors import FatalError
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.greeting import Greeter

@@ -27,20 +27,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import (
-    Appointed,
-    Call,
-    CancelReceive,
-    ClientGone,
-    ClientsAlive,
-    Done,
-    GroupView,
-    Prefer,
-    Refused,
-    Result,
-    Returned,
-    Token,
-)
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.delivery import CancelReceive, ClientGone, ClientsAlive
+from ledgermq.node.core.calls.members import Appointed, Prefer, Returned
+from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
 from ledgermq.node.gate import OPEN_BATCHES

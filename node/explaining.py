@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.core.calls import client_of
+from ledgermq.node.core.calls.delivery import client_of
 from ledgermq.node.core.trace import Event, Subject, events_of
 from ledgermq.node.core.transactions import HALF_QUEUE
 from ledgermq.node.core.why_delivery import Facts, absent, why

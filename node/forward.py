@@ -19,7 +19,9 @@ from typing import Protocol
 from prometheus_client import Counter
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, Refused
+from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
 from ledgermq.proto import peer_pb2
@@ -40,7 +42,8 @@ log = get_logger()
 class CallRefused(Exception):
     """A call was not done, or nobody knows whether it was (`unknown-outcome`).
 
-    `refused.reason` is one of `node/core/calls.py` (`not-leader`: the deadline passed first, nothing was done), or `busy` or `internal`.
+    `refused.reason` is one of `node/core/calls/outcome.py` (`not-leader`: the deadline passed first, nothing was done), or `busy` or
+    `internal`.
     """
 
     def __init__(self, refused: Refused) -> None:

@@ -31,7 +31,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, Done, Refused, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.range_repair import RangeRepair

@@ -13,7 +13,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls import HandedOver, HandingOver, HandOver, Refused
+from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.leadership import LeadershipEvent, merged
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from ledgermq.node.controller import voters
 from ledgermq.node.controller.metadata import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
-from ledgermq.node.core.calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind, Refused
+from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, MembersKind
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.links import Link

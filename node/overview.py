@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from ledgermq import __version__
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.metadata import OBSERVER
-from ledgermq.node.core.calls import GroupMembers, GroupView, HaView
+from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.core.calls.view import GroupView, HaView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledgermq.node.core.calls import Peek, Peeked
+from ledgermq.node.core.calls.reading import Peek, Peeked
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.group_queries import confirm, message_of, peek

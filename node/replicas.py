@@ -23,7 +23,9 @@ from google.protobuf.message import DecodeError, Message
 from ledgermq.node import metrics
 from ledgermq.node.audit_budget import Budget
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Call, Mark, Marked, Refused, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.upkeep import Mark, Marked
 from ledgermq.node.core.retention import LogFile
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers

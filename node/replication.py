@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.node.core.calls import ChangeMembers, MembersChanged, Refused
+from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.logs import get_logger

@@ -21,7 +21,9 @@ from google.protobuf.message import DecodeError
 from ledgermq.node import metrics
 from ledgermq.node.agreement import STORAGE_METHOD, Agreement
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Call, Refused, Token, Trim
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.upkeep import Trim
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retained import Retained

@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, GroupMembers
+from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.core.calls.outcome import Call
 from ledgermq.node.core.catch_up import CatchUp
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words

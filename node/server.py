@@ -37,8 +37,9 @@ from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.metadata import State
-from ledgermq.node.core.calls import GroupView, Prefer, Returned
-from ledgermq.node.core.calls import Refused as Unanswered
+from ledgermq.node.core.calls.members import Prefer, Returned
+from ledgermq.node.core.calls.outcome import Refused as Unanswered
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.engine import Engine, as_fatal

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.calls import Done, FrameProduced
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.sending import FrameProduced
 from ledgermq.node.core.framing import Framing
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.install import Install

@@ -16,22 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ledgermq.node.core.calls import (
-    Ack,
-    Acked,
-    Call,
-    Change,
-    Changed,
-    Handle,
-    Peek,
-    Peeked,
-    Produce,
-    Produced,
-    Receive,
-    Received,
-    Refused,
-    Result,
-)
+from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle, Receive, Received
+from ledgermq.node.core.calls.outcome import Call, Refused, Result
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce, Produced
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.flush import DURABLE_PRIORITY
 from ledgermq.proto.types import Draft

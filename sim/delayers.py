@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import Call, Produce, Produced, Recall, Recalled, Refused
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

@@ -19,7 +19,9 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.audit.history import NEVER, Read, Send, check_queue
-from ledgermq.node.core.calls import Handle, Lease, Peeked, Produced
+from ledgermq.node.core.calls.delivery import Handle, Lease
+from ledgermq.node.core.calls.reading import Peeked
+from ledgermq.node.core.calls.sending import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 

@@ -14,16 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ledgermq.node.core.calls import (
-    Call,
-    FrameKnown,
-    FrameProduced,
-    OpenProducer,
-    ProduceFrame,
-    ProducerOpened,
-    Refused,
-    ResumeProducer,
-)
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.proto.frames import FrameBuilder, native_runs
 from ledgermq.proto.layout import BODY_AT
 from ledgermq.proto.types import Frame, Range, UnsealedBatch

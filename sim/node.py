@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from ledgermq.node.core.calls import Call
+from ledgermq.node.core.calls.outcome import Call
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.machine import Effects, Machine

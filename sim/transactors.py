@@ -12,18 +12,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import (
-    Call,
-    ChecksCounted,
-    CountChecks,
-    Overdue,
-    OverdueHalves,
-    Prepare,
-    Produced,
-    Refused,
-    Resolve,
-    Resolved,
-)
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

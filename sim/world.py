@@ -19,21 +19,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.core.calls import (
-    Appointed,
-    Call,
-    ChangeMembers,
-    Done,
-    FrameProduced,
-    GroupMembers,
-    MembersChanged,
-    MembersKind,
-    Produced,
-    Receive,
-    Refused,
-    Returned,
-    Trim,
-)
+from ledgermq.node.core.calls.delivery import Receive
+from ledgermq.node.core.calls.members import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
+from ledgermq.node.core.calls.sending import FrameProduced, Produced
+from ledgermq.node.core.calls.upkeep import Trim
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ledgermq.node.core.calls import client_of
+from ledgermq.node.core.calls.delivery import client_of
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay, group_name, reset_name, reset_pair_name
 from ledgermq.node.core.plan import Plan

@@ -7,7 +7,8 @@ dead-letter topic of a consumer group comes into force by a topic record in the 
 from __future__ import annotations
 
 from ledgermq.node.core import dead_letters
-from ledgermq.node.core.calls import Done, Forward, Forwarded
+from ledgermq.node.core.calls.delivery import Forward, Forwarded
+from ledgermq.node.core.calls.outcome import Done
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.overlay import Overlay, group_name, reset_name, topic_name

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ledgermq.node.core.calls import Done, Prepare, Produce, Produced
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.transactions import Prepare
 from ledgermq.node.core.ids import Ids, Place
 from ledgermq.node.core.overlay import Overlay
 from ledgermq.node.core.plan import Plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.core.calls import Receive
+from ledgermq.node.core.calls.delivery import Receive
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
 from ledgermq.node.core.picker import FIRST_UNITS, SCAN_UNITS, Job, Picker, Rules

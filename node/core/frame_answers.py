@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ledgermq.node.core.calls import Done, FrameProduced
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.sending import FrameProduced
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.producers import Stored
 from ledgermq.node.core.ranges import cut

@@ -14,7 +14,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ledgermq.node.core.calls import Done, FrameKnown, FrameProduced, OpenProducer, ProducerOpened, Refused, ResumeProducer, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Done, Refused
+from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
 from ledgermq.node.core.overlay import Overlay, put_back
 from ledgermq.node.core.plan import Plan
 from ledgermq.node.core.producers import Producer, Producers, Stored

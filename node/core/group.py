@@ -13,24 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.core.calls import (
-    Appointed,
-    Call,
-    CancelReceive,
-    ChangeMembers,
-    Done,
-    FrameKnown,
-    FrameProduced,
-    GroupView,
-    HandOver,
-    HaView,
-    MembersChanged,
-    Prefer,
-    ProduceFrame,
-    Pull,
-    Refused,
-    Returned,
-)
+from ledgermq.node.core.calls.delivery import CancelReceive
+from ledgermq.node.core.calls.members import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, Returned
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
+from ledgermq.node.core.calls.reading import Pull
+from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.core.calls.view import GroupView, HaView
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.core.frame_answers import answer, answer_in_log, certified
 from ledgermq.node.core.framing import Append, IfLeading, InLog, Later

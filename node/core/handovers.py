@@ -7,7 +7,8 @@ leadership comes back from it soon after it was handed over, it must keep up twi
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls import Done, HandedOver, HandingOver, HandOver, Refused
+from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
+from ledgermq.node.core.calls.outcome import Done, Refused
 from ledgermq.node.core.ports import Replicator
 from ledgermq.proto.types import Role
 from ledgermq.raft.transfer import Cause

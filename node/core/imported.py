@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.machine import Machine
 from ledgermq.proto.layout import Columns
 from ledgermq.storage.begin import Begin

@@ -16,29 +16,12 @@ from heapq import heappop, heappush
 
 from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
-from ledgermq.node.core.calls import (
-    Ack,
-    Appointed,
-    Call,
-    CancelReceive,
-    Change,
-    ClientGone,
-    ClientsAlive,
-    Done,
-    FrameProduced,
-    Lease,
-    Prefer,
-    Produce,
-    Produced,
-    ProduceFrame,
-    Receive,
-    Received,
-    Refused,
-    Result,
-    Returned,
-    Token,
-    Trim,
-)
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.delivery import Ack, CancelReceive, Change, ClientGone, ClientsAlive, Lease, Receive, Received
+from ledgermq.node.core.calls.members import Appointed, Prefer, Returned
+from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.core.calls.sending import FrameProduced, Produce, Produced, ProduceFrame
+from ledgermq.node.core.calls.upkeep import Trim
 from ledgermq.node.core.checks import CheckClock, TransactionRules
 from ledgermq.node.core.dedup import with_known
 from ledgermq.node.core.delivery import QueueKey, Touched

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from ledgermq.node.core.calls import client_of
+from ledgermq.node.core.calls.delivery import client_of
 from ledgermq.node.core.delivery import LEASE, TERMS, Delivery, QueueKey, QueueRows, Terms
 from ledgermq.node.core.offset_table import OffsetTable
 

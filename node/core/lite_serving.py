@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledgermq.node.core.burials import Burials
-from ledgermq.node.core.calls import Done, Lease, LiteSynced, Produce, Receive, SyncLite, client_of
+from ledgermq.node.core.calls.delivery import Lease, LiteSynced, Receive, SyncLite, client_of
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.sending import Produce
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.leases import LeaseClock
 from ledgermq.node.core.lite import LiteKey

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.proto.control import Membership
 from ledgermq.raft.config import Members, Rule
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import ChangeMembers, Done, GroupMembers, MembersChanged, Refused, Returned, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.core.calls.outcome import Done, Refused
 from ledgermq.node.core.members import from_raft
 from ledgermq.node.core.ports import Replicator
 from ledgermq.raft.config import Rule

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ledgermq.node.core.calls import Receive
+from ledgermq.node.core.calls.delivery import Receive
 from ledgermq.node.core.delivery import Delivery, QueueKey
 from ledgermq.node.core.fifo import MessageGroups
 from ledgermq.node.core.filters import Looks

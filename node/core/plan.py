@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledgermq.node.core.calls import Call, Done, Lease, Prepare, Produce, ProduceFrame, Refused, Result, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.delivery import Lease
+from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.core.calls.sending import Produce, ProduceFrame
+from ledgermq.node.core.calls.transactions import Prepare
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.flush import Durability
 from ledgermq.node.core.ids import Place as Known

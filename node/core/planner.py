@@ -10,39 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from ledgermq.node.core.broadcasting import Members
 from ledgermq.node.core.burials import Burials
-from ledgermq.node.core.calls import (
-    Ack,
-    Acked,
-    Call,
-    Change,
-    Changed,
-    CommitOffset,
-    Configure,
-    Configured,
-    CountChecks,
-    Done,
-    Forward,
-    Handle,
-    Kept,
-    Lease,
-    Mark,
-    Marked,
-    OffsetCommitted,
-    OpenProducer,
-    Overdue,
-    Prepare,
-    Produce,
-    ProduceFrame,
-    Recall,
-    Recalled,
-    Reset,
-    ResetDone,
-    Resolve,
-    ResumeProducer,
-    Seal,
-    SyncLite,
-    Trim,
-)
+from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Forward, Handle, Lease, SyncLite
+from ledgermq.node.core.calls.outcome import Call, Done
+from ledgermq.node.core.calls.reading import CommitOffset, OffsetCommitted
+from ledgermq.node.core.calls.sending import OpenProducer, Produce, ProduceFrame, Recall, Recalled, ResumeProducer
+from ledgermq.node.core.calls.transactions import CountChecks, Overdue, Prepare, Resolve
+from ledgermq.node.core.calls.upkeep import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
 from ledgermq.node.core.dedup import mark_ids, without_duplicates
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.fifo import MessageGroups

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from ledgermq.node.core.calls import Receive, Token, client_of
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.delivery import Receive, client_of
 
 END_GRID_NS = 20_000_000
 """A fifth of what a long poll ends before its caller's own deadline (`service/ports.py`)."""

@@ -14,7 +14,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from ledgermq.node.core.calls import Done, Pull, Pulled, Refused, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Done, Refused
+from ledgermq.node.core.calls.reading import Pull, Pulled
 from ledgermq.node.core.filters import CallLooks, Looks
 from ledgermq.node.core.machine import Machine
 

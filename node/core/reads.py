@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import Confirm, Confirmed, Done, FindOffset, Peek, Pull, ReadOffset, Refused, Result, Token
+from ledgermq.node.core.calls import Token
+from ledgermq.node.core.calls.outcome import Done, Refused, Result
+from ledgermq.node.core.calls.reading import Confirm, Confirmed, FindOffset, Peek, Pull, ReadOffset
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ports import Replicator
 from ledgermq.node.core.pulls import Pulls

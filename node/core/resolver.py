@@ -7,7 +7,17 @@ application the overlay says so, and whoever asks meanwhile waits for it.
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls import ChecksCounted, CountChecks, Done, Overdue, OverdueHalves, Prepare, Resolve, Resolved, UndecidedHalf
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.transactions import (
+    ChecksCounted,
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+    Resolved,
+    UndecidedHalf,
+)
 from ledgermq.node.core.checks import CheckClock, TransactionRules
 from ledgermq.node.core.dedup import mark_ids, without_duplicates
 from ledgermq.node.core.flush import Durability

@@ -13,7 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.node.core import timers
-from ledgermq.node.core.calls import Configure, FindOffset, GroupMembers, OffsetRead, Peek, Peeked, ReadOffset, Refused
+from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import FindOffset, OffsetRead, Peek, Peeked, ReadOffset
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.delivery import Delivery, QueueKey
 from ledgermq.node.core.ids import Ids
 from ledgermq.node.core.lite import LiteSets

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ledgermq.node.core.calls import client_of
+from ledgermq.node.core.calls.delivery import client_of
 from ledgermq.node.core.timers import slot_of
 from ledgermq.node.core.transactions import HALF_QUEUE
 from ledgermq.proto import control

@@ -21,7 +21,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Confirm, GroupView, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Confirm
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Unreadable
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.local_reads import LEADER, LocalReads, Standing

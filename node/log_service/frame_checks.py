@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.config import Limits
 from ledgermq.node.controller.metadata import Topic
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import Caller, Callers, publish
 from ledgermq.node.log_service.requests import FrameRequest
 from ledgermq.node.security.grants import Kind

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.recent import Recent
 from ledgermq.node.log_service.reading import Files, files_of, recent_of

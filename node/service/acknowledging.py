@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls import Ack, Acked, Change, Changed, Handle
+from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups

@@ -11,7 +11,7 @@ import asyncio
 
 from ledgermq.node import metrics
 from ledgermq.node.config import Delivery
-from ledgermq.node.core.calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
+from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
 from ledgermq.node.logs import get_logger
 from ledgermq.node.service import delivering
 from ledgermq.node.service.commanding import Commander

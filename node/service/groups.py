@@ -10,25 +10,11 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.core.calls import (
-    Ack,
-    Call,
-    CancelReceive,
-    Change,
-    CommitOffset,
-    Confirm,
-    FindOffset,
-    Forward,
-    Prepare,
-    Produce,
-    Pull,
-    ReadOffset,
-    Recall,
-    Receive,
-    Refused,
-    Resolve,
-    SyncLite,
-)
+from ledgermq.node.core.calls.delivery import Ack, CancelReceive, Change, Forward, Receive, SyncLite
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.reading import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
+from ledgermq.node.core.calls.sending import Produce, Recall
+from ledgermq.node.core.calls.transactions import Prepare, Resolve
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
 from ledgermq.node.service.topics import Topics

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ledgermq.node.controller.metadata import Topic
-from ledgermq.node.core.calls import LiteAction, LiteStart, SyncLite
+from ledgermq.node.core.calls.delivery import LiteAction, LiteStart, SyncLite
 from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from ledgermq.node.controller.metadata import State
-from ledgermq.node.core.calls import session_of
+from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.security.quotas import Hold

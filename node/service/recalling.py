@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import Recall, Recalled
+from ledgermq.node.core.calls.sending import Recall, Recalled
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups

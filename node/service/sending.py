@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 
 from ledgermq.node.controller.metadata import Topic
-from ledgermq.node.core.calls import Prepare, Produce, Produced
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.transactions import Prepare
 from ledgermq.node.core.flush import Durability, weakest
 from ledgermq.node.forward import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.service import statuses

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls import Confirm, Resolve, Resolved
+from ledgermq.node.core.calls.reading import Confirm
+from ledgermq.node.core.calls.transactions import Resolve, Resolved
 from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups

@@ -18,7 +18,9 @@ import grpc.aio
 
 from ledgermq.node.config import Delivery, Limits
 from ledgermq.node.controller.metadata import State, apply
-from ledgermq.node.core.calls import Call, Configure, GroupView, Refused, Result
+from ledgermq.node.core.calls.outcome import Call, Refused, Result
+from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from ledgermq.node.config import Delivery
-from ledgermq.node.core.calls import Handle
+from ledgermq.node.core.calls.delivery import Handle
 from ledgermq.node.service.handles import Handles
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SECRET, Backend, ack_request, contract, message, receive_request

@@ -7,7 +7,8 @@ import os
 
 from ledgermq.node import group_queries
 from ledgermq.node.bodies import plain
-from ledgermq.node.core.calls import Peek, Peeked, Produce
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce
 from ledgermq.node.service import pulling
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.compression import Compression, compress

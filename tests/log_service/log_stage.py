@@ -12,7 +12,7 @@ import grpc.aio
 
 from ledgermq.node.config import Limits
 from ledgermq.node.controller.metadata import Outcome, State, apply
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.local_reads import LocalReads, Rules
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.log_service.keys import ReceiptKeys

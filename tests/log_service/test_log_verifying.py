@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls import Confirmed, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Confirmed
 from ledgermq.node.core.ranges import tail_of
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.proofs import Proof

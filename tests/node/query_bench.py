@@ -8,7 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from ledgermq.node.core.calls import Ack, Configure, Handle, Produce, Receive, Received
+from ledgermq.node.core.calls.delivery import Ack, Handle, Receive, Received
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node import agreement, metrics
-from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.digests import DIGESTS_FILE, Digests
 from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.proto import peer_pb2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ledgermq.node.appointing import Appointing
-from ledgermq.node.core.calls import Appointed
+from ledgermq.node.core.calls.members import Appointed
 from ledgermq.proto.status import Code, fail
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
 from ledgermq.raft.transfer import Cause

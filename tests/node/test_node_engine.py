@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.calls import Appointed, Call, ClientGone, Done, GroupView, Peek, Peeked, Refused
+from ledgermq.node.core.calls.delivery import ClientGone
+from ledgermq.node.core.calls.members import Appointed
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.engine import Engine
 from ledgermq.node.errors import FatalError

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from ledgermq.node import explaining
-from ledgermq.node.core.calls import (
-    Change,
-    Configure,
-    Handle,
-    Prepare,
-    Produce,
-    Receive,
-    Received,
-    Reset,
-    Resolve,
-)
+from ledgermq.node.core.calls.delivery import Change, Handle, Receive, Received
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.transactions import Prepare, Resolve
+from ledgermq.node.core.calls.upkeep import Configure, Reset
 from ledgermq.node.core.filters import sql_filter
 from ledgermq.node.core.why_delivery import RANKS, absent, born_of
 from ledgermq.proto import admin_pb2

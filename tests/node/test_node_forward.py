@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ledgermq.node import forward
-from ledgermq.node.core.calls import Call, ClientGone, ClientsAlive, GroupView, HaView, Refused
+from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.view import GroupView, HaView
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.proto import peer_pb2

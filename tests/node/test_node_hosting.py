@@ -14,7 +14,11 @@ import yaml
 
 from ledgermq.node import config, metrics, running
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls import Configure, Configured, Done, GroupView, Peek, Peeked, Produce, Produced
+from ledgermq.node.core.calls.outcome import Done
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.errors import ConfigError
 from ledgermq.node.groups import open_groups

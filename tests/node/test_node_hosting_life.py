@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from ledgermq.node import metrics
-from ledgermq.node.core.calls import Call, Done, GroupView, Peek, Refused
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
+from ledgermq.node.core.calls.reading import Peek
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.rebuild import Progress, RebuildOutput

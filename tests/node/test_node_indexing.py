@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node import indexing, metrics
-from ledgermq.node.core.calls import Produce, Produced
+from ledgermq.node.core.calls.sending import Produce, Produced
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.indexing import Indexer
 from ledgermq.proto.properties import Fields, encode

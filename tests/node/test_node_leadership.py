@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ledgermq.node import leadership
-from ledgermq.node.core.calls import HandedOver, HandingOver, HandOver, Refused
+from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.leadership import LeadershipEvent
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.leadership import Leadership

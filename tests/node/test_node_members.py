@@ -12,7 +12,8 @@ import pytest
 from ledgermq.node import members as module
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.controller import Health
-from ledgermq.node.core.calls import ChangeMembers, GroupMembers, MembersChanged, Refused
+from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.members import Members
 from ledgermq.proto import admin_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ledgermq.node import config
-from ledgermq.node.core.calls import GroupView
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2

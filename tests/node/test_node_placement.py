@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls import GroupMembers, GroupView
+from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.placement import Placement
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from ledgermq.node import group_queries, peeks, queries
 from ledgermq.node.copies import copy_of
-from ledgermq.node.core.calls import CommitOffset, Configure, Peek, Peeked, Receive, Received, Reset
+from ledgermq.node.core.calls.delivery import Receive, Received
+from ledgermq.node.core.calls.reading import CommitOffset, Peek, Peeked
+from ledgermq.node.core.calls.upkeep import Configure, Reset
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ledgermq.node import reconcile
-from ledgermq.node.core.calls import Configure, Configured, GroupView, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.upkeep import Configure, Configured
+from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.reconcile import Reconciler, difference
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 

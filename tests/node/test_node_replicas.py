@@ -16,7 +16,8 @@ import grpc.aio
 import pytest
 
 from ledgermq.node.agreement import Agreement
-from ledgermq.node.core.calls import GroupMembers, Refused
+from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.replicas import KNOWN_METHOD, Replicas

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node import metrics, scrubbing
-from ledgermq.node.core.calls import Peek
+from ledgermq.node.core.calls.reading import Peek
 from ledgermq.node.core.ports import Fenced, Unreadable
 from ledgermq.node.groups import open_groups
 from ledgermq.node.scrubbing import Plan, Scrub

@@ -11,7 +11,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ledgermq.node.core.calls import Call, Refused, Result, Returned
+from ledgermq.node.core.calls.members import Returned
+from ledgermq.node.core.calls.outcome import Call, Refused, Result
 from ledgermq.node.core.group import Group
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

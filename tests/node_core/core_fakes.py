@@ -8,20 +8,10 @@ from itertools import count
 
 import numpy as np
 
-from ledgermq.node.core.calls import (
-    Ack,
-    Call,
-    Change,
-    Configure,
-    Done,
-    Forward,
-    Handle,
-    Lease,
-    Produce,
-    Receive,
-    Refused,
-    Result,
-)
+from ledgermq.node.core.calls.delivery import Ack, Change, Forward, Handle, Lease, Receive
+from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.group import Group, TurnOutput
 from ledgermq.node.core.leader import LeaderSettings

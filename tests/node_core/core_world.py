@@ -12,35 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.calls import (
-    Ack,
-    Call,
-    Change,
-    ClientGone,
-    CommitOffset,
-    Configure,
-    CountChecks,
-    Forward,
+from ledgermq.node.core.calls.delivery import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
+from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.reading import CommitOffset
+from ledgermq.node.core.calls.sending import (
     FrameProduced,
-    Handle,
     OpenProducer,
-    Overdue,
-    OverdueHalves,
-    Prepare,
     Produce,
     Produced,
     ProduceFrame,
     ProducerOpened,
     Recall,
-    Receive,
-    Received,
-    Refused,
-    Reset,
-    Resolve,
     ResumeProducer,
-    SyncLite,
-    Trim,
 )
+from ledgermq.node.core.calls.transactions import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
+from ledgermq.node.core.calls.upkeep import Configure, Reset, Trim
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.leader import LeaderSettings

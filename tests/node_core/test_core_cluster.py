@@ -6,7 +6,9 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls import Ack, Acked, Configure, Configured, Handle, Produce, Produced, Receive, Received
+from ledgermq.node.core.calls.delivery import Ack, Acked, Handle, Receive, Received
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, Cluster, Node

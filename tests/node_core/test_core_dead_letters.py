@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.node.core import dead_letters
-from ledgermq.node.core.calls import Configure, Forward, Forwarded, Produce, Refused, Reset
+from ledgermq.node.core.calls.delivery import Forward, Forwarded
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure, Reset
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind

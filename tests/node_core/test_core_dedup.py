@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core import ids as ids_module
-from ledgermq.node.core.calls import Configure, Prepare, Produce, Produced, Refused, Resolve
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.transactions import Prepare, Resolve
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.ids import Ids, Place
 from ledgermq.node.core.leader import LeaderSettings

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.node.core import fifo
-from ledgermq.node.core.calls import CancelReceive, Configure, Lease, Received
+from ledgermq.node.core.calls.delivery import CancelReceive, Lease, Received
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench

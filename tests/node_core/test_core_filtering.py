@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ledgermq.node.core.calls import Configure, Pull, Pulled, Receive
+from ledgermq.node.core.calls.delivery import Receive
+from ledgermq.node.core.calls.reading import Pull, Pulled
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.filters import LOOKS_PER_CALL, LOOKS_PER_TURN, sql_filter
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, GroupConfig

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.core.calls import Configure, Produce, Produced, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

@@ -7,7 +7,9 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls import Call, Configure, Configured, Produce, Produced
+from ledgermq.node.core.calls.outcome import Call
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind

@@ -9,21 +9,11 @@ import numpy as np
 import pytest
 
 from ledgermq.node.core import picker
-from ledgermq.node.core.calls import (
-    Ack,
-    Acked,
-    CancelReceive,
-    Change,
-    ClientsAlive,
-    Configure,
-    Configured,
-    Peek,
-    Peeked,
-    Produce,
-    Produced,
-    Received,
-    Refused,
-)
+from ledgermq.node.core.calls.delivery import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto import control

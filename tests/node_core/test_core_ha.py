@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.node.core import group
-from ledgermq.node.core.calls import Configure, Produce, Produced, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.flush import Durability, FlushPolicy, durability_of, strongest, weakest
 from ledgermq.node.core.group import TurnOutput
 from ledgermq.node.core.leader import LeaderSettings

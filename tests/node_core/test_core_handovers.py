@@ -7,7 +7,10 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.core.calls import Configure, HandedOver, HandingOver, HandOver, Produce, Produced, Refused
+from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.handovers import CALM_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

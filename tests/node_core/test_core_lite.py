@@ -10,21 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core.calls import (
-    Ack,
-    ClientGone,
-    Configure,
-    Forward,
-    Lease,
-    LiteSynced,
-    Produce,
-    Produced,
-    Receive,
-    Received,
-    Refused,
-    SyncLite,
-    Trim,
-)
+from ledgermq.node.core.calls.delivery import Ack, ClientGone, Forward, Lease, LiteSynced, Receive, Received, SyncLite
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Trim
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

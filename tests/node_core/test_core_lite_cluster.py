@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.calls import Configure, Produce, SyncLite, Trim
+from ledgermq.node.core.calls.delivery import SyncLite
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure, Trim
 from ledgermq.node.core.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core.calls import Produce, Recall, Recalled
+from ledgermq.node.core.calls.sending import Produce, Recall, Recalled
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import cut, tail_of
 from ledgermq.proto.message_record import decode_record

@@ -6,7 +6,11 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls import ChangeMembers, Configure, Configured, MembersChanged, Peek, Peeked, Produce, Produced, Refused
+from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster

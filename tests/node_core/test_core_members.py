@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.core.calls import GroupMembers
+from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.members import export_members, restore_members
 from tests.node_core.core_fakes import LOG_ID, Bench

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.calls import ChangeMembers, GroupMembers, MembersChanged, Refused, Returned
+from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.memberships import AGAIN_NS
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import Change, MemberChange

@@ -8,18 +8,9 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core.calls import (
-    CommitOffset,
-    Configure,
-    FindOffset,
-    OffsetCommitted,
-    OffsetRead,
-    Pull,
-    Pulled,
-    ReadOffset,
-    Refused,
-    Reset,
-)
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import CommitOffset, FindOffset, OffsetCommitted, OffsetRead, Pull, Pulled, ReadOffset
+from ledgermq.node.core.calls.upkeep import Configure, Reset
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.core.calls import CommitOffset, Configure, OffsetCommitted, OffsetRead, Produce, ReadOffset
+from ledgermq.node.core.calls.reading import CommitOffset, OffsetCommitted, OffsetRead, ReadOffset
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_fakes import draft

@@ -7,18 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.core.calls import (
-    Configure,
-    Configured,
-    FrameKnown,
-    FrameProduced,
-    OpenProducer,
-    Produce,
-    ProduceFrame,
-    ProducerOpened,
-    Refused,
-    ResumeProducer,
-)
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, Produce, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.node.core.producers import NAMED_MS, UNNAMED_MS

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.core.calls import (
+from ledgermq.node.core.calls.delivery import (
     Ack,
     Acked,
     CancelReceive,
@@ -16,13 +16,12 @@ from ledgermq.node.core.calls import (
     ClientGone,
     ClientsAlive,
     Handle,
-    Produced,
     Receive,
     Received,
-    Refused,
-    Reset,
-    ResetDone,
 )
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.core.calls.upkeep import Reset, ResetDone
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.delivery_model import Clients, LoggedState, Message
 

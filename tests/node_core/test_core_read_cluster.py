@@ -6,7 +6,10 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls import Configure, Configured, Confirm, Confirmed, Peek, Peeked, Produce, Produced, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Confirm, Confirmed, Peek, Peeked
+from ledgermq.node.core.calls.sending import Produce, Produced
+from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster, Node
 from tests.node_core.core_fakes import draft

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.reading import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
 from ledgermq.node.core.filters import TagFilter
 from ledgermq.proto.message_record import decode_record
 from ledgermq.raft.messages import Heard

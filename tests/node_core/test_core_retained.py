@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from ledgermq.node.core import retention_facts
-from ledgermq.node.core.calls import Ack, Configure, Kept, Refused, Seal, Trim
+from ledgermq.node.core.calls.delivery import Ack
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.upkeep import Configure, Kept, Seal, Trim
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.core.retained import TRIMS_KEPT, Retained

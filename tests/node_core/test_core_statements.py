@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
+from ledgermq.node.core.calls.delivery import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes
 from ledgermq.proto.message_record import decode_record

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from ledgermq.node.core import wheel, window
-from ledgermq.node.core.calls import Configure, Produce, Produced, Recall, Recalled, Refused
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.retention_facts import timer_pin
 from ledgermq.node.core.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
 from ledgermq.proto.message_record import decode_record

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core import timers, wheel, window
-from ledgermq.node.core.calls import Call, Configure, Produce, Produced, Recall, Recalled
+from ledgermq.node.core.calls.outcome import Call
+from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, Fields, encode, parse

@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.node.core import transactions
-from ledgermq.node.core.calls import (
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.core.calls.transactions import (
     ChecksCounted,
-    Configure,
     CountChecks,
     Overdue,
     OverdueHalves,
     Prepare,
-    Produced,
-    Refused,
     Resolve,
     Resolved,
     UndecidedHalf,
 )
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

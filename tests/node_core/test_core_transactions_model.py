@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from ledgermq.node.core import resolver
-from ledgermq.node.core.calls import Configure, CountChecks, Overdue, OverdueHalves, Prepare, Produced, Refused, Resolve, Resolved
+from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.core.calls.transactions import CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.checks import TransactionRules
 from ledgermq.node.core.leader import LeaderSettings
 from ledgermq.node.core.leases import LeaseTimes

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls import Peek, Peeked, Reset, Trim
+from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.core.calls.upkeep import Reset, Trim
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.replica_boot import bootstrap

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ledgermq.node.core.calls import Ack, Change, ClientGone, ClientsAlive, Configure, Forward, Handle, Produce, Received
+from ledgermq.node.core.calls.delivery import Ack, Change, ClientGone, ClientsAlive, Forward, Handle, Received
+from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls import Handle, Lease, Peeked, Produced
+from ledgermq.node.core.calls.delivery import Handle, Lease
+from ledgermq.node.core.calls.reading import Peeked
+from ledgermq.node.core.calls.sending import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.histories import Histories, QueueKey
