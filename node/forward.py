@@ -263,9 +263,11 @@ class Forwarder:
             return None
         except Lost as lost:
             self._count(group, "lost")
+            self._doubt(group, target)
             raise CallRefused(Refused("unknown-outcome", detail=str(lost))) from lost
         except TimeoutError as late:
             self._count(group, "late")
+            self._doubt(group, target)
             detail = f"node {target} did not answer within the deadline"
             raise CallRefused(Refused("unknown-outcome", detail=detail)) from late
         if result.not_leader:
@@ -283,12 +285,15 @@ class Forwarder:
         """The node to try now; None when waiting is all that can be done."""
         view = self._engine.views.get(group)
         if view is not None and self._belongs(view):
-            leader = view.leader
-            if leader == self._node:
+            if view.leader == self._node:
                 return self._node if view.serving else None
-        else:
-            leader = self._hints.get(group) or self._guess(group)
-        return leader if leader is not None and leader in self._links and self._links[leader].up else None
+            return view.leader if self._reached(view.leader) else None
+        hint = self._hints.get(group)
+        # Who is gone cannot say who leads now, and no log here does: another replica has to.
+        return hint if self._reached(hint) else self._guess(group)
+
+    def _reached(self, node: str | None) -> bool:
+        return node is not None and node in self._links and self._links[node].up
 
     def _refuse_when_short(self, group: str) -> None:
         """The master of an HA group is here and does not serve yet: it will not before somebody else is in sync."""
@@ -307,7 +312,7 @@ class Forwarder:
 
     def _guess(self, group: str) -> str | None:
         """For a group without a replica here: its replicas in turn."""
-        candidates = [name for name in self._replicas.get(group, ()) if name in self._links and self._links[name].up]
+        candidates = [name for name in self._replicas.get(group, ()) if self._reached(name)]
         self._next_guess += 1
         return candidates[self._next_guess % len(candidates)] if candidates else None
 
@@ -316,6 +321,11 @@ class Forwarder:
             self._hints.pop(group, None)
         else:
             self._hints[group] = leader
+
+    def _doubt(self, group: str, target: str) -> None:
+        """It did not answer: whether it still leads is for others to say."""
+        if self._hints.get(group) == target:
+            del self._hints[group]
 
     def _groups_led_here(self) -> list[str]:
         return [group for group, view in self._engine.views.items() if view.leader == self._node]

@@ -313,6 +313,34 @@ def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("end", ["down", "lost", "silent"])
+def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(end: str) -> None:
+    """Of a group without a replica here nobody says that another one leads now. The node that answered last is asked no more once its
+    stream is down, has ended under a call, or answered nothing; and nobody is sent there."""
+
+    async def main() -> None:
+        bench = Bench("n1", groups=())
+        forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
+        bench.links["n2"].answers += [Result(responses=[b"1"])]
+        bench.links["n3"].answers += [Result(not_leader=True, leader="n2")]
+        loop = asyncio.get_running_loop()
+        assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"1"]
+        if end == "down":
+            bench.links["n2"].up = False
+        else:
+            bench.links["n2"].answers += [Lost("gone")] if end == "lost" else []
+            with pytest.raises(CallRefused, match="unknown-outcome"):
+                await forwarder.submit("far", "M", {}, b"", loop.time() + (20 if end == "lost" else 0.2))
+            assert forwarder.leader("far") is None
+            bench.links["n2"].up = False
+        # A follower may believe in the old leader for a while, too.
+        bench.links["n3"].answers = [Result(not_leader=True, leader="n2"), Result(responses=[b"2"])]
+        assert list(await forwarder.submit("far", "M", {}, b"", loop.time() + 20)) == [b"2"]
+        assert forwarder.leader("far") == "n3"
+
+    run(main)
+
+
 def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
     """One message per leader's node with every client heard of, and only the groups led here are told directly."""
 
