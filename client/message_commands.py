@@ -153,6 +153,8 @@ def send(
 
     With --one-way a message whose answer is lost is not sent again: it is stored once or not at all (docs/delivery.md).
 
+    Each message is tried for --timeout. When nothing at all was acknowledged for so long, the rest of the input is not sent.
+
     Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all. With --one-way 0 in any case.
     """
     if (body is None) == (path is None):
@@ -195,7 +197,8 @@ def send(
         print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
     if summary.failed and not one_way:
         assert summary.first_error is not None
-        what = f"{summary.failed} of {summary.sent} were not acknowledged, first: {summary.first_error}"
+        end = f"; nothing was acknowledged for {connection.timeout_s:g} s, what followed was not sent" if summary.given_up else ""
+        what = f"{summary.failed} of {summary.sent} were not acknowledged{end}, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
         raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)

@@ -230,14 +230,18 @@ class FileSender:
         self._producer = producer
         self._tell = tell
         self._rows_told = rows_told
-        self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged]]] = deque()
+        self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged], int]] = deque()
+        """Rows, their outcome, and how many messages of the producer had been acknowledged before they were accepted."""
         self._ahead_bytes = 0
         self._summary = FileSummary()
 
     def send_all(self, rows: Iterable[Row | BadRow]) -> FileSummary:
-        """Send everything; a row that fails does not hold up the others."""
+        """Send everything, unless nothing at all is acknowledged in the time that a message has; a row that fails does not hold up the
+        others."""
         started = time.monotonic()
         for chunk in _chunks(rows):
+            if self._summary.given_up:
+                break
             self._summary.sent += len(chunk)
             for bad in chunk:
                 if isinstance(bad, BadRow):
@@ -261,10 +265,11 @@ class FileSender:
             if any(values):
                 columns["tags" if name == "tag" else name] = values
         self._ahead_bytes += _bytes_of(rows)
-        self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns)))
+        before = self._producer.statistics.acknowledged
+        self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns), before))
 
     def _settle(self) -> None:
-        rows, future = self._ahead.popleft()
+        rows, future, before = self._ahead.popleft()
         self._ahead_bytes -= _bytes_of(rows)
         summary = self._summary
         try:
@@ -276,6 +281,7 @@ class FileSender:
                 assert isinstance(error, ClusterError)
                 for row in failure.rows:
                     self._failed(BadRow(rows[row].line, error.what), error)
+                summary.given_up |= error.retryable and self._producer.statistics.acknowledged == before
         for frame in done.frames:
             summary.acknowledged += frame.count
             if frame.receipt is not None:

@@ -2,6 +2,10 @@
 
 A send whose answer was lost is sent again and may be stored twice (at least once); order is kept only with a window of one. One way, each
 message is sent once and never repeated, whatever becomes of it: it is stored once or not at all (at most once).
+
+Everything in the window is tried at the same time, each message for the time-out of the connection. Where nothing at all was acknowledged
+for so long, nothing more is sent: a cluster that is down costs one time-out, not one for each message. Time in which the source has no
+message is nobody's: a failure that lies here meanwhile gets its repetitions all the same.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +28,9 @@ from ledgermq.proto import messaging_pb2 as pb
 
 WINDOW = 64
 CALL_TIMEOUT_S = 3.0
+PAUSE_S = 0.05
+PAUSE_MAX_S = 0.4
+"""The window comes back as a whole: not too often to nodes that elect a leader."""
 EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
 BY_STRENGTH = ("memory", "master", "durable")
@@ -84,7 +91,8 @@ class Outgoing:
 
 @dataclass
 class SendSummary:
-    """What became of a batch. `durability` is the class the acknowledgements stated; the weaker one if they differ."""
+    """What became of a batch. `durability` is the class the acknowledgements stated; the weaker one if they differ. `given_up`: nothing was
+    acknowledged for the whole time-out, so what the source still had was not sent; it is counted nowhere."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -92,6 +100,7 @@ class SendSummary:
     duration_ms: int = 0
     durability: str | None = None
     first_error: ClusterError | None = None
+    given_up: bool = False
 
     def add_failed(self, count: int, error: ClusterError) -> None:
         """Messages that could not even be sent."""
@@ -102,7 +111,10 @@ class SendSummary:
 
 @dataclass(slots=True)
 class InFlight:
+    """One message and the call that carries it now. `give_up_at`: on the sender's clock."""
+
     message: pb.Message
+    give_up_at: float
     future: Any
     address: Address
 
@@ -116,20 +128,37 @@ class Sender:
         self._window = window
         self._open: deque[InFlight] = deque()
         self._summary = SendSummary()
+        self._source_s = 0.0
+        """Spent in waiting for messages to send."""
+        self._heard_at = 0.0
+        """When something was last acknowledged, or the first message sent."""
 
     def send_all(self, messages: Iterable[Outgoing], progress: Callable[[int], None] = lambda acknowledged: None) -> SendSummary:
-        """Send everything; never raises for a single message, the summary tells."""
+        """Send everything, unless nothing is acknowledged for too long; never raises for a single message, the summary tells."""
         started = time.monotonic()
-        for outgoing in messages:
+        source = iter(messages)
+        self._heard_at = self._now()
+        while not self._summary.given_up and (outgoing := self._next(source)) is not None:
             while len(self._open) >= self._window:
                 self._finish_oldest(progress)
-            self._summary.sent += 1
-            message = outgoing.to_proto(new_message_id())
-            self._open.append(InFlight(message, *self._start(message)))
+            if not self._summary.given_up:
+                self._summary.sent += 1
+                message = outgoing.to_proto(new_message_id())
+                self._open.append(InFlight(message, self._now() + self._connection.timeout_s, *self._start(message)))
         while self._open:
             self._finish_oldest(progress)
         self._summary.duration_ms = round((time.monotonic() - started) * 1000)
         return self._summary
+
+    def _next(self, source: Iterator[Outgoing]) -> Outgoing | None:
+        began = time.monotonic()
+        try:
+            return next(source, None)
+        finally:
+            self._source_s += time.monotonic() - began
+
+    def _now(self) -> float:
+        return time.monotonic() - self._source_s
 
     def _start(self, message: pb.Message) -> tuple[Any, Address]:
         timeout = min(CALL_TIMEOUT_S, self._connection.timeout_s)
@@ -138,21 +167,36 @@ class Sender:
         return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout), address
 
     def _finish_oldest(self, progress: Callable[[int], None]) -> None:
-        """Wait for the oldest call; repeat it in place while that can help.
-
-        Its time runs from here, not from the first call: where messages come slowly, a failure may lie here for long before it is seen.
-        """
-        flight = self._open.popleft()
-        give_up_at = time.monotonic() + self._connection.timeout_s
+        """Wait for the oldest call; repeat it, and what else has failed by then, while that can help."""
+        flight = self._open[0]
+        pause_s = PAUSE_S
         while (problem := self._outcome(flight)) is not None:
-            if self._one_way or not problem.retryable or time.monotonic() >= give_up_at:
-                self._summary.failed += 1
-                self._summary.first_error = self._summary.first_error or problem
-                return
-            time.sleep(0.05)
-            flight.future, flight.address = self._start(flight.message)
-        self._summary.acknowledged += 1
-        progress(self._summary.acknowledged)
+            late = self._now() >= flight.give_up_at
+            if self._one_way or not problem.retryable or late:
+                self._failed(problem, late)
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            for failed in [flight, *filter(self._may_pass, itertools.islice(self._open, 1, None))]:
+                failed.future, failed.address = self._start(failed.message)
+        else:
+            self._summary.acknowledged += 1
+            self._heard_at = self._now()
+            progress(self._summary.acknowledged)
+        self._open.popleft()
+
+    def _failed(self, problem: ClusterError, late: bool) -> None:
+        summary = self._summary
+        summary.failed += 1
+        summary.first_error = summary.first_error or problem
+        if not problem.retryable:
+            self._heard_at = self._now()
+        elif late and not self._one_way and self._now() - self._heard_at >= self._connection.timeout_s:
+            summary.given_up |= all(not flight.future.done() or self._outcome(flight) is not None for flight in self._open)
+
+    def _may_pass(self, flight: InFlight) -> bool:
+        """Whether it has failed, and may not the next time."""
+        return flight.future.done() and (problem := self._outcome(flight)) is not None and problem.retryable
 
     def _outcome(self, flight: InFlight) -> ClusterError | None:
         """None when acknowledged, else what went wrong."""

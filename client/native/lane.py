@@ -95,6 +95,8 @@ class Lane:
         self.gathering = gathering
         self.flushing = 0
         """So many callers want what is there to be sent without waiting for more."""
+        self.obstacle = ""
+        """Why there is no stream to the leader, as far as somebody has tried: what messages that run out of time were waiting for."""
         self.fenced: ProducerFenced | None = None
         self._settings = settings
         self._statistics = statistics
@@ -446,7 +448,9 @@ class Lane:
     def _tell_late(self, batch: Batch, now: float, unknown: bool) -> None:
         count = batch.expired(now) - batch.told
         if count > 0:
-            what = "not acknowledged in time; it may be stored" if unknown else "could not be sent in time"
+            why = f" ({self.obstacle})" if self.obstacle else ""
+            what = f"not acknowledged in time{why}; it may be stored" if unknown else f"could not be sent in time{why}"
+            what = f"broker group {self.broker_group}: {what}"
             self._count_failed(count, unknown)
             batch.sink.failed(batch.row + batch.told, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
             batch.told += count

@@ -81,6 +81,7 @@ class LaneStream:
         search = self._connection.search(self.lane.broker_group)
         while await self._wanted():
             address = await search.next_address()
+            self.lane.obstacle = self.lane.obstacle or f"{address} has not answered yet"
             try:
                 await self._session(address, search)
             except ProducerFenced:
@@ -95,6 +96,7 @@ class LaneStream:
                 search.failed(f"{address}: {error}")
             finally:
                 self._statistics.disconnects += 1
+                self.lane.obstacle = search.last
                 self.lane.broken()
                 self._answered()
 
@@ -150,6 +152,7 @@ class LaneStream:
             search.problem(answer.problem)
         elif kind == "opened":
             self.lane.opened(answer.opened)
+            self.lane.obstacle = ""
             search.worked()
             self._open_asked = False
             self._answered()

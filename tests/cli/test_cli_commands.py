@@ -529,3 +529,12 @@ def test_send_one_way_never_repeats(node: FakeNode, run: Run) -> None:
     code, out, err = run("send", "--topic", "t", "--file", "-", "--one-way", "--json", stdin=b"a\nb\n")
     assert (code, err, len(node.requests["SendMessage"])) == (0, "", 2)
     assert (json.loads(out)["acknowledged"], json.loads(out)["failed"]) == (1, 1)
+
+
+def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(node: FakeNode, run: Run) -> None:
+    """One time-out for a long input, the reason in the one line of error, and what was not sent is said."""
+    node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "broker group g2 has no leader")))
+    lines = b"".join(b"%d\n" % k for k in range(5_000))
+    code, out, err = run("send", "--topic", "t", "--file", "-", "--timeout", "300ms", "--json", stdin=lines)
+    assert code == 3 and json.loads(out)["sent"] == json.loads(out)["failed"] < 5_000
+    assert "nothing was acknowledged for 0.3 s, what followed was not sent, first: broker group g2 has no leader" in err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import grpc
@@ -140,6 +140,55 @@ def test_a_failure_found_late_is_still_repeated(monkeypatch: pytest.MonkeyPatch)
 
         with Connection(endpoints(nodes), timeout_s=0.2) as connection:
             assert Sender(connection).send_all(source()).acknowledged == 1
+
+
+class Cluster:
+    """Answers every send at once, on a clock of its own that only pauses move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, acknowledges: Callable[[bytes, float], bool]) -> None:
+        self.now_s = 0.0
+        self.calls: list[bytes] = []
+        self._acknowledges = acknowledges
+        monkeypatch.setattr(sending, "time", SimpleNamespace(time=time.time, sleep=self._sleep, monotonic=lambda: self.now_s))
+        monkeypatch.setattr(sending.service, "send_message", self._send)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _send(self, channel: object, request: pb.SendMessageRequest, metadata: object, timeout: float) -> SimpleNamespace:
+        (message,) = request.messages
+        self.calls.append(message.body)
+        done = self._acknowledges(message.body, self.now_s)
+        answer = sent(request) if done else pb.SendMessageResponse(status=status(50002, "broker group g2 has no leader"))
+        return SimpleNamespace(result=lambda: answer, done=lambda: True, trailing_metadata=lambda: ())
+
+
+def test_a_whole_window_is_repeated_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An election that takes almost as long as the time-out costs no message, however many were sent into it."""
+    cluster = Cluster(monkeypatch, lambda body, now_s: now_s >= 8)
+    with Connection("127.0.0.1:1", timeout_s=10) as connection:
+        summary = Sender(connection, window=64).send_all(outgoing(64))
+    assert (summary.acknowledged, summary.failed, summary.given_up) == (64, 0, False)
+    assert cluster.now_s < 9
+
+
+def test_half_a_cluster_without_a_leader_costs_one_time_out_for_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one for each message. The others are acknowledged, and all is sent."""
+    cluster = Cluster(monkeypatch, lambda body, now_s: int(body[1:]) % 2 == 0)
+    with Connection("127.0.0.1:1", timeout_s=10) as connection:
+        summary = Sender(connection, window=40).send_all(outgoing(40))
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (40, 20, 20, False)
+    assert cluster.now_s < 11 and "broker group g2 has no leader" in str(summary.first_error)
+
+
+@pytest.mark.parametrize("window", [1, 64])
+def test_where_nothing_is_acknowledged_the_rest_is_not_sent(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    """A cluster that is down from some moment on ends a long input after one time-out."""
+    cluster = Cluster(monkeypatch, lambda body, now_s: int(body[1:]) < 100)
+    with Connection("127.0.0.1:1", timeout_s=10) as connection:
+        summary = Sender(connection, window=window).send_all(outgoing(100_000))
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (100 + window, 100, window, True)
+    assert cluster.now_s < 11
 
 
 def test_order_is_kept_with_a_window_of_one() -> None:

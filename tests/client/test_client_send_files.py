@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ledgermq.client.errors import SendFailed
 from ledgermq.client.message_commands import send
-from ledgermq.client.native.outcomes import BatchAcknowledged
+from ledgermq.client.native.outcomes import BatchAcknowledged, BatchFailed, Failure, Statistics
 from ledgermq.client.send_files import BadRow, FileSender, Row, kind_of, read_rows
 from ledgermq.proto.receipts import receipt_of
 from tests.client.fake_cluster import fake_nodes
@@ -139,8 +140,10 @@ def test_large_rows_are_not_kept_in_memory() -> None:
     class Bodies:
         """A producer that acknowledges at once, and looks at what the sender keeps."""
 
+        statistics = Statistics()
+
         def send_batch(self, bodies: list[bytes], **columns: Any) -> Future[BatchAcknowledged]:
-            held.append(sum(len(row.body) for chunk, _ in sender._ahead for row in chunk) + sum(map(len, bodies)))
+            held.append(sum(len(row.body) for chunk, _, _ in sender._ahead for row in chunk) + sum(map(len, bodies)))
             future: Future[BatchAcknowledged] = Future()
             future.set_result(BatchAcknowledged(len(bodies), (), ()))
             return future
@@ -149,6 +152,27 @@ def test_large_rows_are_not_kept_in_memory() -> None:
     sender = FileSender(producer, lambda done: None)
     summary = sender.send_all(Row(number, bytes(100_000)) for number in range(1500))
     assert summary.sent == 1500 and max(held) < 20_000_000
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_where_nothing_is_acknowledged_the_rest_of_a_file_is_not_sent(others: int) -> None:
+    """A chunk that was not stored in its time ends the file, unless something else was stored meanwhile: then it was one broker group."""
+
+    class Failing:
+        """A producer whose messages all run out of time."""
+
+        statistics = Statistics()
+
+        def send_batch(self, bodies: list[bytes], **columns: Any) -> Future[BatchAcknowledged]:
+            future: Future[BatchAcknowledged] = Future()
+            late = SendFailed("broker group g1: could not be sent in time (it has no leader)", "wait", unknown=False)
+            future.set_exception(BatchFailed((Failure(range(len(bodies)), late),), BatchAcknowledged(0, (), ())))
+            self.statistics.acknowledged += others
+            return future
+
+    producer: Any = Failing()
+    summary = FileSender(producer, lambda done: None).send_all(Row(number, b"x") for number in range(5_000))
+    assert (summary.sent, summary.failed, summary.given_up) == ((1_000, 1_000, True) if not others else (5_000, 5_000, False))
 
 
 def sending(arguments: list[str], before: Callable[[list[FakeLogNode]], None] = lambda nodes: None) -> tuple[Result, FakeBrokerGroup]:
