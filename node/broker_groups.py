@@ -16,7 +16,8 @@ import yaml
 from pydantic import ValidationError
 
 from ledgermq.node.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
-from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_cluster import BrokerGroup
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
 from ledgermq.node.controller.metadata import may_vote
 from ledgermq.node.holdings import spec_settings

@@ -17,7 +17,9 @@ from typing import Any
 import click
 import yaml
 
-from ledgermq.node import config as configuration
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import load, masked
+from ledgermq.node.config_types import NAME, parse_size_bytes
 from ledgermq.node.errors import FatalError
 from ledgermq.node.local import LocalCluster
 from ledgermq.node.security import certificates, minting, peer_wire
@@ -34,7 +36,7 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            parsed = configuration.parse_size_bytes(value)
+            parsed = parse_size_bytes(value)
         except ValueError as error:
             self.fail(f"{value!r}: {error}", param, ctx)
         assert isinstance(parsed, int)
@@ -52,7 +54,7 @@ def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
       ledgermq serve --config node.yaml
       ledgermq serve --config cluster.yaml --set node=n2 --set data=/var/lib/ledgermq
     """
-    loaded = configuration.load(config_file, settings)
+    loaded = load(config_file, settings)
     if len(loaded.workers) > 1 and siblings_of(loaded) is None:
         from ledgermq.node import supervisor
 
@@ -84,7 +86,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     Example:
       ledgermq config check node.yaml
     """
-    loaded = configuration.load(file, settings)
+    loaded = load(file, settings)
     loaded.secret()
     loaded.check_exposure()
     certificates.of_clients(loaded.tls)
@@ -104,7 +106,7 @@ def show(file: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
     Example:
       ledgermq config show node.yaml
     """
-    shown = configuration.masked(configuration.load(file, settings))
+    shown = masked(load(file, settings))
     click.echo(json.dumps({"v": 1, **shown}) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
@@ -116,7 +118,7 @@ def example() -> None:
     Example:
       ledgermq config example > node.yaml
     """
-    click.echo(configuration.EXAMPLE, nl=False)
+    click.echo(EXAMPLE, nl=False)
 
 
 @click.command("certificates")
@@ -135,7 +137,7 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
     wanted: dict[str, tuple[str, ...]] = {}
     for text in nodes:
         name, equals, hosts = text.partition("=")
-        if not re.fullmatch(configuration.NAME, name) or not equals or not all(hosts.split(",")):
+        if not re.fullmatch(NAME, name) or not equals or not all(hosts.split(",")):
             raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; write for instance n1=mq1.example.com,10.0.0.1")
         wanted[name] = tuple(hosts.split(","))
     try:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node.config import BrokerGroup, NodeConfig
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_cluster import BrokerGroup
 from ledgermq.node.core.checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledgermq.node.config import ENV_PREFIX, NodeConfig
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_loading import ENV_PREFIX
 from ledgermq.node.errors import ConfigError
 from ledgermq.proto.workers import is_first, node_of
 

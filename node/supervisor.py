@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ledgermq.node import logs
-from ledgermq.node.config import ENV_PREFIX, NodeConfig
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_loading import ENV_PREFIX
 from ledgermq.node.errors import FatalError
 from ledgermq.node.port_hold import PortHold
 from ledgermq.node.process import check_platform, end_with_parent

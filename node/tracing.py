@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.config import Tracing
+from ledgermq.node.config_sections import Tracing
 from ledgermq.node.errors import ConfigError
 from ledgermq.node.service import acknowledging, receiving, sending
 from ledgermq.proto import messaging_pb2 as pb

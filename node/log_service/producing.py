@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import grpc.aio
 
 from ledgermq.node import metrics
-from ledgermq.node.config import Limits
+from ledgermq.node.config_sections import Limits
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.calls.sending import OpenProducer, ProducerOpened, ResumeProducer
 from ledgermq.node.forward import AGAIN, CallRefused

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.node.config import Limits
+from ledgermq.node.config_sections import Limits
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.forward import CallRefused
 from ledgermq.node.local_reads import LocalReads

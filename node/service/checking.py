@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from ledgermq.node import metrics
-from ledgermq.node.config import Delivery
+from ledgermq.node.config_sections import Delivery
 from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
 from ledgermq.node.logs import get_logger
 from ledgermq.node.service import delivering

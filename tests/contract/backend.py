@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.config import Delivery, Limits
+from ledgermq.node.config_sections import Delivery, Limits
 from ledgermq.node.controller.metadata import State, apply
 from ledgermq.node.core.calls.outcome import Call, Refused, Result
 from ledgermq.node.core.calls.upkeep import Configure

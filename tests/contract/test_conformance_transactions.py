@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.client_list import ClientList
-from ledgermq.node.config import Delivery
+from ledgermq.node.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, Raw, contract, message
 from tests.contract.test_contract_telemetry import consumer, producer, say

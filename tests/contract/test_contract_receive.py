@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.node.config import Delivery
+from ledgermq.node.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, EPOCH_MS, Backend, Received, contract, message, receive_request
 from tests.contract.test_contract_telemetry import consumer, say

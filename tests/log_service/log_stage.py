@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.config import Limits
+from ledgermq.node.config_sections import Limits
 from ledgermq.node.controller.metadata import Outcome, State, apply
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.local_reads import LocalReads, Rules

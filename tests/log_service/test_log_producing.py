@@ -21,7 +21,7 @@ from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
 from ledgermq.node.client_list import ClientList
-from ledgermq.node.config import Limits
+from ledgermq.node.config_sections import Limits
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.calls.sending import OpenProducer, ProduceFrame
 from ledgermq.node.log_service import frame_checks

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from ledgermq import cli
-from ledgermq.node import config
+from ledgermq.node.config_example import EXAMPLE
 from ledgermq.node.errors import FatalError
 
 
@@ -136,7 +136,7 @@ def test_config_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     monkeypatch.delenv("LEDGERMQ_CONFIG", raising=False)
     assert cli.run(["config", "example"]) == 0
     text = capsys.readouterr().out
-    assert text == config.EXAMPLE
+    assert text == EXAMPLE
     path = tmp_path / "node.yaml"
     path.write_text(text)
     secret = ["--set", "cluster.secret=0123456789abcdef", "--set", "cluster.secret_file=null"]

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config
+from ledgermq.node.config_cluster import BrokerGroup
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import load, masked, validate
 from ledgermq.node.errors import ConfigError, FatalError
 
 
 def example() -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load(config.EXAMPLE)
+    tree: dict[str, Any] = yaml.safe_load(EXAMPLE)
     return tree
 
 
@@ -31,7 +33,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 def test_example_is_valid_and_its_units_are_read() -> None:
     """The printed example is a configuration; durations and sizes with units become numbers."""
-    loaded = config.validate(example())
+    loaded = validate(example())
     assert loaded.delivery.liveness_ms == 65_000
     assert loaded.cluster.groups[0].data_file_bytes == 1 << 30
     assert loaded.address.peer_port == 9081
@@ -50,7 +52,7 @@ def test_an_ha_group_waits_for_two_members_unless_told_otherwise() -> None:
         (("ack", "in-sync"), ("min_in_sync", 1), ("in_sync_lag_ms", "3s"), ("in_sync_lag_bytes", "1MiB"), ("transfer", "pull")): (False, 1),
     }
     for settings, expected in made.items():
-        group = config.validate(changed("cluster.groups.0", {**HA, **dict(settings)})).cluster.groups[0]
+        group = validate(changed("cluster.groups.0", {**HA, **dict(settings)})).cluster.groups[0]
         assert (group.ack_async, group.least_in_sync) == expected, settings
     assert (group.in_sync_lag_ms, group.in_sync_lag_bytes, group.transfer) == (3_000, 1 << 20, "pull")
 
@@ -59,8 +61,8 @@ def test_what_is_shown_of_a_group_is_accepted_again() -> None:
     """`config show` names every setting of a group, those of the other kind of replication too: they are empty there."""
     for group in (HA, {**HA, "replication": "raft"}):
         tree = changed("cluster.groups.0", group)
-        shown = config.masked(config.validate(tree))["cluster"]["groups"][0]
-        assert config.validate(changed("cluster.groups.0", shown)).cluster.groups == config.validate(tree).cluster.groups
+        shown = masked(validate(tree))["cluster"]["groups"][0]
+        assert validate(changed("cluster.groups.0", shown)).cluster.groups == validate(tree).cluster.groups
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_what_is_shown_of_a_group_is_accepted_again() -> None:
 def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
     """Each names the setting, and what to do."""
     with pytest.raises(ConfigError) as refused:
-        config.validate(changed("cluster.groups.0", {**HA, **settings}))
+        validate(changed("cluster.groups.0", {**HA, **settings}))
     assert said in str(refused.value)
 
 
@@ -119,7 +121,7 @@ def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[s
 def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value: Any, said: list[str]) -> None:
     """Every fault says where it is, what is there, and what may be there instead."""
     with pytest.raises(ConfigError) as caught:
-        config.validate(changed(key, value))
+        validate(changed(key, value))
     for part in said:
         assert part in str(caught.value)
     assert caught.value.exit_code == 64
@@ -128,19 +130,19 @@ def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value
 def test_the_pool_is_for_groups_whose_policy_is_memory() -> None:
     """What counts is the policy of each group this node hosts, its own before the node's."""
     tree = changed("storage", {"append": "pool"})
-    assert config.validate({**tree, "flush": {"policy": "memory"}}).storage.append == "pool"
-    assert config.validate({**tree, "flush": {"groups": {"g1": "memory"}}}).storage.pool_buffers == 5
+    assert validate({**tree, "flush": {"policy": "memory"}}).storage.append == "pool"
+    assert validate({**tree, "flush": {"groups": {"g1": "memory"}}}).storage.pool_buffers == 5
     for flush in ({"policy": "hybrid"}, {"policy": "memory", "groups": {"g1": "durable"}}):
         with pytest.raises(ConfigError, match=r"storage\.append pool needs the flush policy memory"):
-            config.validate({**tree, "flush": flush})
+            validate({**tree, "flush": flush})
 
 
 def test_a_group_overrides_only_what_it_names() -> None:
     """The rest is as for all broker groups; 0 hours is an override like any other."""
-    found = config.validate(changed("retention", {"max_bytes": "1GiB", "groups": {"g1": {"hours": 0}}})).retention
+    found = validate(changed("retention", {"max_bytes": "1GiB", "groups": {"g1": {"hours": 0}}})).retention
     assert (found.of("g1").hours, found.of("g1").max_bytes) == (0, 1 << 30)
     assert (found.of("g2").hours, found.of("g2").ignore_groups) == (72, False)
-    flush = config.validate(changed("flush", {"policy": "hybrid", "groups": {"g1": "memory"}})).flush
+    flush = validate(changed("flush", {"policy": "hybrid", "groups": {"g1": "memory"}})).flush
     assert (flush.of("g1"), flush.of("g2"), flush.interval_ms, flush.least_pages, flush.thorough_ms) == ("memory", "hybrid", 500, 4, 10_000)
 
 
@@ -149,7 +151,7 @@ def test_all_faults_are_told_at_once() -> None:
     tree = changed("log_level", "loud")
     del tree["cluster"]["id"]
     with pytest.raises(ConfigError) as caught:
-        config.validate(tree)
+        validate(tree)
     assert "log_level" in str(caught.value) and "'cluster.id' is missing" in str(caught.value)
 
 
@@ -163,33 +165,33 @@ def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> 
         "LEDGERMQ_ENDPOINTS": "127.0.0.1:8081",
         "HOME": "/",
     }
-    loaded = config.load(path, ["delivery.liveness_ms=3s"], environment)
+    loaded = load(path, ["delivery.liveness_ms=3s"], environment)
     assert (loaded.log_level, loaded.delivery.liveness_ms) == ("debug", 3000)
 
 
 def test_example_names_every_setting_of_a_broker_group_and_they_are_valid_together() -> None:
     """What is commented out is true as well; sizes of derived files and the time of a group that was added are for nobody's hand."""
-    above, group_and_rest = config.EXAMPLE.split("    - name: g1\n")
+    above, group_and_rest = EXAMPLE.split("    - name: g1\n")
     group, below = group_and_rest.split("nodes:", 1)
     spelled = group.replace("\n      # ", "\n      ").replace("replication: raft", "replication: ha")
     tree = yaml.safe_load(f"{above}    - name: g1\n{spelled}nodes:{below}")
     unnamed = {"created_ms", "index_file_bytes", "consume_queue_file_bytes", "key_index_slots", "key_index_units"}
-    assert {*tree["cluster"]["groups"][0]} == {*config.BrokerGroup.model_fields} - unnamed
-    loaded = config.validate(tree).cluster.groups[0]
+    assert {*tree["cluster"]["groups"][0]} == {*BrokerGroup.model_fields} - unnamed
+    loaded = validate(tree).cluster.groups[0]
     assert loaded.follower_reads and loaded.least_in_sync == 2
 
 
 @pytest.mark.parametrize("setting", ["workers: 2", "join: true", "join: spare", "observer_bytes_per_s:", "observer_bytes:"])
 def test_example_says_how_larger_clusters_are_configured(setting: str) -> None:
     """Workers, nodes that come later, observers: a line each."""
-    assert setting in config.EXAMPLE
+    assert setting in EXAMPLE
 
 
 def test_whole_configuration_can_come_from_the_environment() -> None:
     """A container needs no file: maps and lists are written as YAML in variables."""
     tree = example()
     environment = {f"LEDGERMQ_{key.upper()}": yaml.safe_dump(value, default_flow_style=True) for key, value in tree.items()}
-    assert config.load(None, (), environment) == config.validate(tree)
+    assert load(None, (), environment) == validate(tree)
 
 
 @pytest.mark.parametrize(
@@ -198,9 +200,9 @@ def test_whole_configuration_can_come_from_the_environment() -> None:
 def test_wrong_set_option_is_refused(setting: str, said: str, tmp_path: Path) -> None:
     """--set is checked like everything else."""
     path = tmp_path / "node.yaml"
-    path.write_text(config.EXAMPLE)
+    path.write_text(EXAMPLE)
     with pytest.raises(ConfigError, match=said):
-        config.load(path, [setting], {})
+        load(path, [setting], {})
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_unreadable_file_is_refused_in_one_sentence(text: str | bytes | None, sa
     elif text is not None:
         path.write_bytes(text)
     with pytest.raises(ConfigError, match=said) as caught:
-        config.load(path, (), {})
+        load(path, (), {})
     assert "\n" not in str(caught.value)
 
 
@@ -222,8 +224,8 @@ def test_show_masks_the_secret() -> None:
     """A secret given directly appears neither in `show` nor in the text of the value."""
     tree = changed("cluster.secret", "correct horse battery staple")
     del tree["cluster"]["secret_file"]
-    loaded = config.validate(tree)
-    assert "horse" not in str(config.masked(loaded)) and "horse" not in repr(loaded)
+    loaded = validate(tree)
+    assert "horse" not in str(masked(loaded)) and "horse" not in repr(loaded)
     assert loaded.secret() == b"correct horse battery staple"
 
 
@@ -234,7 +236,7 @@ def secret_of(tmp_path: Path, content: str | None, mode: int = 0o600, host: str 
         path.chmod(mode)
     tree = changed("cluster.secret_file", str(path))
     tree["listen_host"] = host
-    return config.validate(tree).secret()
+    return validate(tree).secret()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_no_secret_at_all_is_refused() -> None:
     tree = example()
     del tree["cluster"]["secret_file"]
     with pytest.raises(FatalError, match="no cluster secret") as caught:
-        config.validate(tree).secret()
+        validate(tree).secret()
     assert caught.value.exit_code == 77
 
 
@@ -273,10 +275,10 @@ def test_a_preferred_leader_must_be_a_replica() -> None:
     """A wrong name is told at the start, not by a leader that never moves."""
     tree = example()
     tree["cluster"]["groups"][0]["preferred_leader"] = "n2"
-    assert config.validate(tree).cluster.groups[0].preferred_leader == "n2"
+    assert validate(tree).cluster.groups[0].preferred_leader == "n2"
     tree["cluster"]["groups"][0]["preferred_leader"] = "n9"
     with pytest.raises(ConfigError, match="preferred_leader 'n9' is none of the replicas n1, n2, n3"):
-        config.validate(tree)
+        validate(tree)
 
 
 @pytest.mark.parametrize(("join", "hosted"), [(False, ["g1"]), (True, ["g1", "g2"]), (["g2"], ["g1", "g2"]), (["g1"], ["g1"])])
@@ -284,7 +286,7 @@ def test_a_node_that_joins_hosts_what_it_is_to_join_and_begins_none_of_it(join: 
     """`join` is for all broker groups or for those named; where it is set, no log begins here, even if the file names this replica."""
     tree = example()
     tree["cluster"]["groups"].append({"name": "g2", "replicas": ["n2", "n3"]})
-    loaded = config.validate({**tree, "join": join})
+    loaded = validate({**tree, "join": join})
     assert [group.name for group in loaded.hosted_groups] == hosted
     joined = {"g1", "g2"} if join is True else set(join or [])
     assert {name for name in ("g1", "g2") if loaded.joins(name)} == joined
@@ -294,14 +296,14 @@ def test_a_joining_node_names_the_cluster_it_joins() -> None:
     """Itself alone is no cluster; replicas that are gone meanwhile do not matter to it; a wrong group is told."""
     tree = example()
     tree["nodes"] = {name: tree["nodes"][name] for name in ("n1", "n2")}
-    assert config.validate({**tree, "join": True}).hosted_groups
+    assert validate({**tree, "join": True}).hosted_groups
     with pytest.raises(ConfigError, match="names the replica 'n3'"):
-        config.validate(tree)
+        validate(tree)
     with pytest.raises(ConfigError, match="join names 'g9', which is no broker group; known: g1"):
-        config.validate({**example(), "join": ["g9"]})
+        validate({**example(), "join": ["g9"]})
     tree["nodes"] = {"n1": tree["nodes"]["n1"]}
     with pytest.raises(ConfigError, match="nodes lists only this one"):
-        config.validate({**tree, "join": True})
+        validate({**tree, "join": True})
 
 
 OPEN = "anyone who reaches the port may read and write"
@@ -328,7 +330,7 @@ OPEN = "anyone who reaches the port may read and write"
 )
 def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host: str) -> None:
     """Loopback, or callers who are asked who they are, or the sentence; health and metrics need a sentence of their own."""
-    loaded = config.validate({**example(), **settings})
+    loaded = validate({**example(), **settings})
     loaded.check_exposure()
     assert loaded.http_host == http_host
 
@@ -343,7 +345,7 @@ def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host:
 )
 def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
     """Exit 77 and the words to say; encryption alone asks nobody who they are."""
-    loaded = config.validate({**example(), "listen_host": "0.0.0.0", **settings})
+    loaded = validate({**example(), "listen_host": "0.0.0.0", **settings})
     with pytest.raises(FatalError) as caught:
         loaded.check_exposure()
     assert caught.value.exit_code == 77 and OPEN in str(caught.value)
@@ -362,9 +364,9 @@ def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
 def test_wrong_words_about_security(settings: dict[str, Any], words: str) -> None:
     """The sentence must be the sentence, and what belongs together must come together."""
     with pytest.raises(ConfigError, match=re.escape(words)):
-        config.validate({**example(), **settings})
+        validate({**example(), **settings})
 
 
 def test_a_bare_off_in_yaml_is_off() -> None:
     """YAML reads it as false."""
-    assert config.validate({**example(), "tls": {"mode": False}}).tls.mode == "off"
+    assert validate({**example(), "tls": {"mode": False}}).tls.mode == "off"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.config import NodeConfig, load
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_loading import load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 

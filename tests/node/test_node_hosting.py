@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config, metrics, running
+from ledgermq.node import metrics, running
 from ledgermq.node.config import NodeConfig
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import validate
 from ledgermq.node.core.calls.outcome import Done
 from ledgermq.node.core.calls.reading import Peek, Peeked
 from ledgermq.node.core.calls.sending import Produce, Produced
@@ -42,11 +44,11 @@ S = 1_000_000_000
 
 
 def single(directory: Path, **changes: Any) -> NodeConfig:
-    tree = yaml.safe_load(config.EXAMPLE)
+    tree = yaml.safe_load(EXAMPLE)
     group = {"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB", **changes.pop("group", {})}
     tree["cluster"]["groups"] = [group]
     tree["nodes"] = {name: at for name, at in tree["nodes"].items() if name in group["replicas"]}
-    return config.validate({**tree, "data": str(directory), **changes})
+    return validate({**tree, "data": str(directory), **changes})
 
 
 class Driver:
@@ -335,9 +337,9 @@ def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair
 
 def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None:
     """No bootstrap, no voice: who it belongs to comes from the members."""
-    tree = yaml.safe_load(config.EXAMPLE)
+    tree = yaml.safe_load(EXAMPLE)
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
-    settings = config.validate({**tree, "data": str(tmp_path), "join": True})
+    settings = validate({**tree, "data": str(tmp_path), "join": True})
     hosted = open_groups(settings, RealDisk())["g1"].group
     assert hosted.state is State.JOINING and hosted.running.store.log.end_index == -1
     late = time.monotonic_ns() + 60 * S
@@ -354,10 +356,10 @@ def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None
 def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
     """The first node of a group of one, which others have joined since, lost its directory. Copied from them, the first entry of the log
     names it as the only voter: did it count by that, it would elect itself beside the members that are left."""
-    tree = yaml.safe_load(config.EXAMPLE)
+    tree = yaml.safe_load(EXAMPLE)
     nodes = {**tree["nodes"], "n9": {**tree["nodes"]["n1"], "host": "127.0.0.9"}}
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB"}]
-    hosted = open_groups(config.validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
+    hosted = open_groups(validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
     assert hosted.group.running.replicator.status().extra["admitted"] == 0
     assert hosted.others is None, "nobody vouches for it"
     hosted.group.close()
@@ -365,7 +367,7 @@ def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
 
 def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(tmp_path: Path) -> None:
     """Others that the configuration names, or that the quorum told of in an earlier life, may know of a log that goes on without it."""
-    tree = yaml.safe_load(config.EXAMPLE)
+    tree = yaml.safe_load(EXAMPLE)
     alone = single(tmp_path / "alone")
     among = single(tmp_path / "among").model_copy(update={"nodes": {name: alone.address for name in tree["nodes"]}})
     told = single(tmp_path / "told")
@@ -406,7 +408,7 @@ def test_foreign_group_directory_is_refused(tmp_path: Path) -> None:
     tree = single(tmp_path).model_dump(mode="json")
     tree["cluster"]["id"] = "00000000-0000-4000-8000-000000000000"
     with pytest.raises(StorageError, match="belongs to cluster") as caught:
-        open_groups(config.validate(tree), RealDisk())
+        open_groups(validate(tree), RealDisk())
     assert caught.value.exit_code == 71
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import validate
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info
@@ -31,7 +32,7 @@ def reply(node: str, role: str, term: int = 1, end: int = 10, leader: str = "n1"
 
 def overview() -> Overview:
     roster = SimpleNamespace(nodes=("n1", "n2", "n3"), address=lambda node, kind: f"127.0.0.1:808{node[1]}")
-    return Overview(config.validate(yaml.safe_load(config.EXAMPLE)), SimpleNamespace(groups=(), views={}), {}, roster)  # type: ignore[arg-type]
+    return Overview(validate(yaml.safe_load(EXAMPLE)), SimpleNamespace(groups=(), views={}), {}, roster)  # type: ignore[arg-type]
 
 
 FULL: dict[str, Reply | None] = {"n1": reply("n1", "leader", end=12), "n2": reply("n2", "follower"), "n3": reply("n3", "follower", end=12)}

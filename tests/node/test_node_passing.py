@@ -188,12 +188,12 @@ def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Pa
 
 
 def test_a_worker_does_not_run_by_itself() -> None:
-    from ledgermq.node import config
+    from ledgermq.node.config_loading import validate
     from ledgermq.node.errors import ConfigError
     from tests.node.test_node_workers_config import tree
 
-    found = siblings_of(config.validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
+    found = siblings_of(validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
     assert found is not None and found.others == ("n1",) and found.calls("n1") == "/run/x/n1.calls"
-    assert siblings_of(config.validate(tree(node="n1")), {}) is None
+    assert siblings_of(validate(tree(node="n1")), {}) is None
     with pytest.raises(ConfigError, match=r"n1\.2 is a worker of node n1 and does not run by itself"):
-        siblings_of(config.validate(tree(node="n1.2")), {})
+        siblings_of(validate(tree(node="n1.2")), {})

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import config
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import validate
 from ledgermq.node.errors import ConfigError
 from ledgermq.proto.workers import WORKER_NAME, is_first, node_of, number_of, together, worker_name
 
 
 def tree(workers: int = 2, groups: dict[str, list[str]] | None = None, **top: Any) -> dict[str, Any]:
     """The example's three nodes with so many workers each."""
-    found: dict[str, Any] = yaml.safe_load(config.EXAMPLE)
+    found: dict[str, Any] = yaml.safe_load(EXAMPLE)
     for address in found["nodes"].values():
         address["workers"] = workers
     replicas = groups or {"g1": ["n1", "n2", "n3"], "g2": ["n1.2", "n2.2", "n3.2"]}
@@ -34,7 +35,7 @@ def test_names_say_which_node_a_worker_belongs_to() -> None:
 
 
 def test_a_worker_shares_the_ports_of_clients_and_of_http_and_has_its_own_for_peers() -> None:
-    loaded = config.validate(tree(workers=3, node="n2.3"))
+    loaded = validate(tree(workers=3, node="n2.3"))
     assert sorted(loaded.members) == ["n1", "n1.2", "n1.3", "n2", "n2.2", "n2.3", "n3", "n3.2", "n3.3"]
     assert loaded.workers == ("n2", "n2.2", "n2.3")
     own = loaded.address
@@ -42,14 +43,14 @@ def test_a_worker_shares_the_ports_of_clients_and_of_http_and_has_its_own_for_pe
 
 
 def test_each_worker_hosts_what_names_it() -> None:
-    assert [group.name for group in config.validate(tree(node="n1")).hosted_groups] == ["g1"]
-    assert [group.name for group in config.validate(tree(node="n1.2")).hosted_groups] == ["g2"]
+    assert [group.name for group in validate(tree(node="n1")).hosted_groups] == ["g1"]
+    assert [group.name for group in validate(tree(node="n1.2")).hosted_groups] == ["g2"]
 
 
 def test_a_joining_node_spreads_what_names_none_of_its_workers() -> None:
     """Every group on one worker exactly."""
     groups = {f"g{number}": ["n1", "n2"] for number in range(4)} | {"mine": ["n1", "n3.2"]}
-    loaded = config.validate(tree(groups=groups, node="n3", join=True))
+    loaded = validate(tree(groups=groups, node="n3", join=True))
     found = {worker: [group.name for group in loaded.hosted_by(worker)] for worker in loaded.workers}
     assert found == {"n3": ["g0", "g2"], "n3.2": ["g1", "g3", "mine"]}
 
@@ -65,31 +66,31 @@ def test_a_joining_node_spreads_what_names_none_of_its_workers() -> None:
 )
 def test_replicas_that_cannot_be(groups: dict[str, list[str]], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        config.validate(tree(groups=groups))
+        validate(tree(groups=groups))
 
 
 def test_ports_of_workers_meet_nobody_elses() -> None:
     taken = tree()
     taken["nodes"]["n2"]["peer_port"] = 9091
     with pytest.raises(ConfigError, match=re.escape("nodes.n2.peer_port uses 127.0.0.1:9091, as does nodes.n1.2.peer_port")):
-        config.validate(taken)
+        validate(taken)
     shared = tree()
     shared["nodes"]["n2"]["client_port"] = 8081
     with pytest.raises(ConfigError, match=re.escape("nodes.n2.client_port uses 127.0.0.1:8081, as does nodes.n1.client_port")):
-        config.validate(shared)
+        validate(shared)
     high = tree()
     high["nodes"]["n3"]["controller_port"] = 65530
     with pytest.raises(ConfigError, match="worker 2 would have port 65540"):
-        config.validate(high)
+        validate(high)
 
 
 def test_a_number_of_workers_that_is_none() -> None:
     for workers in (0, 65, "many"):
         with pytest.raises(ConfigError, match="workers"):
-            config.validate(tree(workers=workers))  # type: ignore[arg-type]
+            validate(tree(workers=workers))  # type: ignore[arg-type]
 
 
 def test_the_pool_needs_the_memory_policy_for_the_groups_of_every_worker() -> None:
     settings = {"storage": {"append": "pool"}, "flush": {"groups": {"g1": "memory"}}}
     with pytest.raises(ConfigError, match="broker group 'g2' has durable"):
-        config.validate(tree(node="n1", **settings))
+        validate(tree(node="n1", **settings))

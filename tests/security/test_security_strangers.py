@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.config import Delivery
+from ledgermq.node.config_sections import Delivery
 from ledgermq.node.errors import ConfigError
 from ledgermq.node.security import admin_guard, minting
 from ledgermq.node.security.certificates import CertificateFiles

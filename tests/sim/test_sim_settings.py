@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ledgermq.node import config as node_config
+from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.config_loading import load
+from ledgermq.node.config_sections import Flush, Raft
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.raft.config import MS
 from ledgermq.sim.settings import FILE_BYTES, FILE_BYTES_MAX, Settings, SettingsError, read
@@ -33,13 +35,13 @@ storage: {append: map}
 """
 
 
-@pytest.mark.parametrize("text", [node_config.EXAMPLE, BY_HAND], ids=["example", "by-hand"])
+@pytest.mark.parametrize("text", [EXAMPLE, BY_HAND], ids=["example", "by-hand"])
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_node_and_the_simulator_read_the_same(tmp_path: Path, text: str, place: int) -> None:
     """Every key that both know has the same name, unit, default and meaning."""
     file = tmp_path / "node.yaml"
     file.write_text(text)
-    node = node_config.load(file, ())
+    node = load(file, ())
     group = node.cluster.groups[place]
     settings = read(text, group.name)
     assert (settings.group, settings.names, settings.preferred) == (group.name, group.replicas, group.preferred_leader)
@@ -62,11 +64,11 @@ def test_a_node_and_the_simulator_read_the_same(tmp_path: Path, text: str, place
 def test_defaults_are_those_of_a_node() -> None:
     """What a configuration leaves out is as it is for a node, not as it is for a run without one."""
     group = "cluster: {groups: [{name: g, replicas: [x]}]}"
-    raft = node_config.Raft()
+    raft = Raft()
     settings = read(group)
     assert settings.names == ("x",)
     assert settings.timing.window_bytes == raft.window_bytes
-    assert settings.lazy.thorough_ns == node_config.Flush().thorough_ms * MS
+    assert settings.lazy.thorough_ns == Flush().thorough_ms * MS
     assert settings.file_bytes == FILE_BYTES_MAX >= FILE_BYTES
     assert Settings.of_nodes(2).names == ("n1", "n2")
 

@@ -147,7 +147,6 @@ class ClientGone:
     at_ns: int
 
 LiteAction = Literal["add", "remove", "set"]
-
 LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
 
 

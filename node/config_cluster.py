@@ -1,0 +1,144 @@
+"""What makes nodes one cluster, in its configuration: where nodes are reached, broker groups as they are created, the secret of all peers.
+
+Here stand the rules that hold within one of them; what holds between them is `config.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field, SecretStr, model_validator
+
+from ledgermq.node.config_types import Bytes, Member, Milliseconds, Name, Port, Section
+from ledgermq.proto.workers import WORKERS_MAX, together
+
+WORKER_PORT_STEP = 10
+"""Between the peer ports, and between the controller ports, of a node's workers: nine nodes of `ledgermq up` fit between."""
+
+HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")
+DEFAULT_MIN_IN_SYNC = 2
+
+
+class NodeAddress(Section):
+    """Where one node is reached by the others and by its clients."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    client_port: Port = 8081
+    peer_port: Port = 9081
+    controller_port: Port = 10081
+    http_port: Port = 11081
+    workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
+    """How many processes the node's broker groups are spread over (docs/workers.md). The clients' port and the HTTP port are the node's;
+    each further worker has the next peer port and controller port, ten higher."""
+
+    def of_worker(self, number: int) -> NodeAddress:
+        """Where one worker is reached. Raises ValueError when there are no such ports."""
+        above = WORKER_PORT_STEP * (number - 1)
+        ports = {"peer_port": self.peer_port + above, "controller_port": self.controller_port + above}
+        if max(ports.values()) > 65535:
+            raise ValueError(f"worker {number} would have port {max(ports.values())}; give the node lower ports or fewer workers")
+        return self.model_copy(update=ports)
+
+
+class BrokerGroup(Section):
+    """One broker group as it is created: the file sizes are fixed then, because positions depend on them."""
+
+    name: Name
+    replicas: Annotated[tuple[Member, ...], Field(min_length=1)]
+    """Nodes, or workers of nodes such as `n1.2`: at most one of each node."""
+    data_file_bytes: Annotated[Bytes, Field(ge=64 << 10)] = 1 << 30
+    index_file_bytes: Annotated[Bytes, Field(ge=32)] = 5 * 1024 * 1024 * 32
+    consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
+    key_index_slots: Annotated[int, Field(ge=1, le=1 << 27)] = 5_000_000
+    """Of key index files that are made from now on; those that exist keep their size."""
+    preferred_leader: Member | None = None
+    """Gets leadership whenever it has kept up for a while; it may change at any restart."""
+    key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
+    created_ms: Annotated[int, Field(gt=0)] | None = None
+    """When the group was begun, if later than its cluster; on all replicas the same. A group that was added at run time has it."""
+    replication: Literal["raft", "ha"] = "raft"
+    """How the group is made: by elections and majorities, or under a master that the controller quorum appoints (docs/ha.md). Afterwards
+    the group's log knows better: `ledgermq replication`."""
+    ack: Literal["async", "in-sync"] | None = None
+    """What a send to an HA group waits for: the master alone, or every member of the in-sync set (the default)."""
+    min_in_sync: Annotated[int, Field(ge=1)] | None = None
+    """With `ack: in-sync`: so many members, the master among them, or sends are refused. Two by default."""
+    in_sync_lag_ms: Annotated[Milliseconds, Field(ge=100)] | None = None
+    """A slave that has lacked something for so long leaves the in-sync set. 10 s by default."""
+    in_sync_lag_bytes: Annotated[Bytes, Field(ge=64 << 10)] | None = None
+    """A slave that lacks more than this leaves the in-sync set. 64 MiB by default."""
+    transfer: Literal["push", "pull"] | None = None
+    """Whether the master of an HA group sends what is new unasked (the default), or a slave asks for it, as RocketMQ's slaves do."""
+
+    follower_reads: bool = False
+    """Replicas that do not lead may serve readers that allow it (docs/observers.md); it may change at any restart, as may the next two."""
+    follower_read_age_ms: Annotated[Milliseconds, Field(ge=100)] = 2_000
+    """Not when what they know is older than this."""
+    follower_pull_bytes: Annotated[Bytes, Field(ge=0)] = 64 << 20
+    """They also answer a pull of the official contract that begins so far behind the end of the log."""
+
+    @model_validator(mode="after")
+    def _check(self) -> BrokerGroup:
+        self._check_ha()
+        if self.name == "controller":
+            raise ValueError("a broker group cannot be called controller: the node keeps its part of the quorum under that name")
+        if len(set(self.replicas)) != len(self.replicas):
+            raise ValueError("replicas must not name a node twice")
+        if (pair := together(self.replicas)) is not None:
+            what = f"replicas names {pair[0]} and {pair[1]}, which are workers of one node: one failure would take both"
+            raise ValueError(f"{what}; name workers of different nodes")
+        if self.preferred_leader is not None and self.preferred_leader not in self.replicas:
+            raise ValueError(f"preferred_leader {self.preferred_leader!r} is none of the replicas {', '.join(self.replicas)}")
+        if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
+            raise ValueError("index_file_bytes must be a multiple of 32 and consume_queue_file_bytes a multiple of 20")
+        return self
+
+    def _check_ha(self) -> None:
+        if self.replication == "raft":
+            given = [name for name in HA_SETTINGS if getattr(self, name) is not None]
+            if given:
+                what = f"{given[0]} is a setting of HA groups, and this one has replication raft"
+                raise ValueError(f"{what}: set replication: ha, or leave it out")
+            return
+        if len(self.replicas) < 2:
+            raise ValueError("an HA group needs at least two replicas, a master and a slave: name another node, or set replication: raft")
+        if self.min_in_sync is not None and self.ack == "async":
+            raise ValueError("min_in_sync says how many members ack: in-sync waits for; with ack: async leave it out")
+        if self.min_in_sync is not None and self.min_in_sync > len(self.replicas):
+            what = f"min_in_sync is {self.min_in_sync}, and the group has {len(self.replicas)} replicas"
+            raise ValueError(f"{what}: no send could ever be accepted; lower it, or name more replicas")
+
+    @property
+    def ack_async(self) -> bool:
+        """Whether sends are acknowledged by the master alone."""
+        return self.ack == "async"
+
+    @property
+    def least_in_sync(self) -> int:
+        """The in-sync set must have so many members, or sends are refused."""
+        if self.ack_async:
+            return 1
+        return self.min_in_sync if self.min_in_sync is not None else min(DEFAULT_MIN_IN_SYNC, len(self.replicas))
+
+
+class Cluster(Section):
+    """What makes nodes one cluster: its id, its broker groups at bootstrap, and the secret every peer must know."""
+
+    id: UUID
+    created_ms: Annotated[int, Field(gt=0)]
+    groups: Annotated[tuple[BrokerGroup, ...], Field(min_length=1)]
+    secret: SecretStr | None = None
+    secret_file: Path | None = None
+    former_secret_file: Path | None = None
+    """The secret before the last change of it: users' secrets that were sealed under it stay readable."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        names = [group.name for group in self.groups]
+        if len(set(names)) != len(names):
+            raise ValueError("two broker groups have the same name")
+        if self.secret is not None and self.secret_file is not None:
+            raise ValueError("set secret or secret_file, not both")
+        return self

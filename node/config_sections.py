@@ -1,0 +1,199 @@
+"""How a node behaves, in its configuration: a frozen section for each part of it, with the rules that hold within the section.
+
+Units are part of the names: `…_ms` takes milliseconds or `500ms`, `10s`, `2m`; `…_bytes` takes bytes or `64KiB`, `64MiB`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ledgermq.node.config_types import Bytes, Milliseconds, Name, Section
+from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
+from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
+
+
+class Raft(Section):
+    """Timing and windows of replication. An election timeout is drawn from election_min_ms … election_max_ms."""
+
+    heartbeat_ms: Annotated[Milliseconds, Field(ge=5)] = 100
+    election_min_ms: Annotated[Milliseconds, Field(ge=20)] = 400
+    election_max_ms: Annotated[Milliseconds, Field(ge=20)] = 800
+    push_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 1 << 20
+    window_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 8 << 20
+    observer_bytes_per_s: Bytes = 0
+    """At most so much is pushed to each observer of a broker group led here; 0: as much as its link carries."""
+    open_batches: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many batches of calls may wait for their commit at once; more than one where the majority is tens of milliseconds away."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Raft:
+        if not self.heartbeat_ms * 2 <= self.election_min_ms < self.election_max_ms:
+            raise ValueError("needed: 2 x heartbeat_ms <= election_min_ms < election_max_ms")
+        return self
+
+
+class Delivery(Section):
+    """Periods of leases and of client liveness (contract §5)."""
+
+    min_invisible_ms: Milliseconds = 1_000
+    max_invisible_ms: Milliseconds = 12 * 3_600_000
+    auto_renew_max_ms: Milliseconds = 3 * 3_600_000
+    liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 65_000
+    gone_grace_ms: Milliseconds = 1_000
+    member_liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 10_000
+    """After how long a silent member of a native consumer group loses its queues."""
+    long_poll_max_ms: Annotated[Milliseconds, Field(ge=100)] = 20_000
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 17
+    transaction_check_ms: Annotated[Milliseconds, Field(ge=100)] = 6_000
+    """How long an undecided transaction is left alone before a producer of its topic is asked about it."""
+    transaction_interval_ms: Annotated[Milliseconds, Field(ge=100)] = 30_000
+    transaction_checks: Annotated[int, Field(ge=1, le=1000)] = 15
+    transaction_keep_ms: Annotated[Milliseconds, Field(ge=1_000)] = 72 * 3_600_000
+    """A transaction that no producer could be asked about is dropped after so long: it keeps the log from being trimmed."""
+    transactions_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    """Undecided transactions of a broker group."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Delivery:
+        if self.min_invisible_ms > self.max_invisible_ms:
+            raise ValueError("min_invisible_ms must not exceed max_invisible_ms")
+        return self
+
+
+class Limits(Section):
+    """Upper bounds on what one caller or one peer may make a node hold."""
+
+    max_body_bytes: Annotated[Bytes, Field(ge=1, le=4 << 20)] = 4 << 20
+    max_frame_bytes: Annotated[Bytes, Field(ge=64 << 10, le=16 << 20)] = 1 << 20
+    """Bytes of entries in a native frame; never more than a quarter of a log file."""
+    max_properties_bytes: Annotated[Bytes, Field(ge=256, le=16 << 10)] = 16 << 10
+    max_user_properties: Annotated[int, Field(ge=0, le=128)] = 128
+    max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32
+    max_delay_ms: Annotated[Milliseconds, Field(ge=1_000, le=3650 * 86_400_000)] = 24 * 3_600_000
+    """How far ahead the delivery time of a message may lie. A message that waits keeps the log from being trimmed, for up to three days."""
+    max_lite_topics: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_lite_subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    max_calls: Annotated[int, Field(ge=16)] = 20_000
+    peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
+    drain_ms: Milliseconds = 2_000
+
+
+FlushPolicyName = Literal["durable", "memory", "hybrid"]
+
+
+class Storage(Section):
+    """How appended bytes reach the log files, and what of them is kept in memory.
+
+    `pwrite` copies into the kernel's cache, `map` stores through the mapped file, `pool` goes through buffers that a commit thread empties:
+    only where the flush policy is `memory`. `lock_memory` locks the file being written, the one ahead of it and the pool.
+    """
+
+    append: Literal["pwrite", "map", "pool"] = "pwrite"
+    lock_memory: bool = False
+    pool_buffers: Annotated[int, Field(ge=1, le=1024)] = POOL_BUFFERS
+    pool_buffer_bytes: Annotated[Bytes, Field(ge=64 << 10, le=1 << 30)] = POOL_BUFFER_BYTES
+
+
+class Flush(Section):
+    """What an acknowledgement of a send waits for, and how long bytes may lie unsynced that nobody waits for (design §4).
+
+    Not part of a group's identity: it may change at any restart. A topic's own `durability` stands above it.
+    """
+
+    policy: FlushPolicyName = "durable"
+    groups: dict[Name, FlushPolicyName] = Field(default_factory=dict)
+    interval_ms: Annotated[Milliseconds, Field(ge=1)] = 500
+    least_pages: Annotated[int, Field(ge=1, le=1 << 20)] = 4
+    thorough_ms: Annotated[Milliseconds, Field(ge=1)] = 10_000
+
+    @model_validator(mode="after")
+    def _check(self) -> Flush:
+        if self.interval_ms > self.thorough_ms:
+            raise ValueError("interval_ms must not exceed thorough_ms")
+        return self
+
+    def of(self, group: str) -> FlushPolicyName:
+        """The policy of one broker group."""
+        return self.groups.get(group, self.policy)
+
+
+class GroupRetention(Section):
+    """What one broker group keeps differently; what is not set is as for all."""
+
+    hours: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    max_bytes: Bytes | None = None
+    ignore_groups: bool | None = None
+
+
+class Retention(Section):
+    """When log files go (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
+
+    A watermark is crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep what they have not read,
+    however old, unless `ignore_groups`. A follower that lacks entries keeps them until it was silent for `follower_hours` (0: for ever), or
+    until the disk needs the room. An observer keeps no more than `observer_bytes` of what it lacks: beyond that it is brought files.
+    """
+
+    hours: Annotated[float, Field(ge=0, le=1e6)] = 72
+    max_bytes: Bytes = 0
+    ignore_groups: bool = False
+    follower_hours: Annotated[float, Field(ge=0, le=1e6)] = 1
+    observer_bytes: Bytes = 1 << 30
+    warn_percent: Annotated[int, Field(ge=1, le=100)] = DISK_WARN_PERCENT
+    delete_percent: Annotated[int, Field(ge=1, le=100)] = 85
+    refuse_percent: Annotated[int, Field(ge=1, le=100)] = DISK_ALARM_PERCENT
+    ample_bytes: Bytes = 20 << 30
+    reserve_bytes: Bytes = 8 << 20
+    check_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
+    digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 512 << 20
+    """At most: the digest of a file that was just sealed gives way to everything else."""
+    groups: dict[Name, GroupRetention] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Retention:
+        if not self.warn_percent < self.delete_percent < self.refuse_percent:
+            raise ValueError("needed: warn_percent < delete_percent < refuse_percent")
+        return self
+
+    def of(self, group: str) -> GroupRetention:
+        """The limits of one broker group, all set."""
+        own = self.groups.get(group, GroupRetention())
+        return GroupRetention(
+            hours=self.hours if own.hours is None else own.hours,
+            max_bytes=self.max_bytes if own.max_bytes is None else own.max_bytes,
+            ignore_groups=self.ignore_groups if own.ignore_groups is None else own.ignore_groups,
+        )
+
+
+class Audit(Section):
+    """What audits of this running node may cost it (`ledgermq audit --endpoints`)."""
+
+    bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 128 << 20
+    """All audits together may read so much; less while the node is busy."""
+
+
+class Agreement(Section):
+    """How often replicas compare the digests of log files that were sealed meanwhile (`node/agreement.py`)."""
+
+    check_ms: Annotated[Milliseconds, Field(ge=50, le=86_400_000)] = 500
+
+
+class Scrub(Section):
+    """How fast this node reads its logs again to find rot (`node/scrubbing.py`). Broker groups share the budget evenly.
+
+    At the default a pass over 9 TiB takes a week; it is a twentieth of a disk that reads 320 MiB a second.
+    """
+
+    bytes_per_s: Annotated[Bytes, Field(ge=64 << 10)] = SCRUB_BYTES_PER_S
+    again_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24
+    """A file that was read as a whole rests for so long; the one that waits longest is next."""
+
+
+class Tracing(Section):
+    """Where OpenTelemetry spans of clients' calls go (`node/tracing.py`). Nothing is exported without an endpoint."""
+
+    otlp_endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
+    """Of a collector that speaks OTLP over gRPC, as `http://host:4317`."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the calls whose caller has not decided already."""
