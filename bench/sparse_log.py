@@ -16,7 +16,7 @@ from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, SyncedMark
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.index_files import make_units
-from ledgermq.storage.log_scan import make_blank
+from ledgermq.storage.placing import make_blank
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.synced_mark import SyncedMarkFile
 

@@ -30,7 +30,8 @@ from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage import identity
 from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.durability import SyncJob
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.log_writer import MODES, AtOnce, make_writer
 from ledgermq.storage.mapped_files import run_now
 from ledgermq.storage.real_disk import RealDisk

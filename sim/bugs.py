@@ -40,7 +40,8 @@ from ledgermq.raft.state import NEVER_NS
 from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.keeping import Keeper
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.durability import SyncJob
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_recovery import Recovery
 from ledgermq.storage.log_scan import Point

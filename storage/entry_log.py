@@ -1,14 +1,13 @@
 """The entry log of one replica (format §2, §3, §5, §7): append, read, truncate, group commit.
 
-Here live the position rules, the term runs, the bookkeeping of what is dirty and what is durable, and the moments at which the synced mark
-moves. Roles, votes and commit are unknown here; recovery is `log_recovery.py`.
+Here the log grows, is cut and is trimmed: bytes, index units and term runs go together. Where entries lie is `placing.py`, what of them is
+durable `durability.py`, recovery `log_recovery.py`. Roles, votes and commit are unknown here.
 
 Counters, and what holds between them:
   begin_index ≤ durable_index + 1 ≤ end_index + 1.
   `begin_index` is the first entry kept, at `begin_pos`; `begin_term` and `begin_chain` are those of the entry before it. Moved by `trim`.
   `end_index` is the last entry appended (begin_index − 1 for none), moved by `append_…` and `truncate_from`.
-  `durable_index` is the last entry covered by a finished sync, moved by `finish_sync` and `truncate_from`.
-  The mark on disk is never above `durable_index`.
+  `durable_index` is the last entry covered by a finished sync (`durability.py`).
 
 One owner calls everything here, except `SyncJob.run`, which may run on another thread while the owner goes on appending, truncating and
 reading. After the first error of a write or a sync the log is fenced for good (invariant I9).
@@ -18,8 +17,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import crc32c
@@ -30,11 +27,10 @@ from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed, make_range, s
 from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
-from ledgermq.storage.disk import Disk, DiskFile
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.durability import Durability, Fence, SyncJob
 from ledgermq.storage.errors import (
     EXIT_DAMAGED,
-    EXIT_FAILED,
-    EXIT_LIMIT,
     LIMIT_REMEDY,
     BadRange,
     Exhausted,
@@ -43,14 +39,14 @@ from ledgermq.storage.errors import (
     NoSpace,
     is_exhausted,
     is_no_space,
-    lacks_descriptors,
 )
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
-from ledgermq.storage.log_scan import BLANK_BYTES, Run, make_blank
+from ledgermq.storage.log_scan import Run
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
 from ledgermq.storage.phases import Phases
+from ledgermq.storage.placing import is_placed, make_blank, place
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
 RESERVE_BYTES_MAX = 1 << 20
@@ -62,30 +58,6 @@ BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
 _INDEX_AT = 8
 """Of the index in an entry's header."""
-
-
-@dataclass(slots=True)
-class SyncJob:
-    """One group commit: everything written before `begin_sync`. `run` blocks, is called once, on any thread, and raises OSError; its
-    outcome goes to `EntryLog.finish_sync`. `term` and `index` name the last entry it covers that is still in the log."""
-
-    number: int
-    term: int
-    index: int
-    _disk: Disk
-    _files: tuple[DiskFile, ...]
-    _directories: tuple[str, ...]
-    _mark: SyncedMark
-    _wrote_mark: bool
-    _rolled: bool
-    _writer: LogWriter
-    _taken: int
-    """What the writer had taken when the job began: it has to be in the files before they are synced."""
-
-    def run(self) -> None:
-        self._writer.drain(self._taken)
-        directories = (partial(self._disk.sync_dir, directory) for directory in self._directories)
-        self._writer.together([*(file.sync for file in self._files), *directories])
 
 
 class EntryLog:
@@ -103,9 +75,9 @@ class EntryLog:
         runs: list[Run],
         writer: LogWriter,
         begin: Begin,
-        place: tuple[str, str],
+        home: tuple[str, str],
     ) -> None:
-        """`place`: the log's directory and its id."""
+        """`home`: the log's directory and its id."""
         self.report = report
         self.begin_index, self.begin_pos = begin.index, begin.pos
         self.begin_term, self.begin_chain = begin.term, begin.chain
@@ -113,27 +85,18 @@ class EntryLog:
         self.end_pos = report.end.pos
         self.end_term = report.end.term
         self.end_chain = report.end.chain
-        self.durable_index = self.end_index
-        self.fenced: LogFenced | None = None
         self._disk = disk
-        self._directory, self._log_id = place
+        self._directory, self._log_id = home
         self._data = data
         self._index = index
-        self._mark = mark
+        self._fence = Fence()
+        self._durability = Durability(disk, (data, index), mark, writer, self._fence, self.end_index)
         self._seed = chain_seed(self._log_id)
         self._runs = runs
         self._writer = writer
         self._reserve = min(RESERVE_BYTES_MAX, data.file_bytes // RESERVE_FRACTION)
-        self._dirty: dict[DiskFile, None] = {}
-        self._retired: list[DiskFile] = []
-        self._job: SyncJob | None = None
-        self._jobs = 0
         self._known_from = report.known_from
         """Bytes from here to the end were written or verified by this process: only these are served from maps."""
-        self._durable_mark = mark.value
-        """The mark that `durable_index` allows; on disk once `mark.value` equals it and was synced."""
-        self._mark_due = False
-        self._rolled = False
 
     @classmethod
     def create(cls, disk: Disk, directory: str, identity: Identity) -> None:
@@ -175,12 +138,10 @@ class EntryLog:
         recovered = recovery.run()
         log = cls(disk, data, index, mark, recovered.report, recovered.runs, writer, begin, (directory, identity.log_id))
         if recovered.fenced is not None:
-            log.fenced = LogFenced(recovered.fenced, EXIT_DAMAGED)
+            log._fence.shut(recovered.fenced, status=EXIT_DAMAGED)
             return log
         index.start(recovered.end.index)
-        log._durable_mark = log._mark_of_end()
-        if mark.value != log._durable_mark:
-            mark.write_and_sync(log._durable_mark)
+        log._durability.found(log._mark_of_end())
         log._prepare()
         data.lock_tail(log.end_pos)
         return log
@@ -188,14 +149,29 @@ class EntryLog:
     # Questions
 
     @property
+    def fenced(self) -> LogFenced | None:
+        """Why the log takes nothing any more, if so."""
+        return self._fence.error
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry covered by a finished sync."""
+        return self._durability.index
+
+    @property
     def dirty(self) -> bool:
         """Something was written that no sync was begun for."""
-        return bool(self._dirty) or self._data.names_changed
+        return self._durability.is_dirty
+
+    @property
+    def synced_mark(self) -> SyncedMark:
+        """The mark as it was written last."""
+        return self._durability.marked
 
     @property
     def mark_pending(self) -> bool:
         """The mark on disk lags behind `durable_index`: at idle, `begin_sync(idle=True)` brings it up."""
-        return self._mark.value != self._durable_mark
+        return self._durability.mark_pending
 
     @property
     def mapped_bytes(self) -> int:
@@ -309,9 +285,9 @@ class EntryLog:
     ) -> list[Range]:
         """Seal a batch and append it, one range per file touched; `store_ms` and `store_host` as in `seal`. `control` may use the reserve.
         Raises NoSpace (nothing was appended), LogFenced."""
-        self._require_sound()
+        self._fence.require_open()
         assert term >= self.end_term, f"term {term} after term {self.end_term}"
-        positions, cuts, end = self._place(batch)
+        positions, cuts, end = place(batch.sizes, self.end_pos, self._data.file_bytes)
         self._make_room(end, len(batch), control=control)
         first = self.end_index + 1
         seal(
@@ -336,16 +312,10 @@ class EntryLog:
     def append_range(self, entries: Range) -> Range:
         """Append a range that was verified (`verify_range`), verbatim. It must continue the log in index, term, chain and position: raises
         BadRange otherwise, NoSpace (nothing was appended), LogFenced."""
-        self._require_sound()
+        self._fence.require_open()
         if (entries.first_index, entries.prev_chain) != (self.end_index + 1, self.end_chain) or entries.term < self.end_term:
             raise BadRange(f"range {entries.first_index} of term {entries.term} does not continue {self.end_index} of {self.end_term}")
-        file_end = self._data.base_of(self.end_pos) + self._data.file_bytes
-        if entries.pos == self.end_pos:
-            wrong = entries.end_pos + BLANK_BYTES > file_end
-        else:
-            skips = self.end_pos + int(entries.sizes[0]) + BLANK_BYTES > file_end and self.end_pos != self._data.base_of(self.end_pos)
-            wrong = entries.pos != file_end or not skips or entries.end_pos + BLANK_BYTES > file_end + self._data.file_bytes
-        if wrong:
+        if not is_placed(entries, self.end_pos, self._data.file_bytes):
             raise BadRange(f"range {entries.first_index} lies at {entries.pos}, which is not its place after {self.end_pos}")
         try:
             self._make_room(entries.end_pos, len(entries), control=False)
@@ -362,7 +332,7 @@ class EntryLog:
     def truncate_from(self, index: int) -> None:
         """Remove the entry `index` and everything behind it, and the blank before it if it begins a file: the log then ends with
         `index` − 1. The mark is lowered durably before the first byte is erased."""
-        self._require_sound()
+        self._fence.require_open()
         self._require_entry(index)
         assert index > self.begin_index or index == 0, f"entry {index} is the first of a trimmed log: it is committed"
         pos = self.pos_of(index)
@@ -372,38 +342,32 @@ class EntryLog:
             end = int(units["pos"][0]) + int(units["size"][0])
         mark = SyncedMark(self.term_at(last), last, end, self.chain_at(last)) if last >= 0 else self._empty_mark()
         try:
-            if self._mark.value.index > last:
+            if self._durability.marked.index > last:
                 self._lower_mark(mark)
-            if self._durable_mark.index > last:
-                self._durable_mark = mark
-            if self._job is not None and self._job.index > last:
-                self._job.index, self._job.term, self._job._mark = last, mark.term, mark
+            self._durability.cut(mark)
             # Nothing may be copied into the files behind the end any more.
             self._writer.drain()
             self._erase(end, index)
         except OSError as error:
-            raise self._fence(f"truncating the log from entry {index} failed: {error}", error) from error
-        self.durable_index = min(self.durable_index, last)
+            raise self._fence.shut(f"truncating the log from entry {index} failed: {error}", error) from error
         self.end_index, self.end_pos, self.end_term, self.end_chain = last, end, mark.term, mark.chain_crc
         while self._runs and self._runs[-1][0] > last:
             self._runs.pop()
         self._known_from = min(self._known_from, end)
 
     def _lower_mark(self, mark: SyncedMark) -> None:
-        """Durably, before the first byte goes: else what is cut would be missed as damage after a crash."""
-        self._mark.lower(mark)
+        self._durability.lower(mark)
 
     def _erase(self, end: int, index: int) -> None:
         """Zero the bytes from `end` to the present end; whole files behind the next one go away."""
         spare = self._data.base_of(end) + 2 * self._data.file_bytes
         for file in self._data.drop_from(spare):
-            self._dirty.pop(file, None)
-            self._close_later(file)
+            self._durability.retire(file)
         at, stop = end, min(self.end_pos, self._data.end)
         while at < stop:
             length = min(stop, self._data.base_of(at) + self._data.file_bytes) - at
             file = self._data.at(at)
-            self._dirty[file] = None
+            self._durability.dirty[file] = None
             file.pwrite(at % self._data.file_bytes, bytes(min(length, 1 << 20)))
             at += min(length, 1 << 20)
         self._index.erase(index, self.end_index + 1)
@@ -415,7 +379,7 @@ class EntryLog:
         describe nothing else. Returns the paths removed. Raises NoSpace (nothing was changed), LogFenced.
 
         The begin is on stable storage before the first file goes; the names go at once and durably with the next sync."""
-        self._require_sound()
+        self._fence.require_open()
         self._require_entry(begin_index)
         pos = self.pos_of(begin_index)
         assert pos == self._data.base_of(pos) and begin_index <= self.durable_index, f"no trim to entry {begin_index} at {pos}"
@@ -423,26 +387,17 @@ class EntryLog:
             return []
         begin = Begin(begin_index, pos, self.term_at(begin_index - 1), self.chain_at(begin_index - 1))
         try:
-            if self._mark.value.index < begin_index or self._mark.unsynced:
-                # Whoever finds the begin shall find a mark that is not older.
-                self._mark.write(self._durable_mark)
-                self._sync_mark()
+            # Whoever finds the begin shall find a mark that is not older.
+            self._durability.raise_mark_to(begin_index)
             write_begin(self._disk, self._directory, self._log_id, begin)
         except OSError as error:
             if is_no_space(error):
                 raise NoSpace(f"no space to note the begin of {self._directory}: free disk space; trimming resumes by itself") from error
-            raise self._fence(f"trimming the log to entry {begin_index} failed: {error}", error) from error
+            raise self._fence.shut(f"trimming the log to entry {begin_index} failed: {error}", error) from error
         self.begin_index, self.begin_pos, self.begin_term, self.begin_chain = begin.index, begin.pos, begin.term, begin.chain
         run = bisect_right(self._runs, begin_index, key=lambda run: run[0]) - 1
         self._runs[: run + 1] = [(begin_index, self._runs[run][1])]
         return self._drop_front()
-
-    def _sync_mark(self) -> None:
-        """Outside of a group commit. A full disk is no excuse for a sync."""
-        try:
-            self._mark.sync()
-        except OSError as error:
-            raise self._fence(f"a sync of the synced mark failed ({error}): nothing is acknowledged any more; check the disk") from error
 
     def _drop_front(self) -> list[str]:
         removed = []
@@ -451,11 +406,9 @@ class EntryLog:
                 paths, dropped = files.drop_below(begin)
                 removed += paths
                 for file in dropped:
-                    self._index.dirty.pop(file, None)
-                    self._dirty.pop(file, None)
-                    self._close_later(file)
+                    self._durability.retire(file)
         except OSError as error:
-            raise self._fence(f"removing trimmed files failed: {error}", error) from error
+            raise self._fence.shut(f"removing trimmed files failed: {error}", error) from error
         return removed
 
     # Durability
@@ -463,72 +416,21 @@ class EntryLog:
     def begin_sync(self, *, idle: bool = False) -> SyncJob | None:
         """A group commit of everything written so far, or None when there is nothing to sync. At most one is under way. With `idle` a
         lagging mark alone is reason enough."""
-        self._require_sound()
-        assert self._job is None, "a sync is already under way"
+        self._fence.require_open()
         if self.dirty or idle:
             self._adopt()
-        wants_mark = self.mark_pending
-        if not self.dirty and not (wants_mark and (idle or self._mark_due)):
-            return None
-        files = list(self._dirty)
-        directories = []
-        if wants_mark:
-            try:
-                self._mark.write(self._durable_mark)
-            except OSError as error:
-                raise self._fence(f"writing the synced mark failed: {error}", error) from error
-            files.append(self._mark.file)
-        if self._rolled:
-            files += self._index.dirty
-            self._index.dirty.clear()
-        for kind in (self._data, self._index.files):
-            if kind.names_changed:
-                directories.append(kind.directory)
-                kind.names_changed = False
-        self._dirty.clear()
-        self._jobs += 1
-        mark = self._mark_of_end()
-        self._job = SyncJob(
-            self._jobs,
-            self.end_term,
-            self.end_index,
-            self._disk,
-            tuple(files),
-            tuple(directories),
-            mark,
-            wants_mark,
-            self._rolled,
-            self._writer,
-            self._writer.taken(),
-        )
-        self._rolled = self._mark_due = False
-        return self._job
+        return self._durability.begin(self._mark_of_end(), idle=idle)
 
     def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
         """The outcome of a job. Raises LogFenced after any error: what the disk holds is unknown from then on."""
-        assert job is self._job, "this sync is not the one under way"
-        self._job = None
-        for file in self._retired:
-            file.close()
-        self._retired.clear()
-        if error is not None:
-            if lacks_descriptors(error):
-                raise self._fence(f"a sync of the log could not begin ({error}): nothing is acknowledged any more", error)
-            raise self._fence(f"a sync of the log failed ({error}): nothing is acknowledged any more; check the disk, then start again")
-        if job._wrote_mark:
-            self._mark.synced()
-        if job.index > self.durable_index:
-            self.durable_index = job.index
-        if job._mark.index >= self._durable_mark.index:
-            self._durable_mark = job._mark
-        self._mark_due = job._rolled
-        self._data.sweep(self.end_pos, self._is_busy)
-        self._index.files.close_idle(self._is_busy)
+        self._durability.finish(job, error)
+        self._data.sweep(self.end_pos, self._durability.is_busy)
+        self._index.files.close_idle(self._durability.is_busy)
 
     def flush_mark(self) -> None:
         """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
-        self._require_sound()
-        self._rolled = True
+        self._fence.require_open()
+        self._durability.file_ended()
         self._data.stop_preparing()
         while (job := self.begin_sync(idle=True)) is not None:
             error = None
@@ -540,16 +442,16 @@ class EntryLog:
         try:
             self._index.sync()
         except OSError as failure:
-            raise self._fence(f"a sync of the index failed: {failure}") from failure
+            raise self._fence.shut(f"a sync of the index failed: {failure}") from failure
 
     def give_up(self) -> None:
         """The sync under way, if any, is none any more: nothing it was to cover counts as durable. Only for an owner that abandons the log,
         when no thread works on the job."""
-        self._job = None
+        self._durability.give_up()
 
     def close(self) -> None:
         """Let go of all files. A job under way must have finished."""
-        assert self._job is None, "a sync is still under way"
+        assert self._durability.job is None, "a sync is still under way"
         if self.fenced is None:
             # Whoever needs these bytes to be safe syncs first, and hears of the failure there.
             with suppress(OSError):
@@ -557,34 +459,9 @@ class EntryLog:
         self._writer.close()
         self._data.close()
         self._index.files.close()
-        self._mark.close()
+        self._durability.close()
 
-    # Placing and writing
-
-    def _place(self, batch: UnsealedBatch) -> tuple[I64, list[int], int]:
-        """The position of every entry, the bounds of the pieces (one file each), and the end position."""
-        file_bytes = self._data.file_bytes
-        ends: I64 = np.cumsum(batch.sizes, dtype=np.int64)
-        begins = ends - batch.sizes
-        end = self.end_pos + int(ends[-1])
-        if end + BLANK_BYTES <= self._data.base_of(self.end_pos) + file_bytes:
-            return begins + self.end_pos, [0, len(ends)], end
-        positions = np.empty(len(ends), np.int64)
-        cuts = [0]
-        low, pos = 0, self.end_pos
-        while low < len(ends):
-            base = self._data.base_of(pos)
-            skipped = int(begins[low])
-            high = int(np.searchsorted(ends, skipped + base + file_bytes - pos - BLANK_BYTES, side="right"))
-            if high == low:
-                assert pos != base, f"an entry of {int(batch.sizes[low])} bytes is larger than a log file of {file_bytes} allows"
-                pos = base + file_bytes
-                continue
-            positions[low:high] = begins[low:high] + (pos - skipped)
-            pos += int(ends[high - 1]) - skipped
-            cuts.append(high)
-            low = high
-        return positions, cuts, pos
+    # Writing
 
     def _make_room(self, end: int, count: int, *, control: bool) -> None:
         """Have files and index blocks for everything up to `end`; unless `control`, a reserve behind it too. Raises NoSpace."""
@@ -600,14 +477,14 @@ class EntryLog:
         except OSError as error:
             if is_exhausted(error):
                 raise Exhausted(f"the log cannot open its files ({error}): {LIMIT_REMEDY}; writing resumes by itself") from error
-            raise self._fence(f"making room for the log failed: {error}", error) from error
+            raise self._fence.shut(f"making room for the log failed: {error}", error) from error
 
     def _adopt(self) -> None:
         """Give a file that was made ahead its name, so that the sync at hand makes the name durable."""
         try:
             self._adopt_next()
         except OSError as error:
-            raise self._fence(f"making room for the log failed: {error}", error) from error
+            raise self._fence.shut(f"making room for the log failed: {error}", error) from error
 
     def _adopt_next(self) -> None:
         """Never a second file ahead of the one being written, although one may be ready: after a truncation."""
@@ -624,11 +501,11 @@ class EntryLog:
         try:
             if entries.pos != self.end_pos:
                 self._put(self.end_pos, make_blank(entries.pos - self.end_pos))
-                self._rolled = True
+                self._durability.file_ended()
             self._put(entries.pos, entries.data)
             self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))
         except OSError as error:
-            raise self._fence(f"writing entry {entries.first_index} failed: {error}", error) from error
+            raise self._fence.shut(f"writing entry {entries.first_index} failed: {error}", error) from error
         if entries.term != self.end_term or not self._runs:
             self._runs.append((entries.first_index, entries.term))
         self.end_index, self.end_pos = entries.last_index, entries.end_pos
@@ -636,7 +513,7 @@ class EntryLog:
 
     def _put(self, pos: int, data: bytes | memoryview) -> None:
         file = self._data.at(pos)
-        self._dirty[file] = None
+        self._durability.dirty[file] = None
         self._writer.write(file, pos % self._data.file_bytes, data)
 
     # Helpers
@@ -654,8 +531,8 @@ class EntryLog:
         data = file.pread(inside, length)
         if len(data) != length:
             raise OSError(5, f"{file.path} ends inside an entry at {pos}")
-        self._data.close_idle(self._is_busy)
-        self._index.files.close_idle(self._is_busy)
+        self._data.close_idle(self._durability.is_busy)
+        self._index.files.close_idle(self._durability.is_busy)
         return memoryview(data)
 
     def _chain_at_pos(self, pos: int) -> int:
@@ -671,27 +548,5 @@ class EntryLog:
     def _empty_mark(self) -> SyncedMark:
         return SyncedMark(chain_crc=self._seed)
 
-    def _is_busy(self, file: DiskFile) -> bool:
-        return file in self._dirty or file in self._index.dirty or (self._job is not None and file in self._job._files)
-
-    def _close_later(self, file: DiskFile) -> None:
-        """A job under way may be syncing the file on another thread."""
-        if self._job is None:
-            file.close()
-        else:
-            self._retired.append(file)
-
     def _require_entry(self, index: int) -> None:
         assert self.begin_index <= index <= self.end_index, f"entry {index} is not in {self.begin_index} … {self.end_index}"
-
-    def _require_sound(self) -> None:
-        if self.fenced is not None:
-            raise self.fenced
-
-    def _fence(self, reason: str, cause: OSError | None = None) -> LogFenced:
-        """`cause` is given where no sync is involved: then a limit of the operating system is told from a disk that fails."""
-        if cause is not None and is_exhausted(cause):
-            self.fenced = LogFenced(f"{reason}; {LIMIT_REMEDY}, then start again", EXIT_LIMIT)
-        else:
-            self.fenced = LogFenced(reason, EXIT_FAILED)
-        return self.fenced

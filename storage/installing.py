@@ -20,9 +20,10 @@ from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged, NoSpace, needing_room
 from ledgermq.storage.hard_state import raise_term
 from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
-from ledgermq.storage.log_scan import Piece, Point, Walker, is_place, make_blank
+from ledgermq.storage.log_scan import Piece, Point, Walker, is_place
 from ledgermq.storage.mapped_files import STAGED, file_name, parse_name
 from ledgermq.storage.mending import MARKER
+from ledgermq.storage.placing import make_blank
 from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snapshot
 from ledgermq.storage.synced_mark import SyncedMarkFile
 

@@ -22,8 +22,6 @@ from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, Units, make_units
 from ledgermq.storage.log_decision import Above, Act, Below, decide
 from ledgermq.storage.log_scan import (
-    BLANK,
-    BLANK_BYTES,
     CHUNK_BYTES,
     ENTRY_HEAD,
     Disagreement,
@@ -34,11 +32,11 @@ from ledgermq.storage.log_scan import (
     add_runs,
     check_units,
     first_nonzero,
-    make_blank,
     next_chain,
 )
 from ledgermq.storage.mapped_files import MappedFiles
 from ledgermq.storage.phases import Phases
+from ledgermq.storage.placing import BLANK, BLANK_BYTES, make_blank
 
 STRUCTURE_BYTES = 1 << 30
 """At least this much of the log's end (whole files) is checked entry by entry below the mark."""

@@ -17,7 +17,6 @@ import numpy as np
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import (
     BLANK_MAGIC,
-    BLANK_MIN_BYTES,
     CHAINED_BYTES,
     CRC_WORDS_AT,
     ENTRY_MAGIC,
@@ -29,11 +28,10 @@ from ledgermq.proto.layout import (
 from ledgermq.proto.types import I32, I64, Range
 from ledgermq.storage.index_files import UNIT_MAGIC, IndexFiles, Units
 from ledgermq.storage.mapped_files import MappedFiles
+from ledgermq.storage.placing import BLANK, BLANK_BYTES, is_placed
 
-BLANK_BYTES = BLANK_MIN_BYTES
 ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
 """magic, size, index, term, pos, channel, chainCrc, bodyCrc, bodySize (format §2)."""
-BLANK = struct.Struct(">ii")
 
 CHUNK_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 17
@@ -197,18 +195,8 @@ def next_chain(header: bytes, chain: int) -> int:
 
 
 def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
-    """Whether a range that continues `point` lies where the rules of format §2 put it: directly behind, or at the beginning of the next
-    file because its first entry did not fit any more. Its term must not fall either."""
-    base = point.pos - point.pos % file_bytes
-    crosses = bool(point.pos % file_bytes) and point.pos + int(entries.sizes[0]) + BLANK_BYTES > base + file_bytes
-    if entries.term < point.term or not (entries.pos == base + file_bytes if crosses else entries.pos == point.pos):
-        return False
-    return entries.end_pos + BLANK_BYTES <= entries.pos - entries.pos % file_bytes + file_bytes
-
-
-def make_blank(length: int) -> bytes:
-    """A whole blank. Its filler is written although it reads as zero already: after a failed sync the medium may hold older bytes."""
-    return BLANK.pack(BLANK_MAGIC, length).ljust(length, b"\0")
+    """Whether a range may continue `point`: it lies where format §2 puts it, and its term does not fall."""
+    return entries.term >= point.term and is_placed(entries, point.pos, file_bytes)
 
 
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:

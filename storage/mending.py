@@ -20,8 +20,9 @@ from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.errors import needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
-from ledgermq.storage.log_scan import BLANK_BYTES, ENTRY_HEAD, Point, Walker, is_place, make_blank, next_chain
+from ledgermq.storage.log_scan import ENTRY_HEAD, Point, Walker, is_place, next_chain
 from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
+from ledgermq.storage.placing import BLANK_BYTES, make_blank
 
 COPY_BYTES = 1 << 20
 UNITS_TRIED = 4096

@@ -26,8 +26,9 @@ from ledgermq.proto.types import Identity, Range
 from ledgermq.raft.config import MS
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
-from ledgermq.storage.log_scan import Point, is_place, make_blank
+from ledgermq.storage.log_scan import Point, is_place
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.placing import make_blank
 from ledgermq.storage.repair_log import note
 from ledgermq.storage.stretch import Stretch
 

@@ -44,7 +44,8 @@ from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.durability import SyncJob
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 

@@ -29,8 +29,9 @@ class LogLike(Protocol):
     end_pos: int
     end_term: int
     end_chain: int
-    durable_index: int
 
+    @property
+    def durable_index(self) -> int: ...
     def pos_of(self, index: int) -> int: ...
     def read(self, first_index: int, max_bytes: int) -> Range: ...
 

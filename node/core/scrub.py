@@ -19,9 +19,10 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat
 from ledgermq.storage.file_digest import CHUNK_BYTES, read_chunks
-from ledgermq.storage.log_scan import ENTRY_HEAD, Point, make_blank
+from ledgermq.storage.log_scan import ENTRY_HEAD, Point
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
 from ledgermq.storage.mapped_files import file_name, parse_name
+from ledgermq.storage.placing import make_blank
 
 SCRUB_FILE = "scrub"
 NOTE_VERSION = 1

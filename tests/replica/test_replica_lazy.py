@@ -16,7 +16,7 @@ from ledgermq.node.errors import EXIT_SYNC
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append
-from ledgermq.storage.entry_log import SyncJob
+from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.store import GroupStore
 from tests.replica.replica_cluster import NAMES, Node, Trio, messages
 from tests.replica.test_replica_faults import Disks

@@ -93,7 +93,7 @@ def template(*, filler: bool, marked: int, trimmed: bool = False) -> Template:
             log.finish_sync(job, None)
     if trimmed:
         log.trim(PER_FILE)
-    assert log._mark.value.index == marked
+    assert log.synced_mark.index == marked
     log.close()
     assert [start // FILE_BYTES for start in starts] == [index // PER_FILE for index in range(COUNT)]
     assert all((end % FILE_BYTES == FILE_BYTES - 8) is not filler for end in ends[PER_FILE - 1 : 2 * PER_FILE : PER_FILE])

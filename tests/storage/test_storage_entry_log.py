@@ -240,7 +240,7 @@ def test_truncation_lowers_the_mark_before_it_erases(tmp_path: Path) -> None:
     mark = "syncedmark"
     assert names[:4] == [("pwrite", mark), ("sync", mark), ("pwrite", mark), ("sync", mark)]
     assert names[4][0] == "pwrite"
-    assert log._mark.value.index == 3
+    assert log.synced_mark.index == 3
     disk.trace.clear()
     append(log, 4)
     log.truncate_from(6)
@@ -274,7 +274,7 @@ def test_truncation_under_a_sync_is_not_undone_by_its_end(tmp_path: Path) -> Non
     log.finish_sync(job, None)
     assert (log.durable_index, log.end_index) == (3, 9)
     assert (job.index, job.term) == (3, 1)
-    assert log._durable_mark.index == 3
+    assert log._durability.allowed.index == 3
     sync(log)
     assert log.durable_index == 9
     log.close()
@@ -301,21 +301,21 @@ def test_the_mark_follows_one_batch_behind(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log")
     append(log, 2)
     sync(log)
-    assert (log._mark.value.index, log.durable_index, log.mark_pending) == (-1, 1, True)
+    assert (log.synced_mark.index, log.durable_index, log.mark_pending) == (-1, 1, True)
     append(log, 2)
     sync(log)
-    assert (log._mark.value.index, log.durable_index) == (1, 3)
+    assert (log.synced_mark.index, log.durable_index) == (1, 3)
     job = log.begin_sync(idle=True)
     assert job is not None
     job.run()
     log.finish_sync(job, None)
-    assert (log._mark.value.index, log.mark_pending) == (3, False)
+    assert (log.synced_mark.index, log.mark_pending) == (3, False)
     assert log.begin_sync(idle=True) is None
     append(log, 30)
     sync(log)
     assert log.end_pos > FILE_BYTES
     sync(log)
-    assert log._mark.value.index == log.durable_index == 33
+    assert log.synced_mark.index == log.durable_index == 33
 
 
 def test_one_sync_covers_files_directory_and_mark(tmp_path: Path) -> None:
@@ -564,7 +564,7 @@ def test_random_histories_agree_with_a_model(tmp_path: Path) -> None:
                 assert log.report.row in ("clean", "empty") or act == "crash"
                 assert log.durable_index == log.end_index
             assert log.end_index == len(model) - 1
-            assert log._mark.value.index <= log.durable_index <= log.end_index
+            assert log.synced_mark.index <= log.durable_index <= log.end_index
         check_whole(log)
         assert [log.term_at(i) for i in range(len(model))] == [its_term for its_term, _ in model]
         log.close()

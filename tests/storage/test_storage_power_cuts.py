@@ -15,7 +15,8 @@ from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import log_recovery
 from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.entry_log import EntryLog, SyncJob
+from ledgermq.storage.durability import SyncJob
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import LogFenced
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_writer import MODES, make_writer

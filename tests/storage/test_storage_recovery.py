@@ -115,7 +115,7 @@ def test_row_unclean_all_marked(tmp_path: Path) -> None:
 def test_row_unmarked_entries(tmp_path: Path, marked: int) -> None:
     """Valid entries above the mark are written again in place and synced, and then marked, before the log can be used."""
     log = marked_log(tmp_path / "log", marked, above=40)
-    mark_pos, end_pos = log._mark.value.end_pos, log.end_pos
+    mark_pos, end_pos = log.synced_mark.end_pos, log.end_pos
     log.close()
     before = log_bytes(tmp_path / "log")
     disk = FaultyDisk(RealDisk())
@@ -135,7 +135,7 @@ def test_row_unmarked_entries(tmp_path: Path, marked: int) -> None:
     data_syncs = [i for i, event in enumerate(events) if event[0] == "sync" and "/data/" in str(event[1]) and ".alloc" not in str(event[1])]
     mark_writes = [i for i, event in enumerate(events) if event[0] == "pwrite" and "syncedmark" in str(event[1])]
     assert data_syncs and max(data_syncs) < mark_writes[-1]
-    assert log._mark.value.index == log.end_index
+    assert log.synced_mark.index == log.end_index
 
 
 def test_row_torn(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def damages() -> list[tuple[str, Callable[[Path, EntryLog], None]]]:
 def test_row_corrupt(tmp_path: Path, what: str, spoil: Callable[[Path, EntryLog], None]) -> None:
     """Damage at or below the mark: nothing is touched, the log opens fenced, and its exit code is the one for damage."""
     log = marked_log(tmp_path / "log", 60)
-    mark = log._mark.value
+    mark = log.synced_mark
     spoil(tmp_path / "log", log)
     for path in sorted((tmp_path / "log/data").iterdir()):
         if int(path.name) >= log.end_pos:
@@ -275,7 +275,7 @@ def test_torn_everywhere(tmp_path: Path) -> None:
 def test_flipped_bytes_are_torn_above_the_mark_and_never_truncate_below_it(tmp_path: Path) -> None:
     """A flipped byte anywhere: above the mark the log ends before it; below it nothing is ever cut off."""
     log = marked_log(tmp_path / "log", 30, above=30)
-    mark = log._mark.value
+    mark = log.synced_mark
     ends = [log.read(i, 1).end_pos for i in range(60)]
     log.close()
     files = content(tmp_path / "log")

@@ -145,7 +145,7 @@ def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(tmp_path: Path, m
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    log._mark.write(log._durable_mark)
+    log._durability._mark.write(log._durability.allowed)
     monkeypatch.setattr(RealFile, "sync", full)
     with pytest.raises(LogFenced, match="check the disk"):
         log.trim(first_of(log, 2))

@@ -141,7 +141,7 @@ def stopped(world: World) -> Image:
         if station.life is not None:
             # Nothing stays in the memory of a process that is asked to stop, the sync under way included.
             log = station.life.log
-            if (job := log._job) is not None:
+            if (job := log._durability.job) is not None:
                 job.run()
                 log.finish_sync(job, None)
             log.flush_mark()

@@ -25,7 +25,7 @@ from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import begin, consume_queue, entry_log, hard_state, log_scan, queue_buffer, synced_mark
+from ledgermq.storage import begin, consume_queue, entry_log, hard_state, placing, queue_buffer, synced_mark
 from ledgermq.storage.file_digest import file_digest
 
 FILE_BYTES, INDEX_BYTES, QUEUE_BYTES = 8192, 32 * 64, 20 * 30
@@ -173,12 +173,12 @@ def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _blank_room(room: int) -> Patch:
     """A blank is wanted for other entries than those that leave less than 8 bytes."""
-    return lambda monkeypatch: monkeypatch.setattr(entry_log, "BLANK_BYTES", room)
+    return lambda monkeypatch: monkeypatch.setattr(placing, "BLANK_BYTES", room)
 
 
 def _blank(change: Callable[[bytes], bytes]) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = log_scan.make_blank
+        original = placing.make_blank
         monkeypatch.setattr(entry_log, "make_blank", lambda length: change(original(length)))
 
     return patch

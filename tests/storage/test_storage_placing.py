@@ -1,0 +1,57 @@
+"""Where entries lie (format §2), against a second version that places them one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.proto.types import Range
+from ledgermq.storage.placing import BLANK_BYTES, is_placed, place
+
+FILE_BYTES = 1000
+SIZES = st.lists(st.integers(139, FILE_BYTES - BLANK_BYTES), min_size=1, max_size=30)
+
+
+def positions_of(sizes: list[int], pos: int) -> list[int]:
+    """Each entry behind the one before, or at the beginning of the next file when less than a blank would be left behind it."""
+    found = []
+    for size in sizes:
+        left = FILE_BYTES - pos % FILE_BYTES
+        if size + BLANK_BYTES > left:
+            pos += left
+        found.append(pos)
+        pos += size
+    return found
+
+
+@given(SIZES, st.integers(0, 5), st.integers(0, FILE_BYTES - BLANK_BYTES))
+def test_entries_lie_one_after_the_other_and_none_across_two_files(sizes: list[int], file: int, inside: int) -> None:
+    """Positions, pieces and end are those of the plain rule, and every piece lies in one file and is placed where it is expected."""
+    pos = file * FILE_BYTES + inside
+    expected = positions_of(sizes, pos)
+    positions, cuts, end = place(np.array(sizes, np.int32), pos, FILE_BYTES)
+    assert (positions.tolist(), end) == (expected, expected[-1] + sizes[-1])
+    assert cuts[0] == 0 and cuts[-1] == len(sizes) and cuts == sorted(set(cuts))
+    for low, high in pairwise(cuts):
+        assert len({at // FILE_BYTES for at in expected[low:high]}) == 1
+        entries = piece(expected[low], sizes[low:high])
+        assert is_placed(entries, pos, FILE_BYTES)
+        assert not is_placed(piece(expected[low] + 1, sizes[low:high]), pos, FILE_BYTES)
+        pos = entries.end_pos
+
+
+@given(st.integers(139, 400), st.integers(0, FILE_BYTES - BLANK_BYTES))
+def test_a_range_that_skips_room_or_leaves_none_is_out_of_place(size: int, pos: int) -> None:
+    """Whoever receives entries takes them at one place only: where the rule puts them."""
+    (expected,) = positions_of([size], pos)
+    for at in (pos, FILE_BYTES, 2 * FILE_BYTES):
+        assert is_placed(piece(at, [size]), pos, FILE_BYTES) == (at == expected)
+
+
+def piece(pos: int, sizes: list[int]) -> Range:
+    """A range whose bytes do not matter."""
+    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    return Range(0, len(sizes) - 1, 1, pos, memoryview(bytes(sum(sizes))), starts, np.array(sizes, np.int32), 0, 0)
