@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import I32
 
 CONNECT_TIMEOUT_S = 10.0
+ROUTE_S = 30.0
+"""How often a producer asks for the queues of its topic, as official clients do."""
 KINDS = ("normal", "mixed")
 COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 Keys = str | Sequence[str]
@@ -128,14 +131,35 @@ class AsyncProducer:
             raise WrongKind(self._topic, located.kind)
         self._loop = asyncio.get_running_loop()
         self._router = Router(located, self.connection.latencies)
+        self._open_lanes()
+        self._tasks.append(self._loop.create_task(self._refresh_now_and_then()))
+
+    def _open_lanes(self) -> None:
+        """One for each broker group of the topic that has none."""
         caller = Caller(self._namespace, self._topic, self.connection.client_id, self._memory)
-        numbers = self._router.numbers
         for group in self._router.groups:
-            places = (self.statistics, numbers, self.connection.latencies, self._released, self._received)
+            if group in self._streams:
+                continue
+            places = (self.statistics, self._router.numbers, self.connection.latencies, self._released, self._received)
             lane = Lane(group, self._settings, Gathering(), *places)
             stream = LaneStream(self.connection, lane, caller, self.statistics, self._answered)
             self._streams[group] = stream
             self._tasks.append(self._loop.create_task(self._guarded(stream)))
+
+    async def refresh(self) -> None:
+        """Learn at once of queues that the topic got, as the producer does by itself twice a minute. What was accepted before stays where
+        it is; what comes with an `order_key` may go to another queue from now on. Raises Unreachable or Refused."""
+        located = await self.connection.locate(self._topic, self._namespace)
+        self._check_open()
+        self._router.learn(located)
+        self._open_lanes()
+
+    async def _refresh_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(ROUTE_S * self.connection.chance.uniform(0.9, 1.1))
+            # Whoever cannot be asked is asked again later; of a topic that is gone the sends tell.
+            with suppress(ClusterError):
+                await self.refresh()
 
     async def _guarded(self, stream: LaneStream) -> None:
         """Without its stream a lane would keep its messages for ever: they fail with what ended it."""
@@ -193,29 +217,33 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send what is gathered, and wait until nothing is without an outcome any more."""
-        for stream in self._streams.values():
-            stream.lane.flushing += 1
-            stream.wake()
+        streams: list[LaneStream] = []
         try:
             while self.statistics.waiting:
+                # A broker group that came meanwhile is flushed as well.
+                for stream in list(self._streams.values())[len(streams) :]:
+                    streams.append(stream)
+                    stream.lane.flushing += 1
+                    stream.wake()
                 await self._wait(self._watchers)
         finally:
-            for stream in self._streams.values():
+            for stream in streams:
                 stream.lane.flushing -= 1
 
     async def next_sequences(self) -> Mapping[str, int]:
         """Opens the producer at every broker group. Returns the sequence number of its next message there: of a named producer, so many
         messages are stored."""
-        for stream in self._streams.values():
+        streams = dict(self._streams)
+        for stream in streams.values():
             stream.open()
-        while any(stream.lane.identity is None for stream in self._streams.values()):
+        while any(stream.lane.identity is None for stream in streams.values()):
             self._check_open()
-            fenced = next((stream.lane.fenced for stream in self._streams.values() if stream.lane.fenced), None)
-            failed = next((stream.refused for stream in self._streams.values() if stream.refused), None)
+            fenced = next((stream.lane.fenced for stream in streams.values() if stream.lane.fenced), None)
+            failed = next((stream.refused for stream in streams.values() if stream.refused), None)
             if fenced or failed:
                 raise fenced or failed  # type: ignore[misc]
             await self._wait(self._watchers)
-        return {group: stream.lane.next_sequence for group, stream in self._streams.items()}
+        return {group: stream.lane.next_sequence for group, stream in streams.items()}
 
     # Sending
 

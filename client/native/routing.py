@@ -13,20 +13,26 @@ from ledgermq.proto.types import I32
 
 
 class Router:
-    """The queues of one topic, by their numbers."""
+    """The queues of one topic, by their numbers. More may come while it is used; then numbers, and the queues of keys, change."""
 
     def __init__(self, located: Located, latencies: Latencies) -> None:
-        self.queues = located.queues
-        self.groups = tuple(dict.fromkeys(group for group, _ in self.queues))
+        self.queues: tuple[tuple[str, int], ...] = ()
+        self.groups: tuple[str, ...] = ()
+        self.numbers: dict[tuple[str, int], int] = {}
+        """The number of each queue, by what is known now. Whoever keeps this sees it change; no queue ever leaves it, for other threads
+        look."""
         self._latencies = latencies
         self._turn = -1
+        self.learn(located)
         if not self.queues:
             raise BadArgument("the topic has no queues", "see it with: ledgermq topic describe NAME")
 
-    @property
-    def numbers(self) -> dict[tuple[str, int], int]:
-        """The number of each queue."""
-        return {queue: number for number, queue in enumerate(self.queues)}
+    def learn(self, located: Located) -> None:
+        """These are the topic's queues now."""
+        if located.queues:
+            self.queues = located.queues
+            self.groups = tuple(dict.fromkeys(group for group, _ in self.queues))
+            self.numbers.update({queue: number for number, queue in enumerate(self.queues)})
 
     def next_queue(self) -> tuple[str, int]:
         """For the next run of messages that may go anywhere: the next queue whose broker group has not been slow lately."""

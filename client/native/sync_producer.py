@@ -97,6 +97,10 @@ class Producer:
         """As AsyncProducer.next_sequences."""
         return self._do(self._producer.next_sequences())
 
+    def refresh(self) -> None:
+        """As AsyncProducer.refresh."""
+        self._do(self._producer.refresh())
+
     def close(self, timeout_s: float | None = None) -> None:
         """As AsyncProducer.close; ends the thread."""
         with self._room:

@@ -452,3 +452,99 @@ def test_a_connection_that_dies_without_a_word_is_opened_anew(monkeypatch: pytes
         assert groups[0].bodies(0) == [b"before", b"after"]
 
     run(told)
+
+
+def lead(node: FakeLogNode, group: FakeBrokerGroup) -> None:
+    """The topic gets queues in one more broker group, led there."""
+    node.groups[group.name] = group
+    node.leads.add(group.name)
+
+
+def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None:
+    """In a broker group that it knew, and in one that it did not, which comes first by name: numbers change, also those of what was
+    acknowledged before. Messages of a key stay in order within the queue they had and within the one they get."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        keys = [f"k{number}" for number in range(9)]
+        new = FakeBrokerGroup("g0", 2)
+        async with producer(nodes) as sending:
+            first = [await sending.send(b"%s-0" % key.encode(), order_key=key) for key in keys]
+            before = await asyncio.gather(*first)
+            assert {done.queue for done in before} == {0, 1}
+            groups[0].queues = 4
+            lead(nodes[0], new)
+            await sending.refresh()
+            second = [await sending.send(b"%s-1" % key.encode(), order_key=key) for key in keys]
+            third = await sending.send_batch([b"%s-2" % key.encode() for key in keys], order_keys=keys)
+            with pytest.raises(BadArgument, match="no queue 6"):
+                await sending.send(b"x", queue=6)
+            after = await asyncio.gather(*second)
+            anywhere = [await (await sending.send(b"any")) for _ in range(6)]
+            await third
+            assert await sending.next_sequences() == {"g0": len(new.log), "g1": len(groups[0].log)}
+        assert {done.queue for done in before} == {2, 3}, "numbers are those of all queues known now"
+        assert len({done.broker_group for done in after}) == 2 and {done.queue for done in anywhere} == set(range(6))
+        for key in map(str.encode, keys):
+            places = [(group, queue, body) for group in (new, *groups) for queue in range(group.queues) for body in group.bodies(queue)]
+            found = [(group.name, queue, body) for group, queue, body in places if body.startswith(key + b"-")]
+            later = [body for group, queue, body in found if body != key + b"-0"]
+            assert later == [key + b"-1", key + b"-2"] and len(found) == 3
+            assert len({(group, queue) for group, queue, body in found if body != key + b"-0"}) == 1
+
+    run(told, groups=[FakeBrokerGroup("g1", 2)])
+
+
+def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after it was told once that there is no such topic: what it knew goes on."""
+    monkeypatch.setattr("ledgermq.client.native.producer.ROUTE_S", 0.01)
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with producer(nodes) as sending:
+            await (await sending.send(b"opens the stream"))
+            nodes[0].groups.clear()
+            with pytest.raises(Refused):
+                await sending.refresh()
+            await (await sending.send(b"still there"))
+            groups[0].queues = 5
+            lead(nodes[0], groups[0])
+            while not groups[0].bodies(4):
+                await (await sending.send(b"anywhere"))
+
+    run(told)
+
+
+def test_flush_waits_for_a_broker_group_that_came_meanwhile() -> None:
+    """What it gathers is sent at once as well, however long it would linger."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        new = FakeBrokerGroup("g2", 1)
+        async with producer(nodes, linger_ms=3_600_000) as sending:
+            nodes[0].hold.clear()
+            await sending.send(b"a", queue=0)
+            flushing = asyncio.create_task(sending.flush())
+            while not nodes[0].frames:
+                await asyncio.sleep(0)
+            lead(nodes[0], new)
+            await sending.refresh()
+            await sending.send(b"b", queue=1)
+            nodes[0].hold.set()
+            await flushing
+        assert groups[0].bodies(0) == [b"a"] and new.bodies(0) == [b"b"]
+        assert all(stream.lane.flushing == 0 for stream in sending._streams.values())
+
+    run(told, groups=[FakeBrokerGroup("g1", 1)])
+
+
+def test_threads_can_have_a_producer_learn_of_new_queues() -> None:
+    """The blocking producer learns on its own loop."""
+
+    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        def work() -> None:
+            with Producer(endpoints(nodes), "t") as sending:
+                groups[0].queues = 6
+                sending.refresh()
+                assert sending.send(b"x", queue=5).result().queue == 5
+
+        await asyncio.to_thread(work)
+
+    run(told)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ledgermq.node.service.topics import slot_of
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import Backend, contract, message, receive_request
+from tests.contract.backend import Backend, Raw, contract, message, receive_request
 
 OTHER = (("x-mq-client-id", "t2"),)
 DLQ = "%DLQ%G"
@@ -186,3 +187,42 @@ async def test_an_ordinary_receive_may_carry_an_attempt_id(server: Backend) -> N
     await server.raw.send(message(), message())
     for _ in range(2):
         assert len((await server.raw.collect(server.raw.stream(receive_request(batch=1, attempt_id="x")))).messages) == 1
+
+
+@contract()
+async def test_a_message_group_is_in_order_before_and_after_its_topic_gets_queues_and_not_across_that_moment(server: Backend) -> None:
+    """Most message groups get another queue then: what was sent before stays in order in the old one, what is sent after, through any node,
+    is in order in the new one, and does not wait for what lies in the old one. Who keeps its queue keeps its order and its lock."""
+    await server.topic("grows", "fifo", queues=2)
+    await server.group("G", fifo=True)
+    groups = [f"m{number}" for number in range(8)]
+
+    async def sent(raw: Raw, number: int) -> None:
+        for group in groups:
+            one = message(f"{group}-{number}".encode(), "grows", message_group=group, message_type=pb.FIFO)
+            assert (await raw.send(one)).status.code == pb.OK
+
+    await sent(server.raw, 0)
+    await sent(server.raw2, 1)
+    before = (await server.raw.receive("grows", invisible=None)).messages
+    server.controller.command({"op": "update-topic", "ns": "", "name": "grows", "queues": 5, "permission": None})
+    await server.reconcile()
+    await sent(server.raw2, 2)
+    await sent(server.raw, 3)
+    after = (await server.raw.receive("grows", invisible=None)).messages
+    queue = {m.body.decode(): m.system_properties.queue_id for m in before}
+    assert len(before) == 16 and all(queue[f"{group}-0"] == queue[f"{group}-1"] == slot_of(group, 2) for group in groups)
+    moved = [group for group in groups if slot_of(group, 5) != slot_of(group, 2)]
+    assert 0 < len(moved) < len(groups)
+    assert sorted(bodies(after).split()) == sorted(f"{group}-{number}" for group in moved for number in (2, 3))
+    assert all(m.system_properties.queue_id == slot_of(m.system_properties.message_group, 5) for m in after)
+    for found in (before, after):
+        for group in groups:
+            own = [m for m in found if m.system_properties.message_group == group]
+            assert [m.system_properties.queue_offset for m in own] == sorted(m.system_properties.queue_offset for m in own)
+            assert bodies(own).split() == sorted(bodies(own).split())
+    for one in before:
+        assert await server.raw.ack(one) == pb.OK
+    rest = (await server.raw.receive("grows", invisible=None)).messages
+    kept = [group for group in groups if group not in moved]
+    assert sorted(bodies(rest).split()) == sorted(f"{group}-{number}" for group in kept for number in (2, 3))
