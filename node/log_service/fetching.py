@@ -270,7 +270,10 @@ class _Stream:
     def close(self) -> None:
         if self._source is not None:
             self._fetcher.close(self._source, self._waiter)
+            self._source = None
             metrics.FETCH_STREAMS.labels(self._group).dec()
+        # Raised, it knows this stream and the window on the newest entries, tens of MiB: together they would never be let go.
+        self._broken = None
 
     async def run(self, hold: Hold | None) -> None:
         """Everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""

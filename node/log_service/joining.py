@@ -209,6 +209,8 @@ class Joiner:
                 await context.write(pb.JoinResponse(assignment=answer).SerializeToString())
         finally:
             listening.cancel()
+            # Raised, it knows this call: together they would never be let go.
+            seat.failure = None
             metrics.JOIN_STREAMS.dec()
             if group.seats.get(member) is seat:
                 # The member stays until it counts as gone: it may come back on another stream.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.forward import CallRefused
@@ -13,6 +15,8 @@ from ledgermq.proto.status import Code, LedgerError, fail
 
 log = get_logger()
 
+E = TypeVar("E", bound=BaseException)
+
 
 class Moved(Exception):
     """Another node leads the broker group, or nobody does: the caller is redirected."""
@@ -20,6 +24,14 @@ class Moved(Exception):
     def __init__(self, broker_group: str) -> None:
         super().__init__(broker_group)
         self.broker_group = broker_group
+
+
+def bare(error: E) -> E:
+    """An error that is kept for later. Its traceback knows every call that it passed and what they hold, such as frames. With its keeper
+    among them all that would wait for the collector, which counts objects and not bytes; and where a cancelled task is among them as well
+    it would wait for ever, for the collector does not see what such a task knows."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def problem(error: LedgerError) -> log_pb2.Problem:

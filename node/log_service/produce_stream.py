@@ -27,7 +27,7 @@ from ledgermq.node.forward import AGAIN
 from ledgermq.node.log_service.frame_answers import FrameAnswers, Sent
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin
 from ledgermq.node.log_service.incoming import Incoming
-from ledgermq.node.log_service.problems import Moved, as_error
+from ledgermq.node.log_service.problems import Moved, as_error, bare
 from ledgermq.node.log_service.requests import FrameRequest, read
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service.ports import Engine
@@ -122,6 +122,8 @@ class ProduceStream:
                 await asyncio.gather(self._reader, return_exceptions=True)
             for pending in self._pending:
                 pending.close(int(Code.PROXY_TIMEOUT), "the stream ended without an answer")
+            # What was raised knows the calls that it passed, and they know this stream: together they would never be let go.
+            self._ended = self._reader = None
 
     def _end(self, why: Exception) -> None:
         if self._ended is None:
@@ -160,7 +162,7 @@ class ProduceStream:
         try:
             checked = await self._checker.check(self._origin, request)
         except (BadFrame, LedgerError) as error:
-            pending.failure = error
+            pending.failure = bare(error)
             return pending
         pending.hold = checked.hold
         self.topics.add(checked.topic)

@@ -56,10 +56,8 @@ class GroupSource:
         began = time.perf_counter()
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._lanes.cold, self._guarded, work)
-        except Unreadable as error:
-            damage = error
-            # The group may have been mended while this read waited: what failed was of its former life.
-            await self._engine.run(self.group, lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None)
+        except Unreadable as damage:
+            await self._engine.run(self.group, self._failing(damage))
             raise
         view = self._engine.views.get(self.group)
         ends = None if view is None else view.queue_ends
@@ -69,6 +67,10 @@ class GroupSource:
             await asyncio.sleep(min(time.perf_counter() - began, REST_S))
         return found
 
+    def _failing(self, damage: Unreadable) -> Callable[[Any], None]:
+        """The group may have been mended while the read waited: what failed was of its former life."""
+        return lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None
+
     @staticmethod
     def _guarded(work: Callable[[], T]) -> T:
         with reading():
@@ -76,7 +78,6 @@ class GroupSource:
 
     async def hot(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._lanes.hot, work)
-
 
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
         """The first offset of begin … end−1 that was stored at a time or later; `end` without one."""
@@ -141,7 +142,7 @@ class Sources:
         """One more reader; `close` ends it. Raises LedgerError while the group does not run here."""
         source = self._open.get(group)
         if source is None:
-            files, recent, log_id = await self.engine.run(group, _found)
+            files, recent, log_id = await self._opened(group)
             source = self._open.get(group)
             if source is None:
                 source = self._open[group] = GroupSource(group, log_id, self.engine, self._lanes, files, recent)
@@ -151,6 +152,15 @@ class Sources:
         source.readers += 1
         self._waiters.setdefault(group, {})[waiter] = None
         return source
+
+    async def _opened(self, group: str) -> tuple[Files, Recent, str]:
+        """A window is opened between two turns, whether its reader still waits for it then or not."""
+        opening = asyncio.ensure_future(self.engine.run(group, _found))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception() or self._release(group, done.result()[1]))
+            raise
 
     def close(self, source: GroupSource, waiter: Waiter) -> None:
         """A reader ends. The last one lets the window go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ class Reader:
 
     async def leave(self) -> None:
         await self._call.done_writing()
+
+    def break_off(self) -> None:
+        self._call.cancel()
 
     async def hear(self) -> pb.FetchResponse | Got | None:
         """The next answer; None at the end of the stream."""
@@ -223,6 +227,63 @@ def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
     played(tmp_path, play)
+
+
+async def moved(stage: DrivenStage, reader: Reader) -> None:
+    stage.engine.show("n2", serving=False)
+    stage.service.led_elsewhere("g1")
+    await reader.control("redirect")
+
+
+async def stopped(stage: DrivenStage, reader: Reader) -> None:
+    stage.service.drain()
+    await reader.control("redirect")
+
+
+async def broke_off(stage: DrivenStage, reader: Reader) -> None:
+    reader.break_off()
+
+
+async def deleted(stage: DrivenStage, reader: Reader) -> None:
+    stage.group.delete("T")
+    await reader.control("problem")
+
+
+async def said_nonsense(stage: DrivenStage, reader: Reader) -> None:
+    await reader.say(opening())
+    await reader.control("problem")
+
+
+@pytest.mark.parametrize("end", [moved, stopped, broke_off, deleted, said_nonsense])
+def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
+    tmp_path: Path, end: Callable[[DrivenStage, Reader], Awaitable[None]]
+) -> None:
+    """The window on the newest entries goes with its last reader, by reference counts: the collector counts objects, not bytes, and never
+    finds what a cancelled task knows."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.group.produce([("T", 0, 60)] * 4)
+        reader = Reader(wire)
+        await reader.say(opening())
+        await reader.control("opened")
+        await reader.entries()
+        await reader.control("caught_up")
+        stage.group.produce([("T", 0, 60)] * 400)
+        await reader.entries()
+        await reader.control("caught_up")
+        window = weakref.ref(stage.group.driver.group.group.recent)
+        assert window() is not None
+        await end(stage, reader)
+        async with asyncio.timeout(5):
+            while window() is not None:
+                await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        played(tmp_path, play)
+    finally:
+        gc.enable()
 
 
 def test_a_deleted_topic_ends_its_readers(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,31 @@ def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
         await again.until(0, 1, 2, 3)
 
     played(tmp_path, play)
+
+
+def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+    """Its seat goes with its stream."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        member = Member(wire, "a")
+        await member.join()
+        await member.until(0, 1, 2, 3)
+        (group,) = stage.service._joiner._groups.values()
+        seat = weakref.ref(group.seats["a"])
+        stage.engine.show("n2", serving=False)
+        stage.service.led_elsewhere("g1")
+        while not (await member.hear()).HasField("redirect"):
+            continue
+        async with asyncio.timeout(10):
+            while seat() is not None:
+                await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        played(tmp_path, play)
+    finally:
+        gc.enable()
 
 
 def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:

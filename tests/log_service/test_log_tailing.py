@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,6 +177,37 @@ def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_en
 
     asyncio.run(read())
     group.close()
+
+
+def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of the group opens the window between two turns, for a reader that does not wait for it any more."""
+    group = Group(tmp_path)
+    later: list[Callable[[], None]] = []
+
+    def run(_: str, work: Callable[[Any], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        later.append(lambda: future.set_result(work(group.driver.group)))
+        return future
+
+    async def go() -> None:
+        sources = Sources(group.engine)
+        opening = asyncio.create_task(sources.open("g1", Waiter("")))
+        while not later:
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        later.pop()()
+        assert group.driver.group.group.recent is not None
+        while not later:
+            await asyncio.sleep(0)
+        later.pop()()
+        assert group.driver.group.group.recent is None
+
+    monkeypatch.setattr(group.engine, "run", run)
+    try:
+        asyncio.run(go())
+    finally:
+        group.close()
 
 
 @pytest.mark.parametrize("window", [1, 1 << 17])
