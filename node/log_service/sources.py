@@ -159,8 +159,12 @@ class Sources:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception() or self._release(group, done.result()[1]))
+            opening.add_done_callback(lambda done: self._unwanted(group, done))
             raise
+
+    def _unwanted(self, group: str, opened: asyncio.Future[tuple[Files, Recent, str]]) -> None:
+        if not opened.cancelled() and opened.exception() is None:
+            self._release(group, opened.result()[1])
 
     def close(self, source: GroupSource, waiter: Waiter) -> None:
         """A reader ends. The last one lets the window go."""
