@@ -19,7 +19,7 @@ from ledgermq.node.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.config_cluster import BrokerGroup
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
-from ledgermq.node.controller.metadata import may_vote
+from ledgermq.node.controller.state import may_vote
 from ledgermq.node.holdings import spec_settings
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.links import Link

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ledgermq.node.controller import voters
-from ledgermq.node.controller.metadata import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
+from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, MembersKind
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.engine import Engine

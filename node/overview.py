@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ledgermq import __version__
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.controller.metadata import OBSERVER
+from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.calls.view import GroupView, HaView
 from ledgermq.node.links import Lost, NotSent

@@ -36,7 +36,7 @@ from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.controller.controller import Controller, ControllerConfig
-from ledgermq.node.controller.metadata import State
+from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.members import Prefer, Returned
 from ledgermq.node.core.calls.outcome import Refused as Unanswered
 from ledgermq.node.core.calls.view import GroupView

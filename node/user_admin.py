@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from ledgermq.node.controller import users as user_commands
-from ledgermq.node.controller.metadata import Outcome, State
+from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.security.grants import User, effective
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto import admin_pb2

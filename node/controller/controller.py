@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ledgermq.node.controller import ha, metadata, voters
+from ledgermq.node.controller import ha, voters
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, restore_spec
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
-from ledgermq.node.controller.metadata import Outcome, State, Topic
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
+from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
 from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
 from ledgermq.proto.group_config import read_group
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -186,7 +186,7 @@ class Controller:
         choices = {"kind": kind.value, "permission": permission.value, "durability": durability.value}
         settings = {**choices, "queues": queues, "dedup_ms": dedup_ms}
         outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
-        return metadata.restore_topic(_value(outcome)), outcome.changed
+        return restore_topic(_value(outcome)), outcome.changed
 
     async def update_topic(
         self,
@@ -201,16 +201,16 @@ class Controller:
         grow: Mapping[str, int] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
-        """Change what is given, as `metadata.update_topic`. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
+        """Change what is given, as `topics.update_topic`. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
         given = {"permission": permission, "durability": durability}
         choices = {name: None if value is None else value.value for name, value in given.items()}
         settings = {"queues": queues, "dedup_ms": dedup_ms, "add_group": add_group, "grow": dict(grow or {}), **choices}
         outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
-        return metadata.restore_topic(_value(outcome))
+        return restore_topic(_value(outcome))
 
     async def delete_topic(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> Topic:
         """What was deleted. Raises NotFound, or see `submit`."""
-        return metadata.restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
+        return restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
 
     async def adopt_topic(self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """A dead-letter topic is in force in this broker group. Raises BadRequest, or see `submit`."""
@@ -274,7 +274,7 @@ class Controller:
     async def set_node(
         self, node: str, addresses: Mapping[str, str], *, state: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Make a node known, or tell where it is now. `state` as in `metadata.set_node`. Raises Conflict, BadRequest, or see `submit`."""
+        """Make a node known, or tell where it is now. `state` as in `nodes.set_node`. Raises Conflict, BadRequest, or see `submit`."""
         await self.submit("set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout)
 
     async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
@@ -357,7 +357,7 @@ class Controller:
                     else:
                         waiter.set_exception(error)
 
-    async def submit(self, operation: str, arguments: metadata.Json, timeout: float) -> Outcome:
+    async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
         """Carry out one command. Raises the refusal of the state machine; HA_NOT_AVAILABLE when there is no quorum and nothing was changed;
         PROXY_TIMEOUT when it may still be carried out."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
@@ -378,7 +378,7 @@ class Controller:
             taken = taken or failure not in NOT_TAKEN
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
-    async def _attempt(self, command: metadata.Json, limit: float) -> tuple[Outcome | None, int | None]:
+    async def _attempt(self, command: Json, limit: float) -> tuple[Outcome | None, int | None]:
         """Outcome of one submission, or None and why not (None for silence)."""
         assert self._quorum is not None
         quorum = self._quorum
@@ -487,6 +487,6 @@ class Controller:
             logger.debug("controller: the event loop is gone")
 
 
-def _value(outcome: Outcome) -> metadata.Json:
+def _value(outcome: Outcome) -> Json:
     assert outcome.value is not None, "a successful command on a topic or group names the result"
     return outcome.value

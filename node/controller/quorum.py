@@ -34,6 +34,7 @@ from pysyncobj.version import VERSION
 
 from ledgermq.node.controller import metadata, snapshot, voters
 from ledgermq.node.controller.journal import Entry, Journal
+from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, export, restore
 from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
 from ledgermq.node.errors import EXIT_PLATFORM, EXIT_SYNC, FatalError
 from ledgermq.storage.disk import Disk
@@ -125,7 +126,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._open = True
         self._compacted_s: float | None = None
         self._failure: LogFenced | None = None
-        self._loading: tuple[metadata.State, Entry, Entry] | None = None
+        self._loading: tuple[State, Entry, Entry] | None = None
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
         self._place = place
         self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
@@ -136,7 +137,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         """As of the last tick."""
         self.refusal = ""
         """Why this node, leading, last refused a change of the voters."""
-        self.state = metadata.State()
+        self.state = State()
         self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
         if len(self.journal) == 0:
             first = () if place.joining else tuple(sorted(place.seeds))
@@ -205,7 +206,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             raise self._failure
         self.journal.flush()
 
-    def submit(self, command: metadata.Json, answer: Callable[[metadata.Outcome | None, int], None]) -> None:
+    def submit(self, command: Json, answer: Callable[[Outcome | None, int], None]) -> None:
         """Hand a command to the log. `answer` is called on the quorum's thread with the outcome and SUCCESS, or with None and the failure,
         or never: a leader may die. From any thread."""
         text = json.dumps(command, separators=(",", ":")).encode("ascii")
@@ -219,7 +220,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             with suppress(BlockingIOError):
                 self._applyCommand(COMMAND_TYPE + text, answer, None)
 
-    def submit_voters(self, wanted: Iterable[str], answer: Callable[[metadata.Outcome | None, int], None]) -> None:
+    def submit_voters(self, wanted: Iterable[str], answer: Callable[[Outcome | None, int], None]) -> None:
         """Let these nodes be the voters: one more or one less than now, or the leader refuses. Answered as `submit`. From any thread."""
         with self._lock:
             if not self._open:
@@ -251,16 +252,16 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
 
     # -- called by the library ----------------------------------------------------------------------------------------------------
 
-    def _SyncObj__doApplyCommand(self, command: bytes) -> metadata.Outcome | None:
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Outcome | None:
         if command == NO_OP:
             return None
         named = voters.decode(command)
         if named is not None:
             # In force since it was appended; from now on snapshots name them.
             self._applied_voters = named
-            return metadata.Outcome()
+            return Outcome()
         if command[:1] != COMMAND_TYPE:
-            raise metadata.UnknownCommand(f"controller command of type {command[:1]!r}")
+            raise UnknownCommand(f"controller command of type {command[:1]!r}")
         self.state, outcome = metadata.apply(self.state, json.loads(command[1:]))
         return outcome
 
@@ -268,7 +269,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         snapshot.adopt(self._disk, self._snapshot_path)
         # Whatever is wrong with the file raises here; further in, the library would hide it.
         tree, last, previous, named = snapshot.read(self._disk, self._snapshot_path)
-        self._loading = (metadata.restore(tree), last, previous)
+        self._loading = (restore(tree), last, previous)
         super()._SyncObj__loadDumpFile(clearJournal)
         self._loading = None
         self._base = self._applied_voters = named
@@ -347,7 +348,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _write_snapshot(self, path: str, covered: tuple[Entry, Entry, Any]) -> None:
         last, previous, _ = covered
         try:
-            snapshot.write(self._disk, path, metadata.export(self.state), last, previous, self._applied_or_seeds())
+            snapshot.write(self._disk, path, export(self.state), last, previous, self._applied_or_seeds())
         except OSError as error:
             # The library hides this. A full disk may have space again; any other failure is final (I9).
             if not is_no_space(error):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.config_sections import Limits
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import Caller, Callers, publish
 from ledgermq.node.log_service.requests import FrameRequest

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from ledgermq.node import metrics
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import CLIENT_ID_MAX, Caller, Callers, as_group, read
 from ledgermq.node.log_service.leaders import Leaders

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from ledgermq.node.controller.metadata import Outcome, State
 from ledgermq.node.controller.receipt_keys import Keys
+from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.logs import get_logger
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto.receipts import KEY_BYTES

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import LiteAction, LiteStart, SyncLite
 from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.service import statuses

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.controller.metadata import State
+from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ledgermq.node.config_sections import Delivery, Limits
-from ledgermq.node.controller.metadata import State
+from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, Refused, Result
 from ledgermq.node.core.calls.view import GroupView

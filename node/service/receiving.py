@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import Receive, Received
 from ledgermq.node.core.filters import Filter, TagFilter
 from ledgermq.node.forward import CallRefused

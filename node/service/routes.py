@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.service.validation import ACCEPTED
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail

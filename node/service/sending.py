@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.sending import Produce, Produced
 from ledgermq.node.core.calls.transactions import Prepare
 from ledgermq.node.core.flush import Durability, weakest

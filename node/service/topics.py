@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ledgermq.node.controller.metadata import Topic
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.service.ports import Metadata
 from ledgermq.proto.names import member_group, parse_stored
 from ledgermq.proto.status import Code, fail

@@ -17,7 +17,8 @@ import grpc
 import grpc.aio
 
 from ledgermq.node.config_sections import Delivery, Limits
-from ledgermq.node.controller.metadata import State, apply
+from ledgermq.node.controller.metadata import apply
+from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.outcome import Call, Refused, Result
 from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.calls.view import GroupView

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ledgermq.node.controller.broker_groups import Move, fewest_replicas
-from ledgermq.node.controller.metadata import Outcome, State, apply, export, restore
+from ledgermq.node.controller.metadata import apply
+from ledgermq.node.controller.state import Outcome, State, export, restore
 from ledgermq.proto.status import Code
 
 NODES = {name: {"peer": f"{name}:1"} for name in ("n1", "n2", "n3", "n4")}

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.controller import ha, metadata
-from ledgermq.node.controller.metadata import Outcome, State, apply, export, restore
+from ledgermq.node.controller import ha
+from ledgermq.node.controller.metadata import apply
+from ledgermq.node.controller.state import Outcome, State, export, restore
 from ledgermq.proto.status import Code
 from ledgermq.raft import appointments
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
@@ -105,4 +106,4 @@ def test_a_malformed_wish_is_refused(change: dict[str, Any], said: str) -> None:
     operation, arguments = ha.command_of("g1", elect())
     state, outcome = apply(State(), {"op": operation, **arguments, **change})
     assert outcome.code == Code.BAD_REQUEST and said in outcome.detail
-    assert metadata.export(state) == metadata.export(State())
+    assert export(state) == export(State())

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.controller import metadata
-from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, Outcome, State, apply, export, restore, spread
+from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, apply
+from ledgermq.node.controller.state import Outcome, State, UnknownCommand, export, may_vote, restore
+from ledgermq.node.controller.topics import MAX_QUEUES, spread
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 
@@ -260,7 +262,7 @@ def test_a_broker_group_sees_its_share() -> None:
         (topic("rmq_sys_x"), Code.ILLEGAL_TOPIC),
         (topic(ns="a@b"), Code.ILLEGAL_TOPIC),
         (topic(7), Code.BAD_REQUEST),
-        (topic(queues=metadata.MAX_QUEUES + 1), Code.BAD_REQUEST),
+        (topic(queues=MAX_QUEUES + 1), Code.BAD_REQUEST),
         (topic(kind="odd"), Code.BAD_REQUEST),
         (topic(dedup_ms=-1), Code.BAD_REQUEST),
         (topic(dedup_ms="1"), Code.BAD_REQUEST),
@@ -299,9 +301,9 @@ def test_without_broker_groups_there_is_no_place_for_queues() -> None:
 
 def test_an_unknown_operation_stops_the_controller() -> None:
     """Skipping a command of a newer version would make replicas differ."""
-    with pytest.raises(metadata.UnknownCommand):
+    with pytest.raises(UnknownCommand):
         apply(State(), {"op": "fold-space"})
-    with pytest.raises(metadata.UnknownCommand):
+    with pytest.raises(UnknownCommand):
         restore({**export(State()), "v": 2})
 
 
@@ -355,10 +357,10 @@ def test_removing_a_node_twice_is_fine() -> None:
 
 def test_nothing_that_votes_is_placed_on_an_observer_by_itself() -> None:
     """An observer is a node like any other, but for this; it may become a member."""
-    state = metadata.State()
+    state = State()
     for node, told in (("n1", "member"), ("n2", "joining"), ("dr1", "observer")):
         state, outcome = metadata.apply(state, {"op": "set-node", "node": node, "addresses": {"peer": f"{node}:1"}, "state": told})
         assert outcome.code == 20000
-    assert metadata.may_vote(state) == ("n1", "n2") and state.nodes["dr1"]["state"] == "observer"
+    assert may_vote(state) == ("n1", "n2") and state.nodes["dr1"]["state"] == "observer"
     state, _ = metadata.apply(state, {"op": "set-node", "node": "dr1", "addresses": {}, "state": "member"})
-    assert set(metadata.may_vote(state)) == {"n1", "n2", "dr1"}
+    assert set(may_vote(state)) == {"n1", "n2", "dr1"}

@@ -16,8 +16,8 @@ from pysyncobj.transport import TCPTransport
 from ledgermq.node.controller import quorum as quorum_module
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.journal import NAME, Kept, scan
-from ledgermq.node.controller.metadata import State
 from ledgermq.node.controller.quorum import Quorum, require_library
+from ledgermq.node.controller.state import State
 from ledgermq.node.errors import FatalError
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError, NotFound
 from ledgermq.proto.types import Permission, TopicKind

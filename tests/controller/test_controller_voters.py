@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ledgermq.node.controller import snapshot, voters
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.journal import Entry, Journal
-from ledgermq.node.controller.metadata import State, export
 from ledgermq.node.controller.quorum import Place, Quorum
+from ledgermq.node.controller.state import State, export
 from ledgermq.proto.status import Conflict, LedgerError
 from ledgermq.storage.real_disk import RealDisk
 from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 
 from ledgermq.node.config_sections import Limits
-from ledgermq.node.controller.metadata import Outcome, State, apply
+from ledgermq.node.controller.metadata import apply
+from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.local_reads import LocalReads, Rules
 from ledgermq.node.log_service.callers import Callers

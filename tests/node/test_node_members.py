@@ -12,6 +12,7 @@ import pytest
 from ledgermq.node import members as module
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.controller import Health
+from ledgermq.node.controller.state import ADDRESS_KINDS, NODE_STATE, State
 from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.forward import CallRefused
@@ -21,7 +22,7 @@ from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 
 Kind = pb.ChangeMemberRequest.Kind
-NODES = {name: {kind: f"{name}:{port}" for port, kind in enumerate(metadata.ADDRESS_KINDS)} for name in ("n1", "n2", "n3")}
+NODES = {name: {kind: f"{name}:{port}" for port, kind in enumerate(ADDRESS_KINDS)} for name in ("n1", "n2", "n3")}
 FOURTH = pb.NodeAddresses(client="n4:0", peer="n4:1", controller="n4:2", http="n4:3")
 
 
@@ -29,7 +30,7 @@ class FakeController:
     """The state machine, without a quorum."""
 
     def __init__(self) -> None:
-        self.state = metadata.State()
+        self.state = State()
         self.health = Health("n1", voters=("n1", "n2", "n3"), reached=frozenset(NODES))
         self.named = 0
         """How often the voters were named anew."""
@@ -229,7 +230,7 @@ def test_a_node_that_hosts_nothing_is_a_member_at_once(bench: Bench) -> None:
     """A spare node: nothing has to catch up, and it votes among the controllers."""
     bench.links["n4"] = SimpleNamespace(up=True, refusal=None)
     assert bench.change(Kind.ADD, addresses=FOURTH).done
-    assert metadata.NODE_STATE not in bench.controller.state.nodes["n4"] and "n4" in bench.controller.health.voters
+    assert NODE_STATE not in bench.controller.state.nodes["n4"] and "n4" in bench.controller.health.voters
     assert not bench.asked
 
 

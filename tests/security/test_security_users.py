@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.controller import metadata
-from ledgermq.node.controller.metadata import State
+from ledgermq.node.controller.state import Outcome, State, export, restore
 from ledgermq.node.security import admin_guard
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.grants import Action, Kind, Need, User, effective, grant_of
@@ -70,7 +70,7 @@ def test_what_is_no_grant(text: str) -> None:
         grant_of(text)
 
 
-def apply(state: State, op: str, **arguments: Any) -> tuple[State, metadata.Outcome]:
+def apply(state: State, op: str, **arguments: Any) -> tuple[State, Outcome]:
     return metadata.apply(state, {"op": op, **arguments})
 
 
@@ -90,7 +90,7 @@ def test_users_in_the_controller() -> None:
         state, outcome = apply(state, "change-user", name="alice", secret=f"sealed-{number}")
         assert outcome.value is not None and outcome.value["secrets"] == 2 and "sealed" not in str(outcome)
     assert state.users["alice"].secrets == ("sealed-3", "sealed-2") and "sealed" not in repr(state.users)
-    assert metadata.restore(metadata.export(state)) == state
+    assert restore(export(state)) == state
     state, _ = apply(state, "change-user", name="alice", end_former=True)
     assert state.users["alice"].secrets == ("sealed-3",)
     assert apply(state, "delete-user", name="readers")[1].code == Code.PRECONDITION_FAILED
@@ -101,9 +101,9 @@ def test_users_in_the_controller() -> None:
 
 def test_a_state_without_users_is_readable() -> None:
     """Snapshots from before there were users."""
-    tree = metadata.export(State())
+    tree = export(State())
     del tree["users"]
-    assert metadata.restore(tree) == State()
+    assert restore(tree) == State()
 
 
 @pytest.mark.parametrize(
