@@ -1,5 +1,5 @@
 """The controller quorum: cluster metadata as intent, kept by a PySyncObj state machine that every node runs (design §6).
 
-`metadata` and `voters` decide (pure), `journal` and `snapshot` keep, `wire` and `quorum` tame the library, `controller` is what the node
-talks to. No data path waits for anything in here, and no safety of a broker group's log rests on it.
+`metadata` and `voters` decide (pure), `journal` and `snapshot` keep, `wire`, `resolving` and `quorum` tame the library, `controller` is
+what the node talks to. No data path waits for anything in here, and no safety of a broker group's log rests on it.
 """

@@ -34,6 +34,7 @@ from pysyncobj.version import VERSION
 
 from ledgermq.node.controller import metadata, snapshot, voters
 from ledgermq.node.controller.journal import Entry, Journal
+from ledgermq.node.controller.resolving import Resolver
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, export, restore
 from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
 from ledgermq.node.errors import EXIT_PLATFORM, EXIT_SYNC, FatalError
@@ -64,7 +65,7 @@ class Timing:
     election_max_s: float = 1.6
     reconnect_s: float = 0.5
     silent_s: float = 3.0
-    """A connection without a byte for this long, and a leader without a majority for this long, give up."""
+    """A connection without a byte for this long, an attempt to make one, and a leader without a majority for this long, give up."""
     compact_entries: int = 1000
     """A longer journal is replaced by a snapshot."""
     compact_again_s: float = 10.0
@@ -131,6 +132,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._place = place
         self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
         """Node → where its controller may be (host:port), the likeliest first; replaced as a whole when it changes."""
+        self.resolver = Resolver()
         self.listening = False
         """Whether this node is to be sent what is decided while it has no vote. Set from any thread, heeded by the next `tick`."""
         self.listens = False
@@ -164,8 +166,6 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             connectionRetryTime=timing.reconnect_s,
             connectionTimeout=max(timing.silent_s, timing.election_max_s),
             leaderFallbackTimeout=timing.silent_s,
-            dnsCacheTime=30.0,
-            dnsFailCacheTime=1.0,
             # Compaction is started by `tick` alone: the library would try again at every tick while the disk is full.
             logCompactionMinEntries=1 << 60,
             logCompactionMinTime=1e15,

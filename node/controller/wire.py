@@ -19,6 +19,7 @@ from typing import Any
 
 from pysyncobj.dns_resolver import globalDnsResolver
 from pysyncobj.node import Node, TCPNode
+from pysyncobj.tcp_connection import CONNECTION_STATE
 from pysyncobj.transport import TCPTransport
 
 from ledgermq.node.errors import EXIT_PORT, ConfigError, FatalError
@@ -37,6 +38,11 @@ LISTENER = "listener "
 READ_ONLY = "readonly"
 """What such a node says in the library, which knows no names of them."""
 SAID_BY_LISTENERS = frozenset({"next_node_idx", "apply_command"})
+ALIVE = "alive"
+"""A message that says nothing else. Two nodes that do not lead have nothing to tell each other, and a line of theirs that died without a
+word would be found by the vote that should have gone over it."""
+ALIVE_PARTS = 3
+"""So many of them go in the time after which a silent line is given up."""
 STRANGER_EVERY_S = 60.0
 """A node that was not added yet, or was removed, knocks twice a second; the log hears of it this often."""
 
@@ -112,8 +118,8 @@ class RationedSocket:
 class Member(TCPNode):  # type: ignore[misc]  # the library has no types
     """A node of the quorum, known by its name for ever; where it is reached is looked up at every attempt.
 
-    `directory.addresses` gives the places (host:port) of every name; each attempt tries the next one. The library's `address` is what a
-    node calls itself in a greeting: the name.
+    `directory.addresses` gives the places (host:port) of every name, `directory.resolver` where their hosts are now; each attempt tries the
+    next place. The library's `address` is what a node calls itself in a greeting: the name.
     """
 
     def __init__(self, name: str, directory: Any) -> None:
@@ -136,10 +142,11 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
         """Where the next attempt goes; None: not known, or not resolved at the moment. The library asks once for each attempt, then for the
         port."""
         places = self._directory.addresses.get(self.id) or ("",)
-        self._where = places[self._attempts % len(places)]
+        rounds, place = divmod(self._attempts, len(places))
+        self._where = places[place]
         self._attempts += 1
-        found: str | None = globalDnsResolver().resolve(self._where.rsplit(":", 1)[0].strip("[]")) if self._where else None
-        return found
+        found: tuple[str, ...] = self._directory.resolver.resolve(self._where.rsplit(":", 1)[0].strip("[]")) if self._where else ()
+        return found[rounds % len(found)] if found else None
 
     @property
     def port(self) -> int:
@@ -160,6 +167,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         self._arrived: dict[Any, float] = {}
         self._listens_since: float | None = None
         self._strangers: dict[str, float] = {}
+        self._said_alive = 0.0
         super().__init__(quorum, self_node, other_nodes)
 
     # -- what leaves --------------------------------------------------------------------------------------------------------------
@@ -184,7 +192,26 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         if node in self._nodes and node not in self._connections and self._shouldConnect(node):
             # Where it is was not known yet when it was added: the library makes a connection only then, and counts on it later.
             self.addNode(node)
+        self._give_up_silent(node)
         return bool(super()._connectIfNecessarySingle(node))
+
+    def _give_up_silent(self, node: Any) -> None:
+        """An attempt that did not lead to a greeting in time ends, and the next one goes to the next place. The library would wait for as
+        long as the system tries to connect, two minutes, and for a connection that nobody greets over, for ever."""
+        conn = self._connections.get(node)
+        if conn is None or conn.state == CONNECTION_STATE.DISCONNECTED or self._quorum.isNodeConnected(node):
+            return
+        if time.monotonic() > self._lastConnectAttempt.get(node, 0.0) + self._quorum.conf.connectionTimeout:
+            conn.disconnect()
+
+    def _say_alive(self) -> None:
+        """To everybody who greeted. What is heard keeps a line; one on which nothing was heard is ended by the library when it sends."""
+        now = time.monotonic()
+        if now < self._said_alive + self._quorum.conf.connectionTimeout / ALIVE_PARTS:
+            return
+        self._said_alive = now
+        for node in [node for node in self._connections if self._quorum.isNodeConnected(node)]:
+            self.send(node, {"type": ALIVE})
 
     def _sendSelfAddress(self, conn: Any) -> None:
         if self._quorum.listens:
@@ -194,6 +221,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
 
     def _onMessageReceived(self, node: Any, message: Any) -> None:
         kind = message["type"]
+        if kind == ALIVE:
+            return
         if node not in self._nodes and not (node in self._readonlyNodes and kind in SAID_BY_LISTENERS):
             return  # it was removed while this was on its way, or it has no voice in this
         if kind == "request_vote" and not self._quorum.voters:
@@ -285,6 +314,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
 
     def _onTick(self) -> None:
         super()._onTick()
+        self._say_alive()
         if self._arrived:
             self._arrived = {conn: at for conn, at in self._arrived.items() if conn in self._unknownConnections}
             late = time.monotonic() - UNPROVEN_SECONDS

@@ -32,7 +32,7 @@ CONSUMERS = "official-consumers"
 LANES = 8
 READ_EVERY_S = 0.2
 WAIT_S = 180.0
-"""Longer than controllers may need to find a node that came back at another address (docs/known-weaknesses.md)."""
+"""Only there to end a broken run."""
 Fact = dict[str, Any]
 
 
