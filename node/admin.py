@@ -26,6 +26,7 @@ from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.logs import get_logger
 from ledgermq.node.members import CHANGE_METHOD, Members
 from ledgermq.node.overview import Overview, queue_ends, topic_info
+from ledgermq.node.patience import bounded, within
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.node.repair_admin import RepairAdmin
@@ -46,6 +47,7 @@ log = get_logger()
 R = TypeVar("R")
 
 
+@bounded
 class AdminService(admin_pb2_grpc.AdminServicer):
     """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
@@ -475,7 +477,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until the intent is in force here; without it the answer would come too early. Time running out is a failure to report."""
-        limit = asyncio.get_running_loop().time() + IN_FORCE_WITHIN_S
+        limit = asyncio.get_running_loop().time() + within(IN_FORCE_WITHIN_S)
         while not condition():
             if asyncio.get_running_loop().time() > limit:
                 text = "agreed on, but not yet in force in every broker group; check `ledgermq status`, then try again"

@@ -19,6 +19,7 @@ from ledgermq.node.core.leadership import LeadershipEvent, merged
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.logs import get_logger
+from ledgermq.node.patience import within
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.raft.transfer import Cause
@@ -59,7 +60,7 @@ class Leadership:
 
     async def transfer(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
         """From any node: what the one that leads answers. Raises LedgerError."""
-        deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
             responses = await self._forwarder.submit(request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline)
         except CallRefused as refusal:

@@ -25,6 +25,7 @@ from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.links import Link
+from ledgermq.node.patience import within
 from ledgermq.node.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -287,7 +288,7 @@ class Members:
     # -- helpers
 
     async def _at_leader(self, group: str, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
             responses = await self._forwarder.submit(group, CHANGE_METHOD, {}, request.SerializeToString(), deadline)
         except CallRefused as refusal:
@@ -295,7 +296,7 @@ class Members:
         return _checked_answer(responses)
 
     async def _elsewhere(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         other = next((name for name, link in sorted(self._links.items()) if link.up), None)
         if other is None:
             what = f"{self._node} is asked to remove itself and reaches no other node"

@@ -19,6 +19,7 @@ from ledgermq.node.engine import Engine
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.logs import get_logger
 from ledgermq.node.overview import Overview, replication_of
+from ledgermq.node.patience import within
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.status import Code, fail, refused
@@ -98,7 +99,10 @@ class Replication:
         """One step of a change, asked of any node. Raises LedgerError."""
         if request.to not in _RULES:
             raise fail(Code.BAD_REQUEST, f"replication is raft or ha, not {request.to!r}")
-        deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
+        if _RULES[request.to] is Rule.IN_SYNC:
+            # Without a quorum nobody could appoint the group's master, and it would stand still until there is one.
+            await self._controller.barrier(QUORUM_WITHIN_S)
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
             responses = await self._forwarder.submit(request.broker_group, METHOD, {}, request.SerializeToString(), deadline)
         except CallRefused as refusal:

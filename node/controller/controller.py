@@ -25,6 +25,7 @@ from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
 from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
 from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
+from ledgermq.node.patience import within
 from ledgermq.proto.group_config import read_group
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
@@ -295,6 +296,7 @@ class Controller:
         would not hear the answer. Raises Conflict with the explanation when the quorum would be lost or another change is under way, or see
         `submit`."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
+        timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
         while True:
             # What is in force here may be undone; what a barrier finds in force is committed.
@@ -309,7 +311,7 @@ class Controller:
             if left <= 0:
                 # Why is known only where its leader is.
                 why = quorum.refusal or "its leader refuses, or changes"
-                raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:g} s: {why}")
+                raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:.1f} s: {why}")
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
@@ -317,6 +319,7 @@ class Controller:
         """Have the voters of now named by a new entry: the first entry of a journal that joined names nobody, and a node that only listens
         would not learn who votes before the next change. Raises HA_NOT_AVAILABLE when that was not done in time."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
+        timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
         while (left := until - self._loop.time()) > 0:
             await self.barrier(left)
@@ -324,12 +327,13 @@ class Controller:
             if outcome is not None:
                 return
             await asyncio.sleep(PAUSE_S)
-        raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not name its voters within {timeout:g} s; try again")
+        raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not name its voters within {timeout:.1f} s; try again")
 
     async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """After this, `state` here contains every command that was answered anywhere before the call. Callers that wait together share
         one round; nobody joins a round that began before its call. Raises as `submit`."""
         assert self._loop is not None, "start the controller first"
+        timeout = within(timeout)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._barrier_waiters.append((waiter, self._loop.time() + timeout))
         if self._barrier_task is None or self._barrier_task.done():
@@ -347,7 +351,8 @@ class Controller:
             limit = max(until for _, until in round_) - self._loop.time()
             error: LedgerError | None = None
             try:
-                await self.submit("barrier", {}, max(limit, 0.001))
+                # The round is everybody's, and as patient as the most patient of them.
+                await self._submitted("barrier", {}, max(limit, 0.001))
             except LedgerError as failure:
                 error = failure
             for waiter, _ in round_:
@@ -359,7 +364,10 @@ class Controller:
 
     async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
         """Carry out one command. Raises the refusal of the state machine; HA_NOT_AVAILABLE when there is no quorum and nothing was changed;
-        PROXY_TIMEOUT when it may still be carried out."""
+        PROXY_TIMEOUT when it may still be carried out. `timeout` is shorter for a call whose caller waits no longer (`patience`)."""
+        return await self._submitted(operation, arguments, within(timeout))
+
+    async def _submitted(self, operation: str, arguments: Json, timeout: float) -> Outcome:
         assert self._quorum is not None and self._loop is not None, "start the controller first"
         command = {"op": operation, **arguments}
         if operation != "barrier":
@@ -412,10 +420,10 @@ class Controller:
         if self._health.failed is not None:
             return fail(Code.HA_NOT_AVAILABLE, f"the controller of node {self._config.node} has stopped: {self._health.failed}")
         if taken:
-            text = f"the controller quorum did not confirm within {timeout:g} s and may still do so; look at the result, then try again"
+            text = f"the controller quorum did not confirm within {timeout:.1f} s and may still do so; look at the result, then try again"
             return fail(Code.PROXY_TIMEOUT, text)
         names = ", ".join(sorted(self._health.voters or self._config.addresses))
-        text = f"no controller quorum within {timeout:g} s, nothing was changed; check that a majority of {names} runs, then try again"
+        text = f"no controller quorum within {timeout:.1f} s, nothing was changed; check that a majority of {names} runs, then try again"
         return fail(Code.HA_NOT_AVAILABLE, text)
 
     # -- the quorum's thread ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ledgermq.node.controller.journal import NAME, Kept, scan
 from ledgermq.node.controller.quorum import Quorum, require_library
 from ledgermq.node.controller.state import State
 from ledgermq.node.errors import FatalError
+from ledgermq.node.patience import bounded
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError, NotFound
 from ledgermq.proto.types import Permission, TopicKind
 from ledgermq.storage.disk import DiskFile
@@ -416,3 +418,31 @@ def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
     assert {command[:1] for command in commands} == {b"\x01", b"\x02", b"J"}
     assert commands[0] == b'\x02["voters",["n1"]]', "the first entry says who votes"
     assert [json.loads(c[1:])["op"] for c in commands if c[:1] == b"J"] == ["set-cluster", "create-topic"]
+
+
+def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(tmp_path: Path) -> None:
+    """However short his patience; another one's barrier, in the same round, is as patient as it was."""
+
+    @bounded
+    class Service:
+        def __init__(self, controller: Controller) -> None:
+            self.controller = controller
+
+        async def Ask(self, request: Any, context: Any) -> None:
+            await self.controller.barrier()
+
+        async def Change(self, request: Any, context: Any) -> None:
+            await self.controller.create_topic("", "never")
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.stop(["n2", "n3"])
+        alone = cluster.running["n1"]
+        await cluster.until(lambda: not alone.health.has_quorum)
+        patient = asyncio.create_task(alone.barrier(20))
+        for method in (Service(alone).Ask, Service(alone).Change):
+            with pytest.raises(LedgerError, match=r"controller quorum .*within 0\.4 s"):
+                await method(None, SimpleNamespace(time_remaining=lambda: 0.5))
+        await cluster.start(["n2"])
+        await patient
+
+    with_cluster(tmp_path, body)
