@@ -16,7 +16,7 @@ from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code
@@ -25,6 +25,12 @@ ASK_AGAIN_S = 0.3
 MOVE_REPLICA, MOVE_LEADER = "move-replica", "move-leader"
 
 A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
+
+
+class Stopped(ClusterError):
+    """Ctrl-C: what stands as it is, and the ways from there."""
+
+    exit_code = 130
 
 
 @click.group("broker-group")
@@ -171,10 +177,15 @@ def move_replica(connection: Connection, group: str, source: str, target: str, a
 
     Producers and consumers go on. Broken off, the same command goes on where it is. The directory stays on the former node.
 
-    Exit status: 0 it has moved; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    Exit status: 0 it has moved; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout; 130 stopped, it stays as it is.
     """
     request = pb.MoveReplicaRequest(broker_group=group, from_node=source, to_node=target, abort=abort)
-    answer = _moved(connection, request, no_wait=no_wait)
+    try:
+        answer = _moved(connection, request, no_wait=no_wait)
+    except KeyboardInterrupt:
+        what = f"stopped while the replica of {group} is on its way from {source} to {target}"
+        on = f"go on: {_command(request)}"
+        raise Stopped(what, on if abort else f"{on}, or give it up: {_command(request)} --abort") from None
     if as_json:
         left = answer.left_directory or None
         render.print_json(
@@ -186,6 +197,11 @@ def move_replica(connection: Connection, group: str, source: str, target: str, a
         print(f"{group}: the replica stays on {source}; what was copied stays in {answer.left_directory}")
     else:
         print(f"{group}: the replica of {source} is on {target} now; its files stay in {answer.left_directory}")
+
+
+def _command(request: pb.MoveReplicaRequest) -> str:
+    abort = " --abort" if request.abort else ""
+    return f"ledgermq move-replica {request.broker_group} --from {request.from_node} --to {request.to_node}{abort}"
 
 
 def _moved(connection: Connection, request: pb.MoveReplicaRequest, *, no_wait: bool = False) -> pb.MoveReplicaResponse:
@@ -237,8 +253,9 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
       ledgermq rebalance --dry-run
       ledgermq rebalance --yes
 
-    One step after the other; Ctrl-C stops between two of them, and the next rebalance goes on. Topics whose messages have an order, lite
-    topics and topics that recognise duplicates keep their queues where they are.
+    One step after the other. Ctrl-C stops: the steps taken stay, the next rebalance goes on with the one under way, and a move of a
+    replica can be given up (move-replica --abort). Topics whose messages have an order, lite topics and topics that recognise duplicates
+    keep their queues where they are.
 
     Exit status: 0 balanced, or the plan was shown; 3 no leader; 4 a step was refused; 130 stopped, the steps taken stay.
     """
@@ -253,7 +270,13 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
     if plan.steps and not dry_run:
         confirmed(f"moving this ({len(plan.steps)} steps)", yes)
         for step in plan.steps:
-            _take(connection, admin, step)
+            try:
+                _take(connection, admin, step)
+            except KeyboardInterrupt:
+                raise _stopped(plan, taken, step) from None
+            except ClusterError as error:
+                error.what = f"step {taken + 1} of {len(plan.steps)}, {_words(step)}: {error.what}"
+                raise
             taken += 1
             if not as_json:
                 print(f"done: {_words(step)}")
@@ -263,9 +286,19 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
         print("balanced: nothing to move")
 
 
+def _stopped(plan: pb.PlanRebalanceResponse, taken: int, step: pb.RebalanceStep) -> Stopped:
+    what = f"stopped in step {taken + 1} of {len(plan.steps)}, {_words(step)}: what was done before it stays"
+    on = "go on: ledgermq rebalance"
+    return Stopped(what, f"{on}, or give this move up: {_command(_request(step))} --abort" if step.kind == MOVE_REPLICA else on)
+
+
+def _request(step: pb.RebalanceStep) -> pb.MoveReplicaRequest:
+    return pb.MoveReplicaRequest(broker_group=step.broker_group, from_node=step.from_node, to_node=step.to_node)
+
+
 def _take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> None:
     if step.kind == MOVE_REPLICA:
-        _moved(connection, pb.MoveReplicaRequest(broker_group=step.broker_group, from_node=step.from_node, to_node=step.to_node))
+        _moved(connection, _request(step))
     elif step.kind == MOVE_LEADER:
         admin.prefer_leader(step.broker_group, step.to_node)
         end = time.monotonic() + connection.timeout_s

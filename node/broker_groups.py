@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import yaml
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from ledgermq.node.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_cluster import BrokerGroup
+from ledgermq.node.config_cluster import DEFAULT_MIN_IN_SYNC, BrokerGroup
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
 from ledgermq.node.controller.state import may_vote
 from ledgermq.node.holdings import spec_settings
@@ -184,7 +184,7 @@ class BrokerGroups:
                 known = ", ".join(sorted(state.nodes))
                 raise fail(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; its nodes are {known}")
         spec = state.specs.get(group, GroupSpec())
-        roles = {member.node: member.role for member in await self._members.of_group(group)}
+        roles = await self._roles(group, move)
         if request.abort:
             return await self._aborted(group, move, spec, roles)
         if spec.move != move:
@@ -193,6 +193,20 @@ class BrokerGroups:
             self._check_move(group, move, roles)
             await self._controller.begin_move(group, move)
         return await self._move_on(group, move, roles)
+
+    async def _roles(self, group: str, move: Move) -> dict[str, str]:
+        """What each member is. Raises LedgerError; where so many are silent that there can be no leader, with their names."""
+        try:
+            return {member.node: member.role for member in await self._members.of_group(group)}
+        except LedgerError:
+            meant = set(self._controller.state.broker_groups[group])
+            # How far the move is, only a leader could tell.
+            stages = (meant, meant - {move.target}, meant - {move.source})
+            if not self._elects(group) or any(len(self._there(stage)) * 2 > len(stage) for stage in stages):
+                raise
+            missing = ", ".join(sorted(meant - self._there(meant)))
+            what = f"broker group {group} has no quorum: of its {len(meant)} replicas {missing} do not answer"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}; start those first, then run the same command again") from None
 
     def _check_move(self, group: str, move: Move, roles: Mapping[str, str]) -> None:
         """Raises LedgerError for a move that must not begin."""
@@ -208,24 +222,26 @@ class BrokerGroups:
         if not self._up(target):
             where = self._roster.address(target, "peer")
             raise fail(Code.PRECONDITION_FAILED, f"node {target} is down: it does not answer at {where} (its peer port); start it first")
-        if self._settings(group).get("replication", "raft") == "raft":
-            self._check_quorum(group, move, roles)
+        self._check_enough(group, move, roles, "then move the replica")
 
-    def _check_quorum(self, group: str, move: Move, roles: Mapping[str, str]) -> None:
-        """While the replica moves the group has one voter more, then again as many as now; each time a majority must be there."""
+    def _check_enough(self, group: str, move: Move, roles: Mapping[str, str], then: str) -> None:
+        """While the replica moves the group has one voter more, then again as many as now; each time those must be there without whom
+        nothing is committed: a majority, or of an HA group its minimum. Raises LedgerError."""
         voters = {node for node, role in roles.items() if role == "voter"}
         for wanted in (voters | {move.target}, (voters | {move.target}) - {move.source}):
-            there = {node for node in wanted if self._up(node)}
-            if len(there) * 2 <= len(wanted):
+            there = self._there(wanted)
+            needed = len(wanted) // 2 + 1 if self._elects(group) else self._least_in_sync(group)
+            if len(there) < needed:
                 missing = ", ".join(sorted(wanted - there))
                 what = f"broker group {group} would have {len(wanted)} voters of which only {len(there)} answer (missing: {missing})"
-                raise fail(Code.PRECONDITION_FAILED, f"{what}: it would lose its quorum; start those first, then move the replica")
+                lost = "it would lose its quorum" if self._elects(group) else f"it demands {needed} in sync"
+                raise fail(Code.PRECONDITION_FAILED, f"{what}: {lost}; start those first, {then}")
 
     async def _move_on(self, group: str, move: Move, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
         """As far as it gets now, from wherever it is."""
         progress = await self._members.of_node(group, move.target)
         if progress is None or not progress.role:
-            answer = await self._changed(group, Kind.ADD, move.target)
+            answer = await self._changed(group, Kind.ADD, move.target, move, roles)
             if not answer.done:
                 return self._waits("open", answer.waits_for)
             progress = next(iter(answer.groups), None)
@@ -233,10 +249,13 @@ class BrokerGroups:
             return self._waits("open", f"broker group {group}: node {move.target} is not a member yet")
         if progress.role != "voter":
             lag = progress.lag_entries if progress.HasField("lag_entries") else None
+            if lag is None and not self._up(move.target):
+                where = f"does not answer at {self._roster.address(move.target, 'peer')} (its peer port)"
+                return self._waits("catch-up", f"broker group {group}: node {move.target} {where}", progress)
             if lag is None or lag > CAUGHT_UP_ENTRIES:
                 lacks = "an unknown number of entries" if lag is None else f"{lag} entries"
                 return self._waits("catch-up", f"broker group {group}: {move.target} lacks {lacks}", progress)
-            answer = await self._changed(group, Kind.PROMOTE, move.target)
+            answer = await self._changed(group, Kind.PROMOTE, move.target, move, roles)
             if not answer.done:
                 return self._waits("promote", answer.waits_for, progress)
         return await self._let_source_go(group, move, roles)
@@ -248,7 +267,7 @@ class BrokerGroups:
             if not answer.done:
                 return self._waits("hand-over", f"broker group {group}: leadership goes from {move.source} to {move.target}")
         if move.source in roles:
-            removed = await self._changed(group, Kind.REMOVE, move.source)
+            removed = await self._changed(group, Kind.REMOVE, move.source, move, roles)
             if not removed.done:
                 return self._waits("remove", removed.waits_for)
         await self._controller.set_node(move.target, {}, state="member")
@@ -256,14 +275,18 @@ class BrokerGroups:
         log.info("replica moved", group=group, source=move.source, target=move.target)
         return self._moved(group, move)
 
-    async def _changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
+    async def _changed(
+        self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str, move: Move, roles: Mapping[str, str]
+    ) -> pb.ChangeMemberResponse:
         """A change of members, once the move is under way. What the leader refuses now it may grant later: it leads since a moment, another
-        change is not committed, the learner lacks the last entry, or too many do not answer. Raises LedgerError for anything else."""
+        change is not committed, the learner lacks the last entry. Raises LedgerError for anything else: so when as many are silent here as
+        would cost the group its quorum, for waiting brings none of them back."""
         try:
             return await self._members.changed(group, kind, node)
         except LedgerError as error:
             if error.code != Code.PRECONDITION_FAILED:
                 raise
+            self._check_enough(group, move, roles, "then run the same command again: it goes on where it is")
             return pb.ChangeMemberResponse(waits_for=error.message)
 
     async def _aborted(self, group: str, move: Move, spec: GroupSpec, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
@@ -276,7 +299,7 @@ class BrokerGroups:
         if self._leaders.leader(group) == move.target:
             await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=move.source))
         if move.target in roles:
-            removed = await self._changed(group, Kind.REMOVE, move.target)
+            removed = await self._changed(group, Kind.REMOVE, move.target, Move(move.target, move.source), roles)
             if not removed.done:
                 return self._waits("remove", removed.waits_for)
         await self._controller.end_move(group, move, done=False)
@@ -288,6 +311,14 @@ class BrokerGroups:
     @staticmethod
     def _waits(step: str, waits_for: str, progress: pb.MemberProgress | None = None) -> pb.MoveReplicaResponse:
         return pb.MoveReplicaResponse(step=step, waits_for=waits_for or "the group's leader", progress=progress)
+
+    def _elects(self, group: str) -> bool:
+        """Whether its replicas elect, as it was begun; a master is appointed from those in sync otherwise."""
+        return bool(self._settings(group).get("replication", "raft") == "raft")
+
+    def _least_in_sync(self, group: str) -> int:
+        given = self._settings(group)
+        return 1 if given.get("ack") == "async" else int(given.get("min_in_sync") or DEFAULT_MIN_IN_SYNC)
 
     def _settings(self, group: str) -> Mapping[str, Any]:
         spec: GroupSpec = self._controller.state.specs.get(group, GroupSpec())
@@ -333,6 +364,9 @@ class BrokerGroups:
         nodes = may_vote(state)
         down = tuple(sorted(node for node in nodes if not self._up(node)))
         return Facts(tuple(sorted(set(nodes) - set(down))), groups, told, down)
+
+    def _there(self, nodes: Iterable[str]) -> set[str]:
+        return {node for node in nodes if self._up(node)}
 
     def _up(self, node: str) -> bool:
         return node == self._config.node or (node in self._links and self._links[node].up)

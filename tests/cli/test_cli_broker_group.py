@@ -96,3 +96,48 @@ def test_the_steps_are_taken_in_order(node: FakeNode, capfd: pytest.CaptureFixtu
     node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status()))
     assert cli.run(["rebalance", "--yes"]) == 0
     assert capfd.readouterr().out == "balanced: nothing to move\n"
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C as soon as a command waits."""
+
+    def pressed(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker_group_commands.time, "sleep", pressed)
+
+
+def test_ctrl_c_says_what_stands_and_the_ways_from_there(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a balance: the steps that were taken, the one under way, how to go on and how to go back."""
+    steps = [STEPS[2], STEPS[0], STEPS[1]]
+    node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=steps))
+    node.answers("UpdateTopic", pb.UpdateTopicResponse(status=admin_status()))
+    node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), step="catch-up", waits_for="entries"))
+    interrupt(monkeypatch)
+    assert cli.run(["rebalance", "--yes"]) == 130
+    told = capfd.readouterr()
+    assert told.out.splitlines()[-1] == "done: 8 queues of topic t in g2"
+    assert told.err.splitlines()[-1] == (
+        "error: stopped in step 2 of 3, move the replica of g1 from n1 to n4: what was done before it stays; "
+        "go on: ledgermq rebalance, or give this move up: ledgermq move-replica g1 --from n1 --to n4 --abort"
+    )
+    assert cli.run(["move-replica", "g1", "--from", "n1", "--to", "n4"]) == 130
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "error: stopped while the replica of g1 is on its way from n1 to n4; "
+        "go on: ledgermq move-replica g1 --from n1 --to n4, or give it up: ledgermq move-replica g1 --from n1 --to n4 --abort"
+    )
+    assert cli.run(["move-replica", "g1", "--from", "n1", "--to", "n4", "--abort"]) == 130
+    assert capfd.readouterr().err.splitlines()[-1].endswith("n1 to n4; go on: ledgermq move-replica g1 --from n1 --to n4 --abort")
+
+
+def test_a_step_that_is_refused_is_named(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """With its number and the reason."""
+    node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=STEPS))
+    status = pb.Status(code=int(Code.PRECONDITION_FAILED), message="it would lose its quorum; start those first")
+    node.answers("MoveReplica", pb.MoveReplicaResponse(status=status))
+    assert cli.run(["rebalance", "--yes"]) == 4
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "error: step 1 of 3, move the replica of g1 from n1 to n4: it would lose its quorum; start those first"
+    )

@@ -1,0 +1,199 @@
+"""`move-replica` on any node: what cannot be is refused with the reason, begun or not; what passes is waited for; all goes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledgermq.node.broker_groups import BrokerGroups
+from ledgermq.node.controller import metadata
+from ledgermq.node.controller.broker_groups import Move
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.status import Code, LedgerError, fail
+
+Kind = pb.ChangeMemberRequest.Kind
+NODES = ("n1", "n2", "n3", "n4")
+WOULD_STALL = "this would lose the quorum: 3 of the voters n1, n2, n3, n4 are needed, and n2, n3 cannot be heard"
+
+
+class World:
+    """Node n1 of four, which is asked; the group's leader is somebody who grants what `refuses` does not name."""
+
+    def __init__(self, *, voters: Sequence[str] = ("n1", "n2", "n3"), **settings: Any) -> None:
+        self.state = metadata.State()
+        self.roles = dict.fromkeys(voters, "voter")
+        self.lag: int | None = 0
+        self.led_by: str | None = "n1"
+        self.refuses: dict[int, str] = {}
+        self.transferred: list[str] = []
+        self.links = {name: SimpleNamespace(up=True) for name in NODES if name != "n1"}
+        nodes = {name: {"peer": f"{name}:1"} for name in NODES}
+        spec = {"replicas": list(voters), "data_file_bytes": 1 << 20, **settings}
+        self._submit("set-cluster", nodes=nodes, broker_groups={"g1": list(voters)}, specs={"g1": spec})
+        config = SimpleNamespace(node="n1")
+        roster = SimpleNamespace(address=lambda node, kind: f"{node}:{kind}")
+        leaders = SimpleNamespace(leader=lambda group: self.led_by)
+        leadership = SimpleNamespace(transfer=self._transfer)
+        self.unit = BrokerGroups(config, self, self, leadership, leaders, roster, self.links)  # type: ignore[arg-type]
+
+    def _submit(self, op: str, **fields: Any) -> None:
+        self.state, outcome = metadata.apply(self.state, {"op": op, **fields})
+        if outcome.code != Code.OK:
+            raise fail(outcome.code, outcome.detail)
+
+    # -- the controller
+
+    async def barrier(self) -> None:
+        """Always current."""
+
+    async def begin_move(self, group: str, move: Move) -> None:
+        self._submit("begin-move", group=group, **{"from": move.source, "to": move.target})
+
+    async def end_move(self, group: str, move: Move, *, done: bool) -> None:
+        self._submit("end-move", group=group, **{"from": move.source, "to": move.target}, done=done)
+
+    async def set_node(self, node: str, addresses: Any, *, state: str | None = None) -> None:
+        self._submit("set-node", node=node, addresses=addresses, state=state)
+
+    # -- the group's leader
+
+    async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
+        if self.led_by is None:
+            raise fail(Code.HA_NOT_AVAILABLE, "broker group g1 had no leader within the deadline")
+        return [pb.MemberProgress(broker_group=group, node=node, role=role) for node, role in self.roles.items()]
+
+    async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
+        role = self.roles.get(node)
+        return None if role is None else pb.MemberProgress(broker_group=group, node=node, role=role, lag_entries=self.lag)
+
+    async def changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
+        if kind in self.refuses:
+            raise fail(Code.PRECONDITION_FAILED, f"broker group {group}: {self.refuses[kind]}")
+        if kind == Kind.REMOVE:
+            self.roles.pop(node, None)
+        else:
+            self.roles[node] = "learner" if kind == Kind.ADD else "voter"
+        found = await self.of_node(group, node)
+        return pb.ChangeMemberResponse(done=True, groups=[] if found is None else [found])
+
+    async def _transfer(self, request: pb.TransferLeadershipRequest) -> pb.TransferLeadershipResponse:
+        self.led_by = request.to
+        self.transferred.append(request.to)
+        return pb.TransferLeadershipResponse(done=True)
+
+    # -- what tests do
+
+    def silent(self, *nodes: str) -> None:
+        for node in nodes:
+            self.links[node].up = False
+
+    def ask(self, source: str = "n1", target: str = "n4", *, abort: bool = False) -> pb.MoveReplicaResponse:
+        request = pb.MoveReplicaRequest(broker_group="g1", from_node=source, to_node=target, abort=abort)
+        return asyncio.run(self.unit.move(request))
+
+    def refused(self, **how: Any) -> str:
+        with pytest.raises(LedgerError) as found:
+            self.ask(**how)
+        assert "; " in found.value.message, "every refusal says what to do"
+        return found.value.message
+
+    @property
+    def move(self) -> Move | None:
+        return self.state.specs["g1"].move
+
+
+def test_a_move_adds_promotes_hands_over_and_removes() -> None:
+    """And asked for again it is done."""
+    world = World()
+    assert world.ask().done and world.roles == {"n2": "voter", "n3": "voter", "n4": "voter"}
+    assert world.transferred == ["n4"] and world.move is None and world.state.broker_groups["g1"] == ("n2", "n3", "n4")
+    assert world.ask().done
+
+
+@pytest.mark.parametrize("silent", [("n2", "n3"), ("n3",)])
+def test_a_move_that_would_lose_the_quorum_is_not_begun(silent: tuple[str, ...]) -> None:
+    """Neither on the way nor in the end; a group of two has none to lose."""
+    world = World() if len(silent) == 2 else World(voters=("n1", "n3"))
+    world.silent(*silent)
+    said = world.refused()
+    assert "would lose its quorum" in said and f"missing: {', '.join(silent)}" in said and "start those first" in said
+    assert world.move is None
+
+
+def test_a_quorum_that_would_be_lost_meanwhile_is_an_error_at_once() -> None:
+    """Not something to wait for: the same command goes on once they are back, and it can be given up all the same."""
+    world = World()
+    world.refuses[Kind.PROMOTE] = "n4 is 9 entries behind entry 12, the end of the log; promote it once it has caught up"
+    assert world.ask().step == "promote"
+    world.refuses[Kind.PROMOTE] = WOULD_STALL
+    assert "this would lose the quorum" in world.ask().waits_for, "who is not heard for a moment is waited for"
+    world.silent("n2", "n3")
+    said = world.refused()
+    assert "of which only 2 answer (missing: n2, n3): it would lose its quorum" in said and "run the same command again" in said
+    assert world.move == Move("n1", "n4")
+    world.refuses.clear()
+    world.links["n2"].up = world.links["n3"].up = True
+    assert world.ask().done
+
+
+def test_without_a_leader_the_silent_ones_are_named() -> None:
+    """As far as they are the reason: an election is waited for, and passes."""
+    world = World()
+    world.refuses[Kind.PROMOTE] = "it lacks entries"
+    world.ask()
+    world.led_by = None
+    world.silent("n2")
+    with pytest.raises(LedgerError) as passing:
+        world.ask()
+    assert passing.value.retryable
+    world.silent("n3")
+    for abort in (False, True):
+        said = world.refused(abort=abort)
+        assert "has no quorum: of its 4 replicas n2, n3 do not answer" in said and "start those first" in said
+
+
+def test_an_ha_group_keeps_as_many_as_it_demands() -> None:
+    """Its minimum, where a group that elects keeps a majority."""
+    world = World(replication="ha", ack="in-sync", min_in_sync=3)
+    world.silent("n2")
+    said = world.refused()
+    assert "of which only 2 answer (missing: n2): it demands 3 in sync" in said and world.move is None
+    relaxed = World(replication="ha", ack="in-sync", min_in_sync=1)
+    relaxed.silent("n2", "n3")
+    assert relaxed.ask().done
+
+
+def test_a_target_that_dies_is_named_while_it_is_waited_for() -> None:
+    """It may come back, and has what it was sent."""
+    world = World()
+    world.lag = 10_000
+    assert world.ask().waits_for == "broker group g1: n4 lacks 10000 entries"
+    world.lag = None
+    world.silent("n4")
+    assert world.ask().waits_for == "broker group g1: node n4 does not answer at n4:peer (its peer port)"
+
+
+@pytest.mark.parametrize("how_far", [Kind.ADD, Kind.PROMOTE, Kind.REMOVE])
+def test_a_move_is_given_up_from_wherever_it_is(how_far: int) -> None:
+    """Everybody is what he was; nothing to give up is said so, and that the source has gone already."""
+    world = World()
+    world.refuses[how_far] = "not now"
+    world.ask()
+    del world.refuses[how_far]
+    assert world.ask(abort=True).done and world.roles == dict.fromkeys(("n1", "n2", "n3"), "voter")
+    assert world.move is None and world.state.broker_groups["g1"] == ("n1", "n2", "n3") and world.led_by == "n1"
+    assert "no replica is on its way from n1 to n4" in world.refused(abort=True)
+
+
+def test_a_move_whose_source_has_gone_is_finished_not_given_up() -> None:
+    """There is nothing to go back to."""
+    world = World()
+    world.refuses[Kind.REMOVE] = "not now"
+    world.ask()
+    del world.roles["n1"]
+    assert "the replica of n1 is gone already" in world.refused(abort=True)
+    assert world.ask().done
