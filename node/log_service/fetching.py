@@ -272,7 +272,7 @@ class _Stream:
             self._fetcher.close(self._source, self._waiter)
             self._source = None
             metrics.FETCH_STREAMS.labels(self._group).dec()
-        # Raised, it knows this stream and the window on the newest entries, tens of MiB: together they would never be let go.
+        # Raised, it knows this stream, and so itself and the window on the newest entries, tens of MiB: a ring (`problems.bare`).
         self._broken = None
 
     async def run(self, hold: Hold | None) -> None:

@@ -209,7 +209,7 @@ class Joiner:
                 await context.write(pb.JoinResponse(assignment=answer).SerializeToString())
         finally:
             listening.cancel()
-            # Raised, it knows this call: together they would never be let go.
+            # Raised, it knows this call, and so itself: a ring (`problems.bare`).
             seat.failure = None
             metrics.JOIN_STREAMS.dec()
             if group.seats.get(member) is seat:

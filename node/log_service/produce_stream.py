@@ -122,7 +122,7 @@ class ProduceStream:
                 await asyncio.gather(self._reader, return_exceptions=True)
             for pending in self._pending:
                 pending.close(int(Code.PROXY_TIMEOUT), "the stream ended without an answer")
-            # What was raised knows the calls that it passed, and they know this stream: together they would never be let go.
+            # Raised, or cancelled, these know the calls of this stream, and so themselves: a ring (`problems.bare`).
             self._ended = self._reader = None
 
     def _end(self, why: Exception) -> None:

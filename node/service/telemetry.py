@@ -153,7 +153,7 @@ class _Stream:
             self._timer.cancel()
         if self._repeat is not None:
             self._repeat.cancel()
-            # Cancelled, it knows this stream: together they would never be let go.
+            # Cancelled, it knows this stream: a ring that the collector does not see.
             self._repeat = None
         for task in self._posted:
             task.cancel()
