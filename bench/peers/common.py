@@ -153,13 +153,25 @@ def client(command: Sequence[str], timeout_s: float) -> dict[str, float]:
 
 
 def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
-    """What a client prints; its errors go to our stderr when it fails."""
+    """What a client prints; when it fails, all it said goes to our stderr, and its last line is the reason."""
     full = {**os.environ, **(environment or {})}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=full)
-    if done.returncode:
-        print(done.stdout[-4000:], done.stderr[-4000:], file=sys.stderr, flush=True)
-        raise RuntimeError(f"the client ended with {done.returncode}: {command[0]}")
-    return done.stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full) as process:
+        try:
+            told, errors = process.communicate(timeout=timeout_s)
+            failure = f"the client ended with {process.returncode}" if process.returncode else ""
+        except subprocess.TimeoutExpired:
+            process.kill()
+            told, errors = process.communicate()
+            failure = f"the client did not end within {timeout_s:g} s"
+        except BaseException:  # Ctrl-C too must not leave it running
+            process.kill()
+            raise
+    if failure:
+        print(told[-4000:], errors[-4000:], file=sys.stderr, flush=True)
+        # Lines of a stack trace are indented.
+        last = next((line for line in reversed(errors.splitlines()) if line and not line[0].isspace()), "it said nothing")
+        raise RuntimeError(f"{failure}: {last}")
+    return told
 
 
 def configuration(file: str, /, **values: object) -> str:
@@ -273,7 +285,7 @@ def servers(directory: Path) -> Iterator[Processes]:
         yield processes
     except Exception:
         # Whatever failed, the servers' logs say why, and are gone in a moment.
-        for log in sorted(work.glob("*.log")):
+        for log in sorted(work.rglob("*.log")):
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr, flush=True)
         raise
     finally:

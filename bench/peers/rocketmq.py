@@ -31,21 +31,29 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
     warm_up_s = max(load.warm_up_s, WARM_UP_S)
     within_s = load.seconds + warm_up_s + 180
     java, class_path = common.tool("java"), common.jars("rocketmq", ARTIFACTS)
+    failures = []
     for mode, flush, in_sync, durability_class, durability in MODES:
         for batch, window in ((1, WINDOW), (BATCH, BATCH_WINDOW)):
-            with common.servers(directory) as processes:
-                command = [java, *HEAP, *OPEN, "-cp", class_path, f"-Duser.home={processes.directory}"]
-                names_port = start(processes, command, mode, flush, in_sync)
-                arguments = (names_port, load.body_bytes, batch, window, load.seconds, warm_up_s)
-                result, cpu = common.measured(
-                    processes,
-                    lambda arguments=arguments: common.java_client("RocketPublish.java", class_path, arguments, within_s),  # type: ignore[misc]
-                )
+            try:
+                with common.servers(directory) as processes:
+                    command = [java, *HEAP, *OPEN, "-cp", class_path, f"-Duser.home={processes.directory}"]
+                    names_port = start(processes, command, mode, flush, in_sync)
+                    arguments = (names_port, load.body_bytes, batch, window, load.seconds, warm_up_s)
+                    result, cpu = common.measured(
+                        processes,
+                        lambda arguments=arguments: common.java_client("RocketPublish.java", class_path, arguments, within_s),  # type: ignore[misc]
+                    )
+            except RuntimeError as failure:
+                # The other rows stand, and are measured.
+                failures.append(f"{mode}, {flush}, batches of {batch}: {failure}")
+                continue
             batching = f"single messages, {window:,} in flight" if batch == 1 else f"batches of {batch}, {window} batches in flight"
             system = "Apache RocketMQ, DLedger" if mode == "dledger" else "Apache RocketMQ, master and slaves"
             client = f"rocketmq-client {VERSION}, asynchronous"
             notes = f"{result['refused']:,.0f} sends refused" if result["refused"] else ""
             yield Row(system, VERSION, durability_class, durability, client, batching, result, load.body_bytes, cpu, notes=notes)
+    if failures:
+        raise common.Skip("; ".join(failures))
 
 
 def start(processes: Processes, command: Sequence[str], mode: str, flush: str, in_sync: int) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bench import peers
-from bench.peers import common
+from bench.peers import common, rocketmq
 
 RESULT = {"messages_per_s": 1234.5, "p50_ms": 1.5, "p99_ms": 250.0, "total": 10.0}
 
@@ -67,3 +68,35 @@ def test_ports_are_free_and_apart() -> None:
     ports = common.free_ports(4, 4)
     assert len(set(ports)) == 4
     assert all(high - low >= 4 for low, high in itertools.pairwise(ports))
+
+
+def test_a_client_that_fails_gives_its_reason() -> None:
+    """What it complained of last, without the stack below it; one that does not end is ended, and that is the reason."""
+    with pytest.raises(RuntimeError, match="the client ended with 1: ValueError: no broker"):
+        common.output([sys.executable, "-c", "raise ValueError('no broker')"], 60)
+    java = "import sys; sys.stderr.write('Exception in thread main: no slave\\n\\tat Main.main\\n'); sys.exit(3)"
+    with pytest.raises(RuntimeError, match="the client ended with 3: Exception in thread main: no slave"):
+        common.output([sys.executable, "-c", java], 60)
+    with pytest.raises(RuntimeError, match="the client did not end within 0 s"):
+        common.output([sys.executable, "-c", "import threading; threading.Event().wait()"], 0)
+
+
+def test_rows_stand_beside_those_that_could_not_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One mode of RocketMQ that fails takes no other with it."""
+    def client(source: str, class_path: str, arguments: Sequence[object], within_s: float) -> dict[str, float]:
+        if arguments[2] == 1:
+            raise RuntimeError("no answer")
+        return {**RESULT, "refused": 0}
+
+    monkeypatch.setattr(common, "tool", lambda name: name)
+    monkeypatch.setattr(common, "jars", lambda *_: "")
+    monkeypatch.setattr(common, "java_client", client)
+    monkeypatch.setattr(rocketmq, "start", lambda *_: 1)
+    rows, reason = [], ""
+    try:
+        for found in rocketmq.rows(tmp_path, common.Load(100, 1, 1)):
+            rows.append(found.durability_class)
+    except common.Skip as skipped:
+        reason = str(skipped)
+    assert rows == [durability_class for _, _, _, durability_class, _ in rocketmq.MODES]
+    assert reason.split("; ") == [f"{mode}, {flush}, batches of 1: no answer" for mode, flush, *_ in rocketmq.MODES]

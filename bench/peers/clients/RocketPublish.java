@@ -2,6 +2,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -69,7 +70,9 @@ public class RocketPublish {
                 producer.send(messages, callback);
             }
         }
-        room.acquire(window);
+        if (!room.tryAcquire(window, 60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException((window - room.availablePermits()) + " sends have no outcome a minute after the last one");
+        }
         double[] ordered = Arrays.copyOf(times, counted.get());
         Arrays.sort(ordered);
         System.out.printf("%n{\"messages_per_s\": %f, \"p50_ms\": %f, \"p99_ms\": %f, \"total\": %d, \"refused\": %d}%n",
@@ -79,21 +82,20 @@ public class RocketPublish {
         System.exit(0);
     }
 
+    /** Brokers elect a leader first, and a slave hears of its master when it tells the name server of itself again, after half a minute. */
     private static void awaitFirst(DefaultMQProducer producer, byte[] body) throws Exception {
-        for (int attempt = 0; ; attempt++) {
+        String last = "nothing was sent";
+        for (long end = System.nanoTime() + 150_000_000_000L; System.nanoTime() < end; Thread.sleep(1000)) {
             try {
-                if (producer.send(new Message("bench", body)).getSendStatus() == SendStatus.SEND_OK) {
+                SendStatus status = producer.send(new Message("bench", body)).getSendStatus();
+                if (status == SendStatus.SEND_OK) {
                     return;
                 }
+                last = status.toString();
             } catch (Exception early) {
-                if (attempt >= 60) {
-                    throw early;
-                }
+                last = early.toString();
             }
-            if (attempt >= 60) {
-                throw new IllegalStateException("no message was acknowledged within a minute");
-            }
-            Thread.sleep(1000);
         }
+        throw new IllegalStateException("no message was acknowledged as asked for in 150 s, the last one: " + last);
     }
 }
