@@ -16,9 +16,10 @@ from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import Meter, cluster_command, json_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import Refused
+from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
+from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, number_of
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
 ASK_AGAIN_S = 0.3
@@ -47,6 +48,20 @@ class Address(click.ParamType[pb.NodeAddresses]):
         if not all(0 < port < 65536 for port in ports.values()):
             self.fail(f"{text!r} has or leads to a port that does not exist; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
         return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
+
+
+def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses | None:
+    """Where a member is whose node has this address: a further worker has its own ports for peers and controller (docs/workers.md). Raises
+    BadArgument."""
+    if address is None or is_first(node):
+        return address
+    found = pb.NodeAddresses(client=address.client, http=address.http)
+    for kind in ("peer", "controller"):
+        host, _, port = getattr(address, kind).rpartition(":")
+        if (above := int(port) + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
+            raise BadArgument(f"{node} would have {kind} port {above}", "give its node lower ports, or fewer workers")
+        setattr(found, kind, f"{host}:{above}")
+    return found
 
 
 ADDRESS = Address()
@@ -92,13 +107,14 @@ def add(
       ledgermq member add n4 --address 10.0.0.4:8081
       ledgermq member add n4 --address 10.0.0.4:8081:9081:10081:11081 --no-wait
       ledgermq member add dr1 --address 10.9.0.1:8081 --observer
+      ledgermq member add n4.2 --address 10.0.0.4:8081
 
     A learner holds everything and votes for nothing; afterwards: ledgermq member promote NODE. An observer stays one, votes in
-    no quorum at all, and holds nobody up.
+    no quorum at all, and holds nobody up. Workers of a node are added one by one, each with the address of its node.
 
     Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=address, broker_groups=groups, observer=observer)
+    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=of_member(node, address), broker_groups=groups, observer=observer)
     _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
 
 
@@ -149,7 +165,7 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
 @cluster_command
 @json_option
 def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as_json: bool) -> None:
-    """Tell all nodes that NODE is reached at ADDRESS from now on. They keep trying the former address as well.
+    """Tell all nodes that NODE is reached at ADDRESS from now on: of a worker, its node's. They keep trying the former address as well.
 
     \b
     Examples:
@@ -158,7 +174,7 @@ def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as
 
     Exit status: 0 known; 3 no leader; 4 refused, with the reason.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=address)
+    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address))
     _carry_out(connection, request, f"is at {address.client}", no_wait=False, as_json=as_json)
 
 

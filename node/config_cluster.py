@@ -12,10 +12,7 @@ from uuid import UUID
 from pydantic import Field, SecretStr, model_validator
 
 from ledgermq.node.config_types import Bytes, Member, Milliseconds, Name, Port, Section
-from ledgermq.proto.workers import WORKERS_MAX, together
-
-WORKER_PORT_STEP = 10
-"""Between the peer ports, and between the controller ports, of a node's workers: nine nodes of `ledgermq up` fit between."""
+from ledgermq.proto.workers import WORKER_PORT_STEP, WORKERS_MAX, together
 
 HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")
 DEFAULT_MIN_IN_SYNC = 2

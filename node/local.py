@@ -27,11 +27,11 @@ from typing import IO, Any
 import yaml
 
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_cluster import WORKER_PORT_STEP, BrokerGroup, NodeAddress
+from ledgermq.node.config_cluster import BrokerGroup, NodeAddress
 from ledgermq.node.config_loading import ENV_PREFIX, FOREIGN_ENV, validate
 from ledgermq.node.errors import EXIT_DATA, FatalError
 from ledgermq.node.security.minting import CA_CERTIFICATE, ensure
-from ledgermq.proto.workers import node_of, worker_name
+from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"

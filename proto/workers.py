@@ -13,6 +13,8 @@ NODE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 MEMBER_NAME = rf"{NODE_NAME}(?:\.(?:[2-9]|[1-9][0-9]))?"
 """A node, or a worker of it other than the first."""
 WORKERS_MAX = 64
+WORKER_PORT_STEP = 10
+"""From a worker's peer port, and from its controller port, to the next worker's: nine nodes of `ledgermq up` fit between."""
 MEMBER_METADATA = "x-ledgermq-node"
 """In the metadata of a call: the member of the cluster that is meant, where the workers of a node share an endpoint."""
 WORKER_NAME = re.compile(rf"{NODE_NAME}\.(?:[2-9]|[1-9][0-9])").fullmatch

@@ -90,6 +90,19 @@ def test_an_address_that_is_none_is_a_usage_error(node: FakeNode, capfd: pytest.
     assert "HOST:CLIENT:PEER:CONTROLLER:HTTP" in capfd.readouterr().err and not node.requests["ChangeMember"]
 
 
+def test_a_worker_is_added_with_the_address_of_its_node(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its own ports follow, whether all of the node's are given or one; ports that do not exist are refused before anything is asked."""
+    node.answers("ChangeMember", answer(True))
+    for address in ("h:8081", "h:8081:9081:10081:11081"):
+        assert cli.run(["member", "add", "n4.3", "--address", address]) == 0
+    third = pb.NodeAddresses(client="h:8081", peer="h:9101", controller="h:10101", http="h:11081")
+    assert node.requests["ChangeMember"] == [pb.ChangeMemberRequest(kind=Kind.ADD, node="n4.3", addresses=third)] * 2
+    assert cli.run(["member", "set-address", "n4.2", "[::1]:8081"]) == 0
+    assert node.requests["ChangeMember"][-1].addresses.peer == "[::1]:9091"
+    assert cli.run(["member", "add", "n4.2", "--address", "h:8081:9081:65530:11081"]) == 64
+    assert "n4.2 would have controller port 65540; " in capfd.readouterr().err and len(node.requests["ChangeMember"]) == 3
+
+
 def test_addresses_of_ipv6_hosts(node: FakeNode) -> None:
     """In brackets, as everywhere."""
     node.answers("ChangeMember", answer(True))
