@@ -119,6 +119,13 @@ class Forwarder:
             return view.leader
         return self._hints.get(group)
 
+    def led(self, group: str) -> bool:
+        """Whether a leader of the group is known that a call could be put to now."""
+        view = self._engine.views.get(group)
+        if view is not None and self._belongs(view):
+            return view.serving if view.leader == self._node else self._reached(view.leader)
+        return self._reached(self._hints.get(group))
+
     async def submit(
         self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
     ) -> Sequence[bytes]:

@@ -47,6 +47,7 @@ class Engine(Protocol):
 class Forwarder(Protocol):
     """The way to the leader of a broker group. Deadlines are in the loop's time."""
 
+    def led(self, group: str) -> bool: ...
     def submit(
         self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
     ) -> Awaitable[Sequence[bytes]]: ...

@@ -2,7 +2,8 @@
 
 `route` works on the node that was called: it checks, chooses a broker group and lets its leader store the messages, here or over one hop.
 `execute` is what the leader does with a call that came from another node. A message group has one queue among all queues of the topic;
-other messages take turns. A send whose outcome is unknown is not repeated, unless its topic recognises what it has already.
+other messages take turns, past broker groups without a leader. A send whose outcome is unknown is not repeated, unless its topic
+recognises what it has already.
 """
 
 from __future__ import annotations
@@ -94,6 +95,16 @@ class Sender:
         self._turns[stored] = turn
         return turn
 
+    def _turned_to(self, stored: str, slots: Sequence[tuple[str, int]]) -> tuple[str, int]:
+        """The queue whose turn it is; while nobody leads its broker group, one of those that have a leader, if there are any."""
+        turn = self._turn(stored)
+        found = slots[turn % len(slots)]
+        if not self._forwarder.led(found[0]):
+            led = {group for group in {group for group, _ in slots} if self._forwarder.led(group)}
+            usable = [slot for slot in slots if slot[0] in led]
+            found = usable[turn % len(usable)] if usable else found
+        return found
+
     def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
         """Broker group → (place of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
@@ -106,15 +117,16 @@ class Sender:
             count = topic.placement[broker_group]
             return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
         if topic.kind not in GROUPED:
-            broker_group, queue = slots[self._turn(stored) % len(slots)]
+            broker_group, queue = self._turned_to(stored, slots)
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
         parts: dict[str, list[tuple[int, int]]] = {}
-        turn: int | None = None
+        turned: tuple[str, int] | None = None
         for place, message in enumerate(request.messages):
             message_group = message.system_properties.message_group
-            if not message_group and turn is None:
-                turn = self._turn(stored)
-            broker_group, queue = slots[slot_of(message_group, len(slots)) if message_group or turn is None else turn % len(slots)]
+            if message_group:
+                broker_group, queue = slots[slot_of(message_group, len(slots))]
+            else:
+                broker_group, queue = turned = turned or self._turned_to(stored, slots)
             parts.setdefault(broker_group, []).append((place, queue))
         return parts
 

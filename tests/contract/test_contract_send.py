@@ -221,6 +221,25 @@ async def test_normal_messages_take_turns(server: Backend) -> None:
     assert ends == {"g1": (10, 10), "g2": (10, 10)}
 
 
+@contract(groups=("g1", "g2"))
+async def test_normal_messages_go_past_a_broker_group_without_a_leader(server: Backend) -> None:
+    """They wait for nobody while another group has a leader, through a node with replicas and one without; message groups stay where they
+    are. With the leader the turns come back."""
+    await server.raw2.send(message())
+    server.engine.follow("g2", None)
+    kept = [asyncio.create_task(code(server, message(topic="F", message_group=name, message_type=pb.FIFO))) for name in "abcdefgh"]
+    for raw in (server.raw, server.raw2):
+        for number in range(8):
+            answer = await raw.unary("SendMessage", pb.SendMessageRequest(messages=[message(f"{number}".encode())]), timeout=2)
+            assert answer.status.code == pb.OK, (raw is server.raw2, number, answer.status)
+    server.engine.lead("g2", 9)
+    assert set(await asyncio.gather(*kept)) == {pb.OK} and sum(server.engine.views["g2"].queue_ends["F"])
+    before = sum(server.engine.views["g2"].queue_ends["T"])
+    for _ in range(4):
+        await server.raw.send(message())
+    assert sum(server.engine.views["g2"].queue_ends["T"]) == before + 2
+
+
 @contract()
 async def test_body_digest_of_a_producer_is_checked(server: Backend) -> None:
     """A digest that fits is accepted in every client's spelling; one that does not is 40016."""
