@@ -24,8 +24,14 @@ from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 COMMON_NAME = "x-ledgermq-common-name"
 _OWN_OF_TRANSPORT = ("grpc-", "user-agent", ":")
-OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-"""What is too large is refused by the worker that is meant."""
+OPTIONS = (
+    # What is too large is refused by the worker that is meant.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A sibling may recover for minutes before it listens; it is found as soon as it does.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 SIBLING = "unix:"
 """What gRPC calls a peer that came over a Unix socket and has no name. Whoever came through the front has one."""
 
