@@ -9,7 +9,7 @@ from typing import Any
 
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, needing_room
+from ledgermq.storage.errors import needing_room
 
 REPAIR_LOG_FILE = "repairs"
 VERSION = 1
@@ -22,17 +22,3 @@ def note(disk: Disk, root: str, repair: str, when_ms: int, step: str, **facts: A
     line = sealed_json.encode({"v": VERSION, "repair": repair, "when_ms": when_ms, "step": step, **facts})
     with needing_room(path):
         disk.replace_file(path, former + line + b"\n")
-
-
-def read_notes(disk: Disk, root: str) -> list[dict[str, Any]]:
-    """Every line that is whole, oldest first. Raises OSError."""
-    path = f"{root}/state/{REPAIR_LOG_FILE}"
-    if not disk.exists(path):
-        return []
-    found = []
-    for number, line in enumerate(disk.read_file(path).splitlines(), 1):
-        try:
-            found.append(sealed_json.decode(line, f"{path}, line {number}"))
-        except Damaged:
-            continue
-    return found

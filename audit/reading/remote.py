@@ -8,7 +8,6 @@ it would be on this machine. Nothing here knows what the bytes mean.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -320,15 +319,3 @@ def read_at(path: str, offset: int, size: int | None) -> bytes:
         else:
             return bytes(data)
     raise AssertionError("the last try returns or raises")
-
-
-@contextlib.contextmanager
-def signed_in(value: Access) -> Iterator[None]:
-    """Sign in like this for a while."""
-    former = _process.access
-    use(value)
-    try:
-        yield
-    finally:
-        forget()
-        _process.access = former

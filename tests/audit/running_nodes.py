@@ -23,6 +23,18 @@ from tests.audit.log_writer import CLUSTER, Writer
 OK = admin_pb2.Status(code=20000)
 
 
+@contextmanager
+def signed_in(value: Access) -> Iterator[None]:
+    """Sign in like this for a while, and then as before."""
+    former = remote._process.access
+    remote.use(value)
+    try:
+        yield
+    finally:
+        remote.forget()
+        remote._process.access = former
+
+
 @dataclass
 class FakeNode:
     """One node and its one replica."""
@@ -170,7 +182,7 @@ class FakeCluster:
             node.cluster = self
             servers.append(node.start())
         try:
-            with remote.signed_in(Access()):
+            with signed_in(Access()):
                 yield
         finally:
             for server in servers:

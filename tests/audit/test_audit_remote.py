@@ -18,6 +18,7 @@ from ledgermq.audit.reading.decode import read_sealed_json, read_space
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.remote import Access
 from ledgermq.proto.signature import Credentials
+from tests.audit.running_nodes import signed_in
 from tests.contract.backend import run
 from tests.node.test_node_replicas import PASSWORD, Stage
 
@@ -46,7 +47,7 @@ def in_a_thread(stage: Stage, work: Callable[[str], Any]) -> Any:
 @pytest.fixture(autouse=True)
 def own_access() -> Iterator[None]:
     """Every test signs in as it likes, and nobody's environment matters."""
-    with remote.signed_in(Access()):
+    with signed_in(Access()):
         yield
 
 
@@ -191,7 +192,7 @@ def test_a_node_that_is_not_there_or_refuses_is_no_failure_of_a_disk(tmp_path: P
         for ask in (files.exists, files.names_in, files.read_whole, files.open_file):
             with lost("an audit needs the permission admin:cluster:*"):
                 ask(f"{node}/g1/identity.json")
-        with remote.signed_in(Access(Credentials("auditor", PASSWORD))):
+        with signed_in(Access(Credentials("auditor", PASSWORD))):
             assert files.exists(f"{node}/g1/identity.json")
             stage.replicas._files.open = fails  # type: ignore[method-assign]
             with pytest.raises(OSError, match="Input/output error"):
@@ -205,7 +206,7 @@ def test_a_node_that_is_not_there_or_refuses_is_no_failure_of_a_disk(tmp_path: P
 
 def test_a_secret_does_not_travel_in_clear(tmp_path: Path) -> None:
     """To another machine only over TLS."""
-    with remote.signed_in(Access(Credentials("auditor", PASSWORD))), lost("the secret would travel to 192.0.2.1 unencrypted"):
+    with signed_in(Access(Credentials("auditor", PASSWORD))), lost("the secret would travel to 192.0.2.1 unencrypted"):
         files.exists("node://192.0.2.1:8081/g1")
     assert PASSWORD not in repr(Access(Credentials("auditor", PASSWORD), certificate=(b"k", PASSWORD.encode())))
 

@@ -12,11 +12,11 @@ from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair, 
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace, Unusable
 from ledgermq.storage.mending import MARKER
-from ledgermq.storage.repair_log import read_notes
 from ledgermq.storage.replacing import FENCE, SourceChanged, carry_out
 from tests.shipping.shipping_material import FILE_BYTES, ROOT, Replica, Wire, identity_of, log_of, replicas, run, write_snapshot
 from tests.shipping.test_shipping_repair import data, entry_places, overwrite
 from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
+from tests.storage.repair_notes import read_notes
 
 PEER = "/peer"
 LAST = 52

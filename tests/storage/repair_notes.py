@@ -1,0 +1,19 @@
+"""What the repair log of a group directory says (docs/format.md §18), read as a person with the format at hand would."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged
+
+
+def read_notes(disk: Disk, root: str) -> list[dict[str, Any]]:
+    """Every line that is whole, oldest first."""
+    found = []
+    for line in disk.read_file(f"{root}/state/repairs").splitlines():
+        with suppress(Damaged):
+            found.append(sealed_json.decode(line, "a line of the repair log"))
+    return found
