@@ -1,9 +1,10 @@
 """Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what directories alone prove of them.
 
 No majority says what is committed there: with an in-sync set of one only the master holds the newest confirmed entries. What is proven is
-what a replica recorded as confirmed (checkpoint, snapshot, consume queues) and holds, with the chain that leads to it: the record of the
-highest epoch speaks for all before it, since a master is elected only from those that hold every confirmed entry. Entries that nobody
-recorded were promised to nobody but their master's own clients (class MASTER), and are no finding wherever they end.
+what a replica recorded as confirmed (checkpoint, snapshot, consume queues; of a running one what its node has applied) and holds, with the
+chain that leads to it: the record of the highest epoch speaks for all before it, since a master is elected only from those that hold every
+confirmed entry. Entries that nobody recorded were promised to nobody but their master's own clients (class MASTER), and are no finding
+wherever they end.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ def agree_by_record(result: GroupResult) -> None:
     result.compared, result.proven_by = limit, reference.name
     sound = [one for one in members if one.name not in result.divergent and one.stale_from is None]
     claims = [(one.known_commit, one) for one in sound if not (one.ends_whole and one.known_commit > one.last_index)]
-    claims += [(one.point.index, one) for one in sound if one.point is not None]
     result.recorded = max((index for index, _ in claims), default=None)
     if result.recorded is None or result.recorded <= limit:
         return

@@ -194,9 +194,10 @@ class Replica:
 
     @property
     def known_commit(self) -> int:
-        """The highest index that anything in its directory says was committed."""
+        """The highest index that anything in its directory, or its running node, says was committed."""
         filed = [run.filed_index for report in self.reports for run in report.queues if run.filed_index is not None]
-        return max([-1 if self.commit is None else self.commit, -1 if self.applied is None else self.applied, *filed])
+        told = [self.commit, self.applied, None if self.point is None else self.point.index]
+        return max([-1, *(index for index in told if index is not None), *filed])
 
     @property
     def applied(self) -> int | None:
