@@ -89,6 +89,7 @@ class DirectoryWorkshop:
 
     def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
         assert self._last is not None, "the group runs"
+        replicator = self._last.replicator
         return RangeRepair(
             self._disk,
             self._root,
@@ -96,8 +97,10 @@ class DirectoryWorkshop:
             first_index,
             last_index,
             others=self._others(),
-            voters=self._last.replicator.members.voters,
-            committed_index=self._last.replicator.commit_index,
+            rule=replicator.members.rule,
+            voters=replicator.members.voters,
+            master=replicator.leader,
+            committed_index=replicator.commit_index,
             session=_session(),
             now_ns=time.monotonic_ns(),
             now_ms=time.time_ns() // 1_000_000,

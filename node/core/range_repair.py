@@ -1,10 +1,17 @@
 """Repair of a range of entries while the group runs: what an audit named is fetched from a peer and put back in place.
 
-What proves the bytes: a majority of the voters holds the same entry in front of the range and the same last entry of it, by index,
-position, term and chain CRC, and the entries behind it here continue that last one (or it is the synced mark). Chain CRCs are functions of
-the whole history, so the entries between are those of the majority, whoever sends them; each is verified as the continuation of the one
-before. No byte is written before the last of them has led to the proven end, so a wrong source changes nothing. Nothing outside the range
-is read but the entry behind it: the time it takes does not depend on the length of the log.
+What proves the bytes is that both ends are proven, the entry in front of the range and its last one, by index, position, term and chain
+CRC. Chain CRCs are functions of the whole history, so the entries between are the right ones, whoever sends them; each is verified as the
+continuation of the one before. No byte is written before the last of them has led to the proven end, so a wrong source changes nothing.
+Nothing outside the range is read but the entry behind it: the time it takes does not depend on the length of the log.
+
+What proves an end: the range was known to be committed here, and the entry behind it here continues the last one (or that is the synced
+mark), always; besides,
+* rule `majority`: a majority of the voters holds the same entry at both ends;
+* where masters are appointed (rules `in-sync` and `all`) fewer may hold what is confirmed, one of five, or the master alone. There this
+  replica's own history is the proof: it knew the range to be confirmed, and exactly one last entry of it is continued by what lies behind.
+  A peer that has this very entry has this very history. A master, or whoever recorded the range as confirmed, that tells of another
+  entry there contradicts it: two confirmed histories are no matter for a repair in place. So everybody is heard first.
 
 Whatever cannot be proven or put back like this is refused with a reason, and then a repair of the whole log (`repair.py`) decides, for
 which the group has to stop. Units derived from the entries are compared and put back as well. Sans-IO, and driven like a `Rebuild`.
@@ -23,7 +30,7 @@ from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Identity, Range
-from ledgermq.raft.config import MS
+from ledgermq.raft.config import MS, Rule
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.log_scan import Point, is_place
@@ -52,8 +59,8 @@ class _Phase(Enum):
 
 class RangeRepair(AsksPeers):
     """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
-    `voters`: the nodes whose word counts. `committed_index`: what this replica knew to be committed when it began. `session`: a random
-    number of this life. `now_ms`: for the repair log."""
+    `rule`, `voters`: what is committed in the group, and whose word counts for a majority. `master`: whom this replica followed, if any.
+    `committed_index`: what it knew to be committed when it began. `session`: a random number of this life. `now_ms`: for the repair log."""
 
     def __init__(
         self,
@@ -64,7 +71,9 @@ class RangeRepair(AsksPeers):
         last_index: int,
         *,
         others: Sequence[str],
+        rule: Rule,
         voters: Collection[str],
+        master: str | None,
         committed_index: int,
         session: int,
         now_ns: int,
@@ -78,7 +87,7 @@ class RangeRepair(AsksPeers):
         self.source = ""
         """The peer the bytes came from."""
         self._first, self._last = first_index, last_index
-        self._voters = frozenset(voters)
+        self._rule, self._voters, self._master = rule, frozenset(voters), master
         self._committed = committed_index
         self._files = LogSource(disk, root)
         self._files.identity()
@@ -173,19 +182,17 @@ class RangeRepair(AsksPeers):
                 self._phase = _Phase.DONE
                 return False
         self._ask_facts(now_ns, self._places)
-        start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
-        end = self._agreed(self._last + 1)
-        if start is None or end is None:
-            silent = [peer for peer in self._others if peer in self._voters and peer not in self._facts]
-            if self._waits(now_ns):
-                return False
-            where = f"in front of entry {self._first}" if start is None else f"of entry {self._last}"
-            unheard = f"; no answer from {', '.join(silent)}" if silent else ""
-            return self._refuse(f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{unheard}")
+        majority, waits = self._rule is Rule.MAJORITY, self._waits(now_ns)
+        if waits and not majority:
+            return False
+        ends = self._by_majority() if majority else self._by_own_history()
+        if isinstance(ends, str):
+            return False if waits else self._refuse(ends)
+        start, end = ends
         if end.pos - start.pos > BYTES_MAX:
             return self._refuse(f"{end.pos - start.pos} bytes are more than {BYTES_MAX}")
         self._start, self._end = start, end
-        reason = self._stretch.missing(start.pos, end.pos) or self._contradiction()
+        reason = self._stretch.missing(start.pos, end.pos) or self._contradiction(end)
         if reason is not None:
             return self._refuse(reason)
         self._phase = _Phase.CHECK
@@ -200,6 +207,43 @@ class RangeRepair(AsksPeers):
         """Whether somebody may still answer who did not so far."""
         return now_ns < self._since_ns + SILENCE_NS and any(peer not in self._facts for peer in self._others)
 
+    def _unheard(self) -> str:
+        silent = [peer for peer in self._others if peer in self._voters and peer not in self._facts]
+        return f"; no answer from {', '.join(silent)}" if silent else ""
+
+    def _by_majority(self) -> tuple[Point, Point] | str:
+        """Both ends as a majority of the voters has them; or which one it has not, for people."""
+        assert self._own is not None, "nobody looked at what is here"
+        start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
+        end = self._agreed(self._last + 1)
+        if start is not None and end is not None:
+            return start, end
+        where = f"in front of entry {self._first}" if start is None else f"of entry {self._last}"
+        return f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{self._unheard()}"
+
+    def _by_own_history(self) -> tuple[Point, Point] | str:
+        """Both ends as peers have them whose last entry is the one that this replica goes on from; or why there is none, for people."""
+        assert self._own is not None, "nobody looked at what is here"
+        told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
+        if not told:
+            return f"no other replica that answers holds entry {self._last}{self._unheard()}"
+        ends = dict.fromkeys(told.values())
+        end = next((point for point in ends if self._contradiction(point) is None), next(iter(ends)))
+        others = sorted(peer for peer, point in told.items() if point != end and self._is_confirmed_at(peer))
+        if others:
+            return f"{', '.join(others)} tells of another entry {self._last} as confirmed"
+        if self._first == self._own.begin.index:
+            return self._own.begin, end
+        holders = [facts for peer, facts in self._facts.items() if told.get(peer) == end]
+        starts = Counter(point for facts in (*holders, self._own) for point in facts.points if point.index == self._first)
+        if not starts:
+            return f"no replica that holds entry {self._last} tells where entry {self._first} begins"
+        return starts.most_common(1)[0][0], end
+
+    def _is_confirmed_at(self, peer: str) -> bool:
+        """Whether a peer's last entry of the range is a confirmed one: the master has them all, others say what they recorded."""
+        return peer == self._master or self._facts[peer].committed_index >= self._last
+
     def _agreed(self, index: int) -> Point | None:
         """The point before entry `index` that a majority of the voters has."""
         told = {peer: facts.points for peer, facts in self._facts.items()}
@@ -210,13 +254,13 @@ class RangeRepair(AsksPeers):
         return found[0][0] if found and found[0][1] > len(self._voters) // 2 else None
 
     def _serves(self, facts: Facts) -> bool:
-        """Whether a peer holds the range as the majority does, and all of it still."""
+        """Whether a peer holds the proven range, and all of it still."""
         return self._end in facts.points and facts.begin.pos <= self._start.pos
 
-    def _contradiction(self) -> str | None:
+    def _contradiction(self, end: Point) -> str | None:
         """What lies behind the range here has to continue it: else this is another history, and not for a repair in place."""
         assert self._own is not None, "nobody looked at what is here"
-        synced, end = self._own.synced, self._end
+        synced = self._own.synced
         if end.index == synced.index:
             same = (synced.pos, synced.term, synced.chain) == (end.pos, end.term, end.chain)
             return None if same else f"the synced mark here speaks of another entry {self._last}"

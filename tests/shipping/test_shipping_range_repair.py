@@ -18,15 +18,17 @@ from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.shipping import ShipperOutput
 from ledgermq.node.core.shipping_wire import FactsWanted, decode
 from ledgermq.proto.entry_checking import verify_range
+from ledgermq.raft.config import Rule
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError
 from ledgermq.storage.mending import MARKER
-from ledgermq.storage.repair_log import read_notes
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,
     ROOT,
+    STANDARD,
+    Batches,
     Replica,
     Wire,
     append,
@@ -39,15 +41,23 @@ from tests.shipping.shipping_material import (
 )
 from tests.shipping.test_shipping_repair import data, entry_places, overwrite, spoil
 from tests.storage.kill_points import KillDisk, after_power_cut
+from tests.storage.repair_notes import read_notes
 
 LAST = 52
 """Index of the last entry of the standard logs."""
 
 
 def range_repair(
-    replica: Replica, first: int, last: int, *, disk: Disk | None = None, voters: tuple[str, ...] = NODES, committed: int = LAST
+    replica: Replica,
+    first: int,
+    last: int,
+    *,
+    disk: Disk | None = None,
+    rule: Rule = Rule.MAJORITY,
+    master: str | None = None,
+    committed: int = LAST,
 ) -> RangeRepair:
-    identity, about = identity_of(replica.node), {"voters": voters, "committed_index": committed}
+    identity, about = identity_of(replica.node), {"rule": rule, "voters": NODES, "master": master, "committed_index": committed}
     return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, **about, session=7, now_ns=0, now_ms=5)  # type: ignore[arg-type]
 
 
@@ -134,6 +144,48 @@ def test_one_peer_is_enough_where_this_replica_knows_both_ends_itself() -> None:
     whole = everything(group["n1"].disk)
     refused = carried_out(group, range_repair(group["n1"], 20, 20), wire)
     assert refused.refused is not None and "no majority" in refused.refused and "no answer from n3" in refused.refused
+    assert everything(group["n1"].disk) == whole
+
+
+def lagging(batches: Batches, committed: int | None = None) -> dict[str, Replica]:
+    """The standard logs, but n3 has these entries, and noted so many as confirmed."""
+    return {**replicas(), "n3": replicas(batches, committed=committed)["n3"]}
+
+
+SHORT: Batches = (*STANDARD,)[:2]
+LOST_TAIL: Batches = (*(*STANDARD,)[:3], (25, 2, 70))
+"""Entries of the standard logs up to 20, then those of an epoch that was lost."""
+
+
+@pytest.mark.parametrize(("there", "noted"), [(SHORT, None), (LOST_TAIL, 20)], ids=["short", "lost-tail"])
+@pytest.mark.parametrize("master", [None, "n1", "n2"])
+@pytest.mark.parametrize("rule", [Rule.IN_SYNC, Rule.ALL])
+def test_the_confirmed_is_put_back_where_no_majority_holds_it(there: Batches, noted: int | None, master: str | None, rule: Rule) -> None:
+    """In sync are n1 and n2, and n1 lost the headers: one of three has them. The chain of n1 behind the range goes on from that one."""
+    group = lagging(there, noted)
+    before = group["n1"].log_files()
+    for index in (30, 31, 32):
+        spoil(group["n1"], entry_places(group["n1"])[index][0] + 8)
+    refused = carried_out(group, range_repair(group["n1"], 30, 32))
+    assert refused.refused is not None and "no majority" in refused.refused
+    repair = range_repair(group["n1"], 30, 32, rule=rule, master=master)
+    assert carried_out(group, repair).finished and repair.source == "n2"
+    assert group["n1"].log_files() == before
+
+
+@pytest.mark.parametrize("case", ["recorded", "master", "alone", "nobody"])
+def test_a_peer_proves_nothing_of_an_ha_group_against_the_confirmed_history(case: str) -> None:
+    """Whoever recorded another entry as confirmed, or is the master and has another one, contradicts; a tail of a lost epoch gives nothing;
+    what only this replica had is gone."""
+    group = lagging(SHORT) if case == "nobody" else lagging(LOST_TAIL, None if case == "recorded" else 20)
+    spoil(group["n1"], entry_places(group["n1"])[30][0] + 8)
+    whole, wire = everything(group["n1"].disk), Wire()
+    if case in ("alone", "nobody"):
+        wire.cut.add("n2")
+    repair = range_repair(group["n1"], 30, 30, rule=Rule.IN_SYNC, master="n3" if case == "master" else None)
+    refused = carried_out(group, repair, wire).refused
+    said = {"alone": "the entry behind it", "nobody": "holds entry 30; no answer from n2"}
+    assert refused is not None and said.get(case, "n3 tells of another entry 30 as confirmed") in refused
     assert everything(group["n1"].disk) == whole
 
 
@@ -404,7 +456,8 @@ def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(draw: s
     first = draw.draw(st.integers(0, len(places) - 1))
     last = draw.draw(st.integers(first, len(places) - 1))
     whole = everything(group["n1"].disk)
-    output = carried_out(group, range_repair(group["n1"], first, last))
+    rule, master = draw.draw(st.sampled_from(Rule)), draw.draw(st.sampled_from((None, *NODES)))
+    output = carried_out(group, range_repair(group["n1"], first, last, rule=rule, master=master))
     if output.finished:
         start, end = places[first][0], places[last][0] + places[last][1]
         for name, raw in group["n1"].log_files().items():
