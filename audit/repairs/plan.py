@@ -14,12 +14,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
-from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, numbered_files, sealed_json
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, numbered_files, sealed_json
 from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of
+from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.node_paths import is_remote, split
 from ledgermq.audit.repairs.entries import NONE, Entries, read_entries
 from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, splice
@@ -301,7 +303,10 @@ class _Group:
         ranges: list[tuple[int, int, str]] = []
         for base in sorted(case.bases):
             entries = read_entries(self._members(case.replica), self._voters, base)
-            ranges += [(low, high, case.why(base)) for low, high in self._differences(case.replica, entries)]
+            asked, lost = self._differences(case.replica, entries)
+            ranges += [(low, high, case.why(base)) for low, high in asked]
+            none = "no other replica that was audited holds entries"
+            self.undecided += [self._left(case, base, f"{none} {low} to {high}") for low, high in lost]
         for told in case.running:
             assert told.index is not None, "only findings with an entry are put right with it"
             count = max(1, (told.byte_to - told.byte_from) // UNIT_BYTES[told.rule])
@@ -313,18 +318,51 @@ class _Group:
         for path in files:
             self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
 
-    def _differences(self, one: Replica, entries: Entries) -> Iterator[tuple[int, int]]:
-        """Runs of entries that this replica does not hold as the majority does, up to the compared index."""
+    def _differences(self, one: Replica, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Runs of entries that this replica does not hold as the majority does, up to the compared index; and those of them that no other
+        one can give: to ask for them would only end the run of the group."""
         width = min(entries.width, self._compared - entries.low + 1)
         if width <= 0:
-            return
-        own = entries.chain[entries.row_of(one), :width]
-        places = np.flatnonzero((own == NONE) | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width])))
-        if not len(places):
-            return
-        bounds = [0, *(np.flatnonzero(np.diff(places) > NEAR_ENTRIES) + 1).tolist(), len(places)]
-        for low, high in pairwise(bounds):
-            yield entries.low + int(places[low]), entries.low + int(places[high - 1])
+            return [], []
+        row = entries.row_of(one)
+        own = entries.chain[row, :width]
+        wrong = (own == NONE) | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width]))
+        lost = (own == NONE) & ~_held_elsewhere(entries, row, width, self._compared)
+        # What stands in front of a lost entry cannot be put back alone either.
+        for at in np.flatnonzero(lost)[::-1].tolist():
+            while at and own[at - 1] == NONE:
+                at -= 1
+                lost[at] = True
+        found = _runs(np.flatnonzero(wrong & ~lost), np.flatnonzero(lost)), _runs(np.flatnonzero(lost), np.flatnonzero(~lost))
+        asked, gone = ([(entries.low + low, entries.low + high) for low, high in runs] for runs in found)
+        return asked, gone
+
+
+def _held_elsewhere(entries: Entries, row: int, width: int, compared: int) -> NDArray[np.bool_]:
+    """Whether another replica holds an entry intact, as far as its history is not seen to be another one than this replica's. Equal chain
+    CRCs mean equal histories up to there: where they differ once, only what stands before the last equal ones counts."""
+    own, held = entries.chain[row, :width], np.zeros(width, np.bool_)
+    for other, side in enumerate(entries.sides):
+        if other == row:
+            continue
+        theirs = entries.chain[other, :width]
+        same = np.flatnonzero((theirs == own) & (own != NONE))
+        parts = bool(((theirs != own) & (theirs != NONE) & (own != NONE)).any())
+        if not parts and entries.high < compared:
+            words = [stored_chain(one.replica.task(f"{entries.base:020d}"), entries.high + 1) for one in (entries.sides[row], side)]
+            parts = None not in words and words[0] != words[1]
+        ends = width if not parts else int(same[-1]) + 1 if len(same) else 0
+        held[:ends] |= theirs[:ends] != NONE
+    return held
+
+
+def _runs(places: I64, between: I64) -> list[tuple[int, int]]:
+    """Places that are near to each other, with none of `between` among them, as one run."""
+    if not len(places):
+        return []
+    apart = (np.diff(places) > NEAR_ENTRIES) | (np.diff(np.searchsorted(between, places)) > 0)
+    bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(places)]
+    return [(int(places[low]), int(places[high - 1])) for low, high in pairwise(bounds)]
 
 
 def _bases(one: Replica) -> list[int]:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit
+from ledgermq.audit.jobs import Audit, audit_running
 from ledgermq.audit.reading import remote
-from ledgermq.audit.report import as_text, for_repair
+from ledgermq.audit.reading.remote import Access
+from ledgermq.audit.repairs.plan import make_plan
+from ledgermq.audit.repairs.told import report_of
+from ledgermq.audit.report import as_json, as_text, for_repair
+from ledgermq.audit.running import RunningCluster
+from ledgermq.proto.repair_plan import Plan
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import Message, Writer, election
 from tests.audit.running_nodes import FakeCluster
@@ -80,6 +85,26 @@ def test_damage_is_found_on_master_and_slave(tmp_path: Path, node: str, index: i
     assert result.verdict == "FAIL" and told(result) == [(expected, node, "entry.body")], as_text(result)
 
 
+def planned(cluster: FakeCluster) -> Plan:
+    """What `ledgermq repair` would do about the findings of an audit."""
+    with cluster.serving(), Access().connect(cluster.nodes["n1"].address, 1.0) as connection:
+        result = audit_running(RunningCluster(connection, 0.2))
+        return make_plan(report_of({**as_json(result), "repair": for_repair(result)}))
+
+
+def test_only_what_another_replica_can_give_is_asked_for(tmp_path: Path) -> None:
+    """To ask the only holder of a damaged entry would end the run of the group on its master. n2 has what n1 lost of the common entries; of
+    the master's own nobody has any, and what stands in front of a lost one cannot be put back alone; n3 holds others in their place."""
+    cluster, writers = lagging(tmp_path)
+    for index in (20, 38, 39, 40, 50):
+        spoil(writers[0], index)
+    plan = planned(cluster)
+    assert [(ranged.replica, ranged.first_index, ranged.last_index) for ranged in plan.ranges] == [("n1", 20, 20)]
+    texts = [left.reason for left in plan.undecided]
+    assert texts == [f"no other replica that was audited holds entries {low} to {high}" for low, high in ((38, 40), (50, 50))]
+    assert not plan.directories and not plan.remaining
+
+
 def test_a_slave_that_applied_another_entry_is_a_divergence(tmp_path: Path) -> None:
     """Applied is confirmed, whatever its files have noted by then: not a tail that nobody was promised."""
     right, other = [*COMMON[:30], election(2, "n1"), *messages(2, 9)], [*COMMON[:30], *messages(1, 10, "other")]
@@ -89,5 +114,4 @@ def test_a_slave_that_applied_another_entry_is_a_divergence(tmp_path: Path) -> N
     (writers[2].log / "checkpoint").unlink()
     result = cluster.audit()
     assert result.verdict == "FAIL" and ("divergence", "n3", "replica.divergence") in told(result), as_text(result)
-    (group,) = for_repair(result)["groups"]  # type: ignore[misc]
-    assert group["proven_by"] in (("n1",), ("n2",))
+    assert result.groups[0].proven_by in ("n1", "n2")
