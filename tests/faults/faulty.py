@@ -24,7 +24,7 @@ from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.report import as_text
 from ledgermq.node.local import LOG_FILE, Child, LocalCluster
 from ledgermq.proto import admin_pb2
-from tests.cluster import create_topic, http, log_lines, running, status, wait_for
+from tests.cluster import create_topic, http, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.faults.histories import History
 from tests.faults.proxy import Address, Network, holder
@@ -132,6 +132,14 @@ def stop_and_audit(cluster: FaultyCluster) -> None:
 
 def audited(cluster: LocalCluster) -> Audit:
     return run_audit([str(cluster.data(node)) for node in cluster.nodes])
+
+
+def passes_while_it_runs(cluster: LocalCluster) -> None:
+    """The audit asks every node for its replica, whatever else the nodes have to do. What they tell of addresses leads to the proxy, which
+    knows no clients: all are named."""
+    endpoints = ";".join(target(cluster, node) for node in cluster.nodes)
+    outcome = CommandLine(endpoints).run("audit", "--endpoints", endpoints, "--engine", "local", "--timeout", "60s", timeout_s=300)
+    assert outcome.status == 0, outcome.out + outcome.err
 
 
 def leaders(cluster: LocalCluster) -> dict[int, set[str]]:

@@ -13,7 +13,7 @@ from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine
-from tests.faults.faulty import TOPIC, WAIT_S, faulty, judge, status_of, whole
+from tests.faults.faulty import TOPIC, WAIT_S, faulty, judge, passes_while_it_runs, status_of, whole
 from tests.faults.histories import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -170,7 +170,8 @@ def _refusal(cli: CommandLine, node: str) -> str | None:
 
 
 def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Path) -> None:
-    """raft → ha → raft, while messages are sent and read; not while a voter is missing; the log wins over the configuration afterwards."""
+    """raft → ha → raft → ha, while messages are sent and read; not while a voter is missing; the log wins over the configuration. The
+    audit over the running nodes passes under every rule, and over their directories at the end."""
     with faulty(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         with History(cluster, TOPIC) as history:
@@ -179,6 +180,7 @@ def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Pat
                 assert done.status == 0 and f"g1 goes by {to}" in done.out, done
                 wait_for(lambda to=to: status_of(cluster, "n1", "g1").replication == to, WAIT_S, f"{to} in force")  # type: ignore[misc]
                 history.progress()
+                passes_while_it_runs(cluster)
             master = leader(cluster)
             cluster.kill(master)
             history.progress()
@@ -188,4 +190,5 @@ def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Pat
             cluster.wait_ready(nodes=[master])
             history.progress()
         judge(cluster, history)
+        passes_while_it_runs(cluster)
         assert any("another kind of replication" in line for line in log_lines(cluster, master))
