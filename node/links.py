@@ -160,8 +160,12 @@ class Link:
             self._attempt = None
             attempt.cancel()
             await asyncio.gather(attempt, return_exceptions=True)
-        if not attempt.cancelled():
-            attempt.result()
+        try:
+            if not attempt.cancelled():
+                attempt.result()
+        finally:
+            # What is raised knows this call: with the attempt, which keeps it, a ring that waits for the collector.
+            del attempt
 
     async def _connect_once(self) -> None:
         stream: PeerStream | None = None
@@ -175,10 +179,15 @@ class Link:
             finally:
                 self._set_down()
             if reason is not None:
-                raise reason
+                try:
+                    raise reason
+                finally:
+                    del reason
         finally:
             if stream is not None:
                 stream.end()
+                # As above: the stream keeps the reason.
+                del stream
 
     async def _greet(self, stream: PeerStream) -> None:
         challenge = await stream.hear("challenge")

@@ -170,15 +170,15 @@ class PeerStream(asyncio.BufferedProtocol):
     def open(self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool) -> Outbox:
         """The greeting is done: frames go to `take`, as they come, and what is to be sent to the outbox. `take` may raise DecodeError,
         which ends the stream."""
-        self._reader.limit_bytes = RECEIVE_BYTES
-        self._take, self._dialled = take, dialled
-        self._outbox = Outbox(peer, limit_bytes, self._wake)
-        self.heard_s = self._loop.time()
-        self._look_in(SILENCE_S if dialled else DEAF_S)
+        outbox = Outbox(peer, limit_bytes, self._wake)
         if not self.ended.done():
+            self._reader.limit_bytes = RECEIVE_BYTES
+            self._take, self._dialled, self._outbox = take, dialled, outbox
+            self.heard_s = self._loop.time()
+            self._look_in(SILENCE_S if dialled else DEAF_S)
             self._go_on_reading()
             self._loop.call_soon(self._hand_on)
-        return self._outbox
+        return outbox
 
     def end(self, reason: Exception | None = None) -> None:
         """At once, whatever was not sent yet."""
@@ -205,6 +205,8 @@ class PeerStream(asyncio.BufferedProtocol):
             self.ended.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
+        # They know this stream: a ring, with everything that is queued, would wait for the collector.
+        self._take = self._outbox = None
         self._answer_waiting()
 
     def get_buffer(self, sizehint: int) -> memoryview:

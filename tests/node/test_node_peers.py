@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import random
 import socket
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -596,6 +598,32 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkey
             assert here.links == [("n2", True), ("n2", False)] * 2 + [("n2", True)]
 
     run(main())
+
+
+@pytest.mark.parametrize("end", ["here", "there", "for a reason"])
+def test_a_stream_that_ended_leaves_nothing_for_the_collector(tmp_path: Path, end: str) -> None:
+    """Neither side keeps it, with all that was queued for the other one, until a collection comes: that one counts objects, not bytes."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, _, accepting, _):
+            await here.until(lambda: link.up and "n1" in accepting._server._speakers)
+            near, far = link._outbox._wake.__self__, accepting._server._speakers["n1"].stream
+            left = [weakref.ref(one) for one in (near, far, near._outbox, far._outbox)]
+            attempt = weakref.ref(link._attempt)
+            link.send_packet("g1", PeerPacket(b"h", bytes(1000)))
+            (far if end == "there" else near).end(TimeoutError("nothing was heard") if end == "for a reason" else None)
+            del near, far
+            await here.until(lambda: len(here.links) > 1)
+            async with asyncio.timeout(20):
+                while attempt() is not None or any(one() is not None for one in left):
+                    await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
 
 
 class SlowTransport:
