@@ -29,7 +29,8 @@ MODES = (
 
 def rows(directory: Path, load: Load) -> Iterator[Row]:
     warm_up_s = max(load.warm_up_s, WARM_UP_S)
-    within_s = load.seconds + warm_up_s + 180
+    # Its client waits 150 s for the first acknowledgement and 60 s for the last ones.
+    within_s = load.seconds + warm_up_s + 270
     java, class_path = common.tool("java"), common.jars("rocketmq", ARTIFACTS)
     failures = []
     for mode, flush, in_sync, durability_class, durability in MODES:
