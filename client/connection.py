@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
+from ledgermq.client.errors import UNKNOWN_REMEDY, BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
@@ -176,7 +176,7 @@ class Endpoints(Generic[C]):
         that may be repeated. Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
-        last, said = "no endpoint was tried", ""
+        last, remedy, said = "no endpoint was tried", "check the endpoints and that the nodes run", ""
         while (left := end - time.monotonic()) > 0:
             address = self.address
             try:
@@ -194,11 +194,13 @@ class Endpoints(Generic[C]):
                 if not problem.retryable:
                     raise problem
                 said = problem.what
+                if problem.remedy != UNKNOWN_REMEDY:
+                    remedy = problem.remedy
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # What a node said is worth more than that the last one did not answer any more.
         what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last})"
-        raise Unreachable(what, "check the endpoints and that the nodes run")
+        raise Unreachable(what, remedy)
 
 
 def _trouble(answer: Any) -> Refused | None:

@@ -102,10 +102,13 @@ REMEDIES: dict[int, str] = {
 }
 
 
+UNKNOWN_REMEDY = "see the node's log if the reason is not clear"
+
+
 def refusal(code: int, message: str) -> Refused:
     """The exception for a status that is not OK. A message may bring its remedy along, behind a semicolon."""
     shown = ""
     if code == Code.ILLEGAL_FILTER_EXPRESSION:
         message, _, shown = message.partition("\n")
     what, _, remedy = message.partition("; ")
-    return Refused(code, what, remedy or REMEDIES.get(code, "see the node's log if the reason is not clear"), shown)
+    return Refused(code, what, remedy or REMEDIES.get(code, UNKNOWN_REMEDY), shown)

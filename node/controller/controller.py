@@ -342,7 +342,7 @@ class Controller:
             async with asyncio.timeout(timeout):
                 await waiter
         except TimeoutError:
-            raise self._late(taken=False, timeout=timeout) from None
+            raise self._late(taken=False) from None
 
     async def _barriers(self) -> None:
         while self._barrier_waiters:
@@ -377,7 +377,7 @@ class Controller:
         while True:
             left = until - self._loop.time()
             if left <= 0:
-                raise self._late(taken=taken, timeout=timeout)
+                raise self._late(taken=taken)
             outcome, failure = await self._attempt(command, min(left, ATTEMPT_S))
             if outcome is not None:
                 if outcome.code != Code.OK:
@@ -416,14 +416,14 @@ class Controller:
         except TimeoutError:
             return None, None
 
-    def _late(self, *, taken: bool, timeout: float) -> LedgerError:
+    def _late(self, *, taken: bool) -> LedgerError:
         if self._health.failed is not None:
             return fail(Code.HA_NOT_AVAILABLE, f"the controller of node {self._config.node} has stopped: {self._health.failed}")
         if taken:
-            text = f"the controller quorum did not confirm within {timeout:.1f} s and may still do so; look at the result, then try again"
+            text = "the controller quorum did not confirm in time and may still do so; look at the result, then try again"
             return fail(Code.PROXY_TIMEOUT, text)
         names = ", ".join(sorted(self._health.voters or self._config.addresses))
-        text = f"no controller quorum within {timeout:.1f} s, nothing was changed; check that a majority of {names} runs, then try again"
+        text = f"there is no controller quorum, nothing was changed; check that a majority of {names} runs, then try again"
         return fail(Code.HA_NOT_AVAILABLE, text)
 
     # -- the quorum's thread ------------------------------------------------------------------------------------------------------

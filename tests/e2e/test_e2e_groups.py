@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import free_ports
+from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.contract.official import events, message, official, push, receive_some, simple, text
 from tests.e2e.command_line import CommandLine
@@ -104,3 +108,76 @@ def test_official_clients_over_three_groups(tmp_path: Path) -> None:
                 assert [body for body in seen if body.startswith(name)] == [f"{name}{number}" for number in range(8)]
             simple(client, "T", group="again")
             assert receive_some(client)
+
+
+def move_of(cluster: LocalCluster, group: str) -> tuple[str, str] | None:
+    """From where to where a replica of the group moves at the moment, as any node that runs says."""
+    asked = next(node for node, child in cluster.children.items() if child.exit_code is None)
+    answer = real.admin(cluster, asked, "ListBrokerGroups", admin_pb2.ListBrokerGroupsRequest())
+    found = next((entry.move for entry in answer.groups if entry.broker_group == group and entry.HasField("move")), None)
+    return None if found is None else (found.from_node, found.to_node)
+
+
+def back(cluster: LocalCluster, node: str) -> None:
+    cluster.start(node)
+    cluster.wait_ready(60, [node])
+
+
+NO_QUORUM = (
+    ("broker-group", "add", "g9", "--replicas", "n1,n2"),
+    ("broker-group", "list"),
+    ("topic", "create", "x"),
+    ("topic", "update", "t", "--queues", "9"),
+    ("topic", "update", "t", "--add-group", "h1"),
+    ("move-replica", "g1", "--from", "n1", "--to", "n3"),
+    ("move-replica", "g1", "--from", "n1", "--to", "n3", "--abort"),
+    ("rebalance", "--dry-run"),
+    ("rebalance", "--yes"),
+    ("elect", "h1", "--node", "n2", "--unclean", "--yes"),
+    ("replication", "g1", "--to", "ha"),
+    ("member", "list"),
+    ("member", "add", "n3"),
+    ("member", "promote", "n3"),
+    ("member", "remove", "n3"),
+)
+PATIENCE_S = 3
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_of_a_balance_and_commands_without_a_controller_quorum(tmp_path: Path) -> None:
+    """The first says how to go on and how to go back, and the way back works. The others say within their time that there is no quorum, and
+    change nothing, while messages go on."""
+    groups = [{"name": "g1", "replicas": ["n1", "n2"]}, {"name": "h1", "replicas": ["n1", "n2"], "replication": "ha"}]
+    with real.running(tmp_path, nodes=4, groups=groups) as cluster:
+        run = CommandLine.of(cluster)
+        real.create_topic(cluster, "t")
+        before = {group: members_of(run, group) for group in ("g1", "h1")}
+        balance = run.start("rebalance", "--yes", "--timeout", "60s")
+        group = real.wait_for(lambda: next((name for name in before if move_of(cluster, name)), None), 60, "a move")
+        balance.send_signal(signal.SIGINT)
+        _, err = balance.communicate(timeout=60)
+        assert balance.returncode == 130, err
+        told = err.decode().splitlines()[-1]
+        assert told.startswith("error: stopped in step 1 of ") and "; go on: ledgermq rebalance, or give this move up: " in told
+        (way_back,) = re.findall(r"ledgermq (move-replica \S+ --from \S+ --to \S+ --abort)", told)
+        run.ok(*way_back.split(), "--timeout", "60s")
+        assert move_of(cluster, group) is None and members_of(run, group) == before[group]
+
+        for node in ("n3", "n4"):
+            cluster.kill(node)
+        two = CommandLine(";".join(real.target(cluster, node) for node in ("n1", "n2")))
+        real.wait_for(lambda: two.run("broker-group", "list", "--timeout", "1s").status == 3, 60, "the quorum to be gone")
+        for command in NO_QUORUM:
+            began = time.monotonic()
+            outcome = two.run(*command, "--timeout", f"{PATIENCE_S}s")
+            took = time.monotonic() - began
+            print(f"{took:.1f} s, {outcome.status}: {' '.join(command)}: {outcome.err.splitlines()[-1:]}")
+            assert outcome.status in (3, 4) and "controller quorum" in outcome.error, (command, outcome)
+            # Python's own start takes seconds where many processes share two processors.
+            assert took < 10 * PATIENCE_S, (command, took)
+        assert two.send_lines("t", map(str, range(40)), "--timeout", "30s")["acknowledged"] == 40
+        for node in ("n3", "n4"):
+            back(cluster, node)
+        groups_now = {entry["group"]: entry for entry in run.ok("broker-group", "list", "--json", "--timeout", "30s").json["groups"]}
+        assert set(groups_now) == {"g1", "h1"} and not any(entry["move"] for entry in groups_now.values())
+        assert {name: entry["replication"] for name, entry in groups_now.items()} == {"g1": "raft", "h1": "ha"}

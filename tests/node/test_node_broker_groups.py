@@ -1,4 +1,4 @@
-"""`move-replica` on any node: what cannot be is refused with the reason, begun or not; what passes is waited for; all goes back."""
+"""`broker-group add` and `move-replica` on any node: what cannot be is refused with the reason, what passes is waited for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.controller import metadata
-from ledgermq.node.controller.broker_groups import Move
+from ledgermq.node.controller.broker_groups import GroupSpec, Move
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail
 
@@ -34,7 +34,7 @@ class World:
         nodes = {name: {"peer": f"{name}:1"} for name in NODES}
         spec = {"replicas": list(voters), "data_file_bytes": 1 << 20, **settings}
         self._submit("set-cluster", nodes=nodes, broker_groups={"g1": list(voters)}, specs={"g1": spec})
-        config = SimpleNamespace(node="n1")
+        config = SimpleNamespace(node="n1", cluster=SimpleNamespace(groups=()))
         roster = SimpleNamespace(address=lambda node, kind: f"{node}:{kind}")
         leaders = SimpleNamespace(leader=lambda group: self.led_by)
         leadership = SimpleNamespace(transfer=self._transfer)
@@ -55,6 +55,11 @@ class World:
 
     async def end_move(self, group: str, move: Move, *, done: bool) -> None:
         self._submit("end-move", group=group, **{"from": move.source, "to": move.target}, done=done)
+
+    async def add_broker_group(self, group: str, settings: Any) -> tuple[GroupSpec, bool]:
+        known = group in self.state.broker_groups
+        self._submit("add-broker-group", group=group, settings=settings)
+        return self.state.specs[group], not known
 
     async def set_node(self, node: str, addresses: Any, *, state: str | None = None) -> None:
         self._submit("set-node", node=node, addresses=addresses, state=state)
@@ -197,3 +202,62 @@ def test_a_move_whose_source_has_gone_is_finished_not_given_up() -> None:
     del world.roles["n1"]
     assert "the replica of n1 is gone already" in world.refused(abort=True)
     assert world.ask().done
+
+
+# -- a new group
+
+
+def added(world: World, name: str = "g2", **fields: Any) -> pb.AddBrokerGroupResponse:
+    return asyncio.run(world.unit.add(pb.AddBrokerGroupRequest(name=name, **fields)))
+
+
+def test_a_group_goes_where_the_fewest_replicas_are() -> None:
+    """And asked for again it is the same one."""
+    world = World()
+    first = added(world, count=2)
+    assert first.created and first.replicas == ["n1", "n4"] and not added(world).created
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"count": 5}, "a broker group with 5 replicas needs as many nodes, and 4 answer: n1, n2, n3, n4; start or add nodes"),
+        ({"replicas": ["n1", "n9"]}, "names the replica n9, which is no node of this cluster; known: n1, n2, n3, n4"),
+        ({"replicas": ["n1", "n1"]}, "replicas must not name a node twice"),
+        ({"replicas": ["n1"], "settings": {"replication": "ha"}}, "an HA group needs at least two replicas"),
+        (
+            {"replicas": ["n1", "n2"], "settings": {"replication": "ha", "min_in_sync": "3"}},
+            "min_in_sync is 3, and the group has 2 replicas: no send could ever be accepted; lower it",
+        ),
+        ({"settings": {"min_in_sync": "2"}}, "min_in_sync is a setting of HA groups"),
+        ({"settings": {"no_such_key": "1"}}, "no_such_key"),
+        ({"name": "controller"}, "cannot be called controller"),
+        ({"name": "g1", "replicas": ["n1", "n4"]}, "broker group g1 exists, begun with other settings"),
+        ({"name": "g1", "count": 2}, "broker group g1 exists, begun with 3 replicas"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+    """With what to do, and nothing is begun."""
+    world = World()
+    before = world.state
+    with pytest.raises(LedgerError) as found:
+        added(world, **fields)
+    assert words in found.value.message and "; " in found.value.message and world.state == before
+
+
+def test_a_group_begins_only_while_all_answer() -> None:
+    """Who is missing is named: it may know a replica of that name."""
+    world = World()
+    world.silent("n3")
+    with pytest.raises(LedgerError, match="n3 does not answer; start n3, or remove it for good: ledgermq member remove n3"):
+        added(world, replicas=["n1", "n2"])
+    assert "g2" not in world.state.broker_groups
+
+
+def test_two_nodes_at_one_address_are_one_place() -> None:
+    """For a new group as for a move."""
+    world = World()
+    world.state, _ = metadata.apply(world.state, {"op": "set-node", "node": "n4", "addresses": {"peer": "n3:1"}, "state": None})
+    with pytest.raises(LedgerError, match=r"nodes n3 and n4 have one address, n3:1: .*set-address"):
+        added(world, replicas=["n3", "n4"])
+    assert "nodes n3 and n4 have one address" in world.refused()
