@@ -219,6 +219,9 @@ class BrokerGroups:
         if roles.get(target) == "voter":
             what = f"node {target} has a replica of broker group {group} already"
             raise fail(Code.PRECONDITION_FAILED, f"{what} (its replicas are on {shown}); name a node that has none")
+        if node_of(source) == node_of(target):
+            what = f"{source} and {target} are workers of one node, which would have two replicas of broker group {group} for a while"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}; move the replica to another node, and from there to {target}")
         if not self._up(target):
             where = self._roster.address(target, "peer")
             raise fail(Code.PRECONDITION_FAILED, f"node {target} is down: it does not answer at {where} (its peer port); start it first")

@@ -119,6 +119,15 @@ def test_a_move_adds_promotes_hands_over_and_removes() -> None:
     assert world.ask().done
 
 
+def test_a_move_between_workers_of_one_node_is_not_begun() -> None:
+    """For a while both would be members, and one machine two of the voters, which the group's leader refuses for as long as it is asked."""
+    world = World()
+    world._submit("set-node", node="n1.2", addresses={"peer": "n1.2:1"}, state="member")
+    world.links["n1.2"] = SimpleNamespace(up=True)
+    assert "n1 and n1.2 are workers of one node" in world.refused(target="n1.2")
+    assert world.move is None
+
+
 @pytest.mark.parametrize("silent", [("n2", "n3"), ("n3",)])
 def test_a_move_that_would_lose_the_quorum_is_not_begun(silent: tuple[str, ...]) -> None:
     """Neither on the way nor in the end; a group of two has none to lose."""
