@@ -91,6 +91,11 @@ class _Case:
     def remote(self) -> bool:
         return is_remote(self.replica.directory)
 
+    def entries_in(self, base: int) -> set[int]:
+        """Entries of a log file that are told of by themselves: words of a header may be rotten though the chain proves its entry."""
+        about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}") and told.rule.startswith("entry.")]
+        return {told.index for told in about if told.index is not None}
+
     def why(self, base: int) -> str:
         about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}")] or self.findings
         said = [f"{told.rule} at bytes {told.byte_from}-{told.byte_to}" for told in about[:3]]
@@ -303,7 +308,7 @@ class _Group:
         ranges: list[tuple[int, int, str]] = []
         for base in sorted(case.bases):
             entries = read_entries(self._members(case.replica), self._voters, base)
-            asked, lost = self._differences(case.replica, entries)
+            asked, lost = self._differences(case, entries)
             ranges += [(low, high, case.why(base)) for low, high in asked]
             none = "no other replica that was audited holds entries"
             self.undecided += [self._left(case, base, f"{none} {low} to {high}") for low, high in lost]
@@ -318,21 +323,23 @@ class _Group:
         for path in files:
             self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
 
-    def _differences(self, one: Replica, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def _differences(self, case: _Case, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Runs of entries that this replica does not hold as the majority does, up to the compared index; and those of them that no other
         one can give: to ask for them would only end the run of the group."""
         width = min(entries.width, self._compared - entries.low + 1)
         if width <= 0:
             return [], []
-        row = entries.row_of(one)
+        row = entries.row_of(case.replica)
         own = entries.chain[row, :width]
-        wrong = (own == NONE) | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width]))
-        lost = (own == NONE) & ~_held_elsewhere(entries, row, width, self._compared)
+        damaged = own == NONE
+        damaged[[index - entries.low for index in case.entries_in(entries.base) if 0 <= index - entries.low < width]] = True
+        lost = damaged & ~_held_elsewhere(entries, row, width, self._compared)
         # What stands in front of a lost entry cannot be put back alone either.
         for at in np.flatnonzero(lost)[::-1].tolist():
-            while at and own[at - 1] == NONE:
+            while at and damaged[at - 1]:
                 at -= 1
                 lost[at] = True
+        wrong = damaged | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width]))
         found = _runs(np.flatnonzero(wrong & ~lost), np.flatnonzero(lost)), _runs(np.flatnonzero(lost), np.flatnonzero(~lost))
         asked, gone = ([(entries.low + low, entries.low + high) for low, high in runs] for runs in found)
         return asked, gone

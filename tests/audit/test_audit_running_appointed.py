@@ -45,8 +45,8 @@ def running(base: Path, logs: Sequence[Sequence[Message]], applied: Sequence[int
     return cluster, writers
 
 
-def spoil(writer: Writer, index: int) -> None:
-    at = writer.entries[index].pos + 70
+def spoil(writer: Writer, index: int, inside: int = 70) -> None:
+    at = writer.entries[index].pos + inside
     flip(writer.log / "data" / f"{at - at % writer.data_bytes:020d}", at % writer.data_bytes)
 
 
@@ -103,6 +103,15 @@ def test_only_what_another_replica_can_give_is_asked_for(tmp_path: Path) -> None
     texts = [left.reason for left in plan.undecided]
     assert texts == [f"no other replica that was audited holds entries {low} to {high}" for low, high in ((38, 40), (50, 50))]
     assert not plan.directories and not plan.remaining
+
+
+def test_a_rotten_word_of_a_header_is_put_back_with_its_entry(tmp_path: Path) -> None:
+    """The body and the chain prove the entry: nothing of it is lost, and yet its words are not what they were."""
+    cluster, writers = lagging(tmp_path)
+    spoil(writers[0], 20, 41)
+    plan = planned(cluster)
+    assert [(ranged.replica, ranged.first_index, ranged.last_index) for ranged in plan.ranges] == [("n1", 20, 20)]
+    assert not plan.undecided and not plan.remaining
 
 
 def test_a_slave_that_applied_another_entry_is_a_divergence(tmp_path: Path) -> None:
