@@ -52,11 +52,6 @@ class FrameReader:
         self._large: memoryview | None = None
         self._large_head = self._filled = 0
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of this reader that a sender can make it take."""
-        return len(self._view) + (0 if self._large is None else len(self._large))
-
     def room(self) -> memoryview:
         """Where the next bytes go. Empty only while frames that are there are not taken."""
         if self._large is not None:

@@ -48,7 +48,6 @@ class Truth:
         self._queues_kept.start({}, 0)
         self._machine = Machine(self._queues_kept, _no_records)
         self._told: list[Range] = []
-        self._told_bytes = 0
         self._known: dict[int, str] = {}
         """Applied index → digest of the state there, where anybody asked."""
         self._queues: dict[QueueKey, list[I64]] = {}

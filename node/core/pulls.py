@@ -24,9 +24,6 @@ SCAN_UNITS = 4096
 """Units one pull looks at per turn; the rest is looked at in the next turn."""
 _FIRST_UNITS = 64
 
-Spot = tuple[str, int]
-"""(stored topic, queue)"""
-
 
 @dataclass(slots=True)
 class _Waiting:

@@ -42,6 +42,11 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(frames: list[
 
 
 @settings(deadline=None)
+def held_bytes(reader: FrameReader) -> int:
+    """Memory of a reader that a sender can make it take."""
+    return len(reader._view) + (0 if reader._large is None else len(reader._large))
+
+
 @given(data=st.binary(max_size=2000), cuts=st.lists(st.integers(1, 500), max_size=5), lengths=st.lists(st.tuples(SIZES, SIZES), max_size=3))
 @example(data=b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", cuts=[], lengths=[])
 def test_arbitrary_bytes_raise_nothing_else_and_take_no_memory(data: bytes, cuts: list[int], lengths: list[tuple[int, int]]) -> None:
@@ -55,7 +60,7 @@ def test_arbitrary_bytes_raise_nothing_else_and_take_no_memory(data: bytes, cuts
                 reader.next()
             break
         finally:
-            assert reader.held_bytes <= framing.BUFFER_BYTES + LIMIT
+            assert held_bytes(reader) <= framing.BUFFER_BYTES + LIMIT
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept() -> None:
@@ -63,7 +68,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept() -> None:
     reader = FrameReader(1000)
     with pytest.raises(BadFrame, match="1001 bytes"):
         feed(reader, PREFIX.pack(1, 1000), [])
-    assert reader.held_bytes == framing.BUFFER_BYTES
+    assert held_bytes(reader) == framing.BUFFER_BYTES
     raised = FrameReader(1000)
     raised.limit_bytes = 1001
     assert feed(raised, PREFIX.pack(1, 1000) + bytes(1001), []) == [(b"\0", bytes(1000))]
@@ -75,7 +80,7 @@ def test_frames_that_are_not_taken_fill_the_buffer_and_no_more() -> None:
     while len(room := reader.room()):
         room[:] = (SIGN_OF_LIFE * len(room))[: len(room)]
         reader.received(len(room))
-    assert reader.held_bytes == framing.BUFFER_BYTES
+    assert held_bytes(reader) == framing.BUFFER_BYTES
     assert sum(1 for _ in reader.frames()) == framing.BUFFER_BYTES // len(SIGN_OF_LIFE)
 
 
