@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ledgermq.proto.status import ExitCode
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WriteTo = Callable[[Path], None]
 """Writes one file, whole, to the path it is given."""
@@ -22,7 +24,7 @@ WriteTo = Callable[[Path], None]
 class CannotWrite(Exception):
     """There is no way to write there. Carries what the command line tells."""
 
-    exit_code = 64
+    exit_code = ExitCode.USAGE
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.what = f"{path} cannot be written ({os.strerror(error.errno) if error.errno else error})"

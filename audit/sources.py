@@ -14,6 +14,7 @@ from ledgermq.audit.checks.opening import FOUND_FOLDER
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import sealed_json
 from ledgermq.audit.reading.files import exists, is_directory, is_readable, names_in, read_if_there
+from ledgermq.proto.status import ExitCode
 
 FORMAT_VERSION = 1
 
@@ -21,7 +22,7 @@ FORMAT_VERSION = 1
 class MixedClusters(Exception):
     """Directories of several clusters were named. Carries what the command line tells."""
 
-    exit_code = 64
+    exit_code = ExitCode.USAGE
     remedy = "name the directories of one cluster at a time"
 
     def __init__(self, what: str) -> None:

@@ -19,7 +19,7 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.status import Code
+from ledgermq.proto.status import Code, ExitCode
 
 ASK_AGAIN_S = 0.3
 MOVE_REPLICA, MOVE_LEADER = "move-replica", "move-leader"
@@ -30,7 +30,7 @@ A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
 class Stopped(ClusterError):
     """Ctrl-C: what stands as it is, and the ways from there."""
 
-    exit_code = 130
+    exit_code = ExitCode.INTERRUPTED
 
 
 @click.group("broker-group")

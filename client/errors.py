@@ -7,17 +7,13 @@ contract. Callers of the Python API meet `Unreachable`, `Refused`, `BadArgument`
 
 from __future__ import annotations
 
-from ledgermq.proto.status import Code, fail
-
-EXIT_INCOMPLETE = 2
-EXIT_UNREACHABLE = 3
-EXIT_REFUSED = 4
+from ledgermq.proto.status import Code, ExitCode, fail
 
 
 class ClusterError(Exception):
     """Base of everything a call to a cluster raises."""
 
-    exit_code = EXIT_REFUSED
+    exit_code = ExitCode.REFUSED
     retryable = False
     unknown = False
     """Of something that was sent: whether it may have been stored all the same. False: it was not."""
@@ -31,7 +27,7 @@ class ClusterError(Exception):
 class Unreachable(ClusterError):
     """No endpoint answered, or no leader was found, within the time allowed."""
 
-    exit_code = EXIT_UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
     retryable = True
 
 
@@ -50,7 +46,7 @@ class Refused(ClusterError):
 class SendFailed(ClusterError):
     """A message was not acknowledged in its time, or before its producer was closed. If `unknown`, it may be stored, or may yet be."""
 
-    exit_code = EXIT_UNREACHABLE
+    exit_code = ExitCode.UNREACHABLE
     retryable = True
 
     def __init__(self, what: str, remedy: str, *, unknown: bool) -> None:
@@ -61,21 +57,21 @@ class SendFailed(ClusterError):
 class ProducerFenced(SendFailed):
     """Somebody else opened a producer of this name; only the newest may send."""
 
-    exit_code = EXIT_REFUSED
+    exit_code = ExitCode.REFUSED
     retryable = False
 
 
 class Incomplete(ClusterError):
     """What came is true, but something may be missing from it."""
 
-    exit_code = EXIT_INCOMPLETE
+    exit_code = ExitCode.INCOMPLETE
     retryable = True
 
 
 class BadArgument(ClusterError):
     """A value that cannot be sent at all, found before any call."""
 
-    exit_code = 64
+    exit_code = ExitCode.USAGE
 
 
 class WrongKind(BadArgument):

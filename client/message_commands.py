@@ -17,7 +17,7 @@ from ledgermq.client import render
 from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import EXIT_REFUSED, EXIT_UNREACHABLE, BadArgument, Incomplete, Refused, WrongKind
+from ledgermq.client.errors import BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.native.sync_producer import Producer
@@ -26,6 +26,7 @@ from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kin
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
+from ledgermq.proto.status import ExitCode
 
 BAD_ROWS_SHOWN = 10
 
@@ -201,7 +202,7 @@ def send(
         what = f"{summary.failed} of {summary.sent} were not acknowledged{end}, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
-        raise SystemExit(1 if summary.acknowledged else EXIT_REFUSED if refused else EXIT_UNREACHABLE)
+        raise SystemExit(1 if summary.acknowledged else ExitCode.REFUSED if refused else ExitCode.UNREACHABLE)
 
 
 @click.command()

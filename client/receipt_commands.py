@@ -18,8 +18,8 @@ from ledgermq.client.commands import Meter, cluster_command, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Incomplete
 from ledgermq.client.receipts import Judged, judge
+from ledgermq.proto.status import ExitCode
 
-EXIT_FALSE = 1
 FINDINGS_MAX = 1000
 """So many receipts that are not true are named; the others are counted."""
 
@@ -71,7 +71,7 @@ def verify(connection: Connection, file: Path, as_json: bool) -> None:
         print(f"{counts.total()} receipts: " + ", ".join(f"{number} {result}" for result, number in numbers.items()))
     if counts["false"]:
         print(f"error: {counts['false']} receipts are false; see the rows above", file=sys.stderr)
-        raise click.exceptions.Exit(EXIT_FALSE)
+        raise click.exceptions.Exit(ExitCode.FAILED)
     if counts["unverifiable"]:
         raise Incomplete(f"INCOMPLETE: {counts['unverifiable']} receipts cannot be verified", "see the reasons above")
     if not counts.total():

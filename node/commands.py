@@ -24,6 +24,7 @@ from ledgermq.node.errors import FatalError
 from ledgermq.node.local import LocalCluster
 from ledgermq.node.security import certificates, minting, peer_wire
 from ledgermq.node.siblings import siblings_of
+from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
 _SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
@@ -143,7 +144,7 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
     try:
         made = minting.ensure(directory, wanted)
     except OSError as error:
-        raise FatalError(4, f"{directory} cannot be written ({error.strerror})", "choose another directory") from error
+        raise FatalError(ExitCode.REFUSED, f"{directory} cannot be written ({error.strerror})", "choose another directory") from error
     for name in wanted:
         click.echo(f"{'made' if name in made else 'kept'}: {directory / name}.pem")
 

@@ -17,6 +17,7 @@ from ledgermq.node.config_sections import Agreement, Audit, Delivery, Flush, Lim
 from ledgermq.node.config_types import Member, Name, Section
 from ledgermq.node.errors import FatalError
 from ledgermq.node.security.settings import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 
 LEAST_SECRET_BYTES = 16
@@ -159,10 +160,10 @@ class NodeConfig(Section):
         """The cluster secret; stops the node (exit 77) when there is none, or too short a one for the address."""
         secret = self._read_secret()
         if len(secret) < LEAST_SECRET_BYTES:
-            raise FatalError(77, f"the cluster secret has {len(secret)} bytes", "make a longer one: openssl rand -hex 32")
+            raise FatalError(ExitCode.UNSAFE, f"the cluster secret has {len(secret)} bytes", "make a longer one: openssl rand -hex 32")
         if len(secret) < LEAST_SECRET_BYTES_OPEN and not is_loopback(self.listen_host):
             what = f"listen_host {self.listen_host} is reachable from other machines and the cluster secret has only {len(secret)} bytes"
-            raise FatalError(77, what, f"use a secret of at least {LEAST_SECRET_BYTES_OPEN} bytes or listen on 127.0.0.1")
+            raise FatalError(ExitCode.UNSAFE, what, f"use a secret of at least {LEAST_SECRET_BYTES_OPEN} bytes or listen on 127.0.0.1")
         return secret
 
     def former_secrets(self) -> tuple[bytes, ...]:
@@ -174,7 +175,8 @@ class NodeConfig(Section):
         if self.cluster.secret is not None:
             return self.cluster.secret.get_secret_value().encode()
         if self.cluster.secret_file is None:
-            raise FatalError(77, "no cluster secret is configured", "set cluster.secret_file or the variable LEDGERMQ_CLUSTER__SECRET")
+            remedy = "set cluster.secret_file or the variable LEDGERMQ_CLUSTER__SECRET"
+            raise FatalError(ExitCode.UNSAFE, "no cluster secret is configured", remedy)
         return _read_secret_file(self.cluster.secret_file, "cluster.secret_file")
 
     def check_exposure(self) -> None:
@@ -184,7 +186,7 @@ class NodeConfig(Section):
             return
         what = f"listen_host {self.listen_host} is reachable from other machines and authentication is off"
         words = f'access.allow_unauthenticated: "{OPEN_TO_ALL}"'
-        raise FatalError(77, what, f"set access.authentication to required, or listen on 127.0.0.1, or say in words: {words}")
+        raise FatalError(ExitCode.UNSAFE, what, f"set access.authentication to required, or listen on 127.0.0.1, or say in words: {words}")
 
     @property
     def http_host(self) -> str:
@@ -196,10 +198,10 @@ class NodeConfig(Section):
 def _read_secret_file(path: Path, key: str) -> bytes:
     try:
         if path.stat().st_mode & 0o007:
-            raise FatalError(77, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
+            raise FatalError(ExitCode.UNSAFE, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
         return path.read_bytes().strip()
     except OSError as error:
-        raise FatalError(77, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
+        raise FatalError(ExitCode.UNSAFE, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,8 @@ import os
 import time
 
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.errors import EXIT_DATA, EXIT_SPACE, FatalError
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import is_no_space
@@ -36,12 +37,12 @@ class DataDirectory:
             self._miss_no_worker()
         except BlockingIOError as error:
             what = f"the data directory {self.path} is used by another process"
-            raise FatalError(EXIT_DATA, what, "stop that process, or give this node its own directory") from error
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, "stop that process, or give this node its own directory") from error
         except OSError as error:
             what = f"the data directory {self.path} cannot be used ({error.strerror or error})"
             if is_no_space(error):
-                raise FatalError(EXIT_SPACE, what, "free disk space, then start again") from error
-            raise FatalError(EXIT_DATA, what, "make it a directory this user can write, or set data to another one") from error
+                raise FatalError(ExitCode.NO_SPACE, what, "free disk space, then start again") from error
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, "make it a directory this user can write, or set data to another one") from error
 
     def _identify(self, disk: RealDisk) -> None:
         """Compare node.json, or write it into an empty directory."""
@@ -52,7 +53,7 @@ class DataDirectory:
         foreign = sorted(name for name in os.listdir(self.path) if name != "node.log" and not self._of_worker(name))
         if foreign:
             what = f"the data directory {self.path} has no node.json but holds {', '.join(foreign[:3])}"
-            raise FatalError(EXIT_DATA, what, "use an empty directory, or restore the whole node directory")
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, "use an empty directory, or restore the whole node directory")
         created = time.time_ns() // 1_000_000
         identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
 
@@ -63,7 +64,7 @@ class DataDirectory:
         if left:
             what = f"{self.path} holds the data of worker {left[0]}, but nodes.{own}.workers is {len(self._config.workers)}"
             remedy = f"set it to {number_of(left[-1])}, or move the worker's replicas away, remove the member, and then the directory"
-            raise FatalError(EXIT_DATA, what, remedy)
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, remedy)
 
     def _of_worker(self, name: str) -> bool:
         """Another worker of this node may have begun its directory first."""

@@ -33,11 +33,11 @@ from ledgermq.node.core.calls.members import Appointed, Prefer, Returned
 from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.errors import EXIT_BUG, EXIT_LIMIT, EXIT_SPACE, EXIT_SYNC, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.range_repairs import RangePut
 from ledgermq.node.syncer import Synced, Syncer
-from ledgermq.proto.status import refused
+from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.appointments import Wish
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
@@ -553,12 +553,11 @@ def _of_the_disk(error: OSError) -> FatalError:
     """A file of this node could not be read, opened or written outside of a group commit."""
     if is_exhausted(error):
         what = f"the operating system gives this node no more files, maps or memory ({error})"
-        return FatalError(EXIT_LIMIT, what, f"{LIMIT_REMEDY}, then start the node again")
+        return FatalError(ExitCode.LIMIT, what, f"{LIMIT_REMEDY}, then start the node again")
     if is_no_space(error):
-        return FatalError(EXIT_SPACE, f"no space ({error})", "free disk space, then start the node again")
-    return FatalError(
-        EXIT_SYNC, f"a file of this node cannot be used ({error})", "check the disk, then start the node again; it verifies its log"
-    )
+        return FatalError(ExitCode.NO_SPACE, f"no space ({error})", "free disk space, then start the node again")
+    what = f"a file of this node cannot be used ({error})"
+    return FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again; it verifies its log")
 
 
 def as_fatal(error: Exception) -> FatalError:
@@ -566,13 +565,13 @@ def as_fatal(error: Exception) -> FatalError:
     if isinstance(error, FatalError):
         return error
     if isinstance(error, Fenced):
-        remedy = LIMIT_REMEDY if error.exit_code == EXIT_LIMIT else "check the disk"
+        remedy = LIMIT_REMEDY if error.exit_code == ExitCode.LIMIT else "check the disk"
         return FatalError(error.exit_code, f"the replica is fenced: {error}", f"{remedy}, then start the node again; it verifies its log")
     if isinstance(error, OSError):
         return _of_the_disk(error)
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
         return FatalError(exit_code, str(error), "the node's log says more")
-    fatal = FatalError(EXIT_BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
+    fatal = FatalError(ExitCode.BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
     fatal.__cause__ = error
     return fatal

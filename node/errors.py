@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-EXIT_BUG = 70
-EXIT_DATA = 71
-EXIT_PORT = 72
-EXIT_SYNC = 73
-EXIT_SPACE = 74
-EXIT_DAMAGED = 75
-EXIT_PLATFORM = 76
-EXIT_SECRET = 77
-EXIT_MAP = 78
-EXIT_LIMIT = 79
-
 
 class FatalError(Exception):
     """The node cannot start or go on. `exit_code` is one of 70–79; `what` and `remedy` become one sentence for the operator."""

@@ -29,8 +29,9 @@ import yaml
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.config_cluster import BrokerGroup, NodeAddress
 from ledgermq.node.config_loading import ENV_PREFIX, FOREIGN_ENV, validate
-from ledgermq.node.errors import EXIT_DATA, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.security.minting import CA_CERTIFICATE, ensure
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 
 CLUSTER_FILE = "cluster.yaml"
@@ -164,7 +165,7 @@ class LocalCluster:
                 ensure(directory / TLS_DIRECTORY, {name: (at.host, *LOCAL_NAMES) for name, at in zip(names, addresses, strict=True)})
         except OSError as error:
             what = f"the directory {directory} cannot be used ({error.strerror})"
-            raise FatalError(EXIT_DATA, what, "choose another one with --data, or make it writable") from error
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, "choose another one with --data, or make it writable") from error
         checked = validate({**tree, "node": names[0], "data": str(directory / names[0])})
         return cls(directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, settings)
 
@@ -268,7 +269,8 @@ class LocalCluster:
                 if self.ready(node):
                     waiting.remove(node)
             if waiting and time.monotonic() > deadline:
-                raise FatalError(3, f"not ready after {timeout_s:g} s: {', '.join(waiting)}", f"look into {self.log_file(waiting[0])}")
+                what = f"not ready after {timeout_s:g} s: {', '.join(waiting)}"
+                raise FatalError(ExitCode.UNREACHABLE, what, f"look into {self.log_file(waiting[0])}")
             time.sleep(0.05)
 
     def last_error(self, node: str) -> str:
@@ -328,7 +330,7 @@ def _load(path: Path) -> dict[str, Any]:
         tree["cluster"]["groups"][0]["data_file_bytes"] += 0
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FatalError(
-            EXIT_DATA, f"{path} is not the description of a cluster", "restore it, or choose another directory with --data"
+            ExitCode.DATA_UNUSABLE, f"{path} is not the description of a cluster", "restore it, or choose another directory with --data"
         ) from error
     # The directory may have been moved since.
     tree["cluster"]["secret_file"] = str(path.parent / SECRET_FILE)
@@ -339,11 +341,12 @@ def _load(path: Path) -> dict[str, Any]:
 def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, log_file_bytes: int | None) -> None:
     has = len(tree["nodes"])
     if nodes is not None and nodes != has:
-        raise FatalError(4, f"{directory} holds a cluster of {has} nodes, not {nodes}", f"use --nodes {has} or another --data")
+        what = f"{directory} holds a cluster of {has} nodes, not {nodes}"
+        raise FatalError(ExitCode.REFUSED, what, f"use --nodes {has} or another --data")
     size = tree["cluster"]["groups"][0]["data_file_bytes"]
     if log_file_bytes is not None and log_file_bytes != size:
         what = f"{directory} was created with log files of {size} bytes, not {log_file_bytes}"
-        raise FatalError(4, what, "leave --log-file-size away or use another --data")
+        raise FatalError(ExitCode.REFUSED, what, "leave --log-file-size away or use another --data")
 
 
 def _replace(path: Path, tree: Mapping[str, Any]) -> None:

@@ -27,12 +27,13 @@ from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
-from ledgermq.node.errors import EXIT_DAMAGED, ConfigError
+from ledgermq.node.errors import ConfigError
 from ledgermq.node.logs import get_logger
 from ledgermq.node.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.node.scrubbing import Plan
 from ledgermq.proto.entry_encoding import host_bytes
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
 from ledgermq.storage import store as stores
@@ -119,7 +120,7 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
     if fenced is None:
         return store
     store.abandon()
-    raise NeedsRepair(fenced) if fenced.exit_code == EXIT_DAMAGED else fenced
+    raise NeedsRepair(fenced) if fenced.exit_code == ExitCode.DAMAGED else fenced
 
 
 def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> RunningGroup:

@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ledgermq.node.errors import EXIT_SYNC, FatalError
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import is_no_space
@@ -232,7 +233,7 @@ class PeerBook:
             if is_no_space(error):
                 raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
             what = f"the file that remembers the peers of broker group {group} cannot be written ({error})"
-            self.on_fatal(FatalError(EXIT_SYNC, what, "check the disk, then start the node again"))
+            self.on_fatal(FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"))
             raise
         self.known[group] = peers
         self.met_by[group] = met_by

@@ -19,7 +19,8 @@ import contextlib
 import errno
 import socket
 
-from ledgermq.node.errors import EXIT_PORT, FatalError
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import ExitCode
 
 WILDCARDS = ("0.0.0.0", "::")
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -49,7 +50,7 @@ class PortHold:
                     raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
             except OSError as error:
                 what = f"client_port {host}:{port} cannot be opened, it is taken or not an address of this machine"
-                raise FatalError(EXIT_PORT, what, "stop what uses it, or set the node's client_port to another port") from error
+                raise FatalError(ExitCode.PORT_TAKEN, what, "stop what uses it, or set the node's client_port to another port") from error
             undo.pop_all()
 
     def release(self) -> None:

@@ -12,7 +12,8 @@ import sys
 from typing import Any, Never
 
 from ledgermq.node import logs
-from ledgermq.node.errors import EXIT_DATA, EXIT_MAP, EXIT_PLATFORM, FatalError
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import ExitCode
 
 GARBAGE_THRESHOLD = 20_000
 
@@ -32,9 +33,10 @@ def spare_the_collector() -> None:
 def check_platform() -> None:
     """Refuse what cannot keep the promises."""
     if not __debug__:
-        raise FatalError(EXIT_PLATFORM, "assertions are off (python -O), and with them the checks of the invariants", "start without -O")
+        what = "assertions are off (python -O), and with them the checks of the invariants"
+        raise FatalError(ExitCode.WRONG_VERSION, what, "start without -O")
     if sys.platform != "linux":
-        raise FatalError(EXIT_PLATFORM, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
+        raise FatalError(ExitCode.WRONG_VERSION, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
 
 
 def end_with_parent() -> None:
@@ -44,7 +46,7 @@ def end_with_parent() -> None:
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != int(parent):
-            raise FatalError(EXIT_DATA, "the supervisor of this node is gone", "start the cluster again")
+            raise FatalError(ExitCode.DATA_UNUSABLE, "the supervisor of this node is gone", "start the cluster again")
 
 
 def exit_on_lost_map() -> None:
@@ -52,7 +54,7 @@ def exit_on_lost_map() -> None:
 
     def lost(_: int) -> None:
         os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
-        os._exit(EXIT_MAP)
+        os._exit(ExitCode.MAP_LOST)
 
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lost)
     _KEPT.append(handler)

@@ -25,11 +25,11 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.retention_facts import FileBook
-from ledgermq.node.errors import EXIT_LIMIT, EXIT_SYNC
 from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.logs import get_logger
 from ledgermq.node.scrubbing import Plan, Scrub
 from ledgermq.node.trimming import Trimming
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
 from ledgermq.storage import sealed_json
@@ -372,7 +372,7 @@ class RunningGroup:
             try:
                 sync.run()
             except OSError as error:
-                exit_code = EXIT_LIMIT if lacks_descriptors(error) else EXIT_SYNC
+                exit_code = ExitCode.LIMIT if lacks_descriptors(error) else ExitCode.SYNC_FAILED
                 raise Fenced(f"the consume queues could not be synced: {error}", exit_code) from error
         for _ in range(copies):
             self._hint("snapshot", lambda: self.store.write_snapshot(value))

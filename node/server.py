@@ -43,7 +43,7 @@ from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.engine import Engine, as_fatal
-from ledgermq.node.errors import EXIT_DATA, EXIT_PORT, EXIT_SYNC, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.forward import CallRefused, Forwarder
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
@@ -91,7 +91,7 @@ from ledgermq.node.user_admin import UserAdmin
 from ledgermq.node.vouching import Vouching
 from ledgermq.proto import admin_pb2_grpc, peer_pb2
 from ledgermq.proto.signature import operator_of
-from ledgermq.proto.status import LedgerError
+from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import StorageError, is_no_space
@@ -129,7 +129,7 @@ def run(config: NodeConfig) -> int:
 
 def _as_fatal(error: StorageError) -> FatalError:
     what, _, remedy = str(error).partition(": ")
-    return FatalError(error.exit_code or EXIT_DATA, what, remedy or "the node's log says more")
+    return FatalError(error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more")
 
 
 class _PeerSide:
@@ -468,7 +468,7 @@ class Node:
         except OSError as error:
             if not is_no_space(error):
                 what = f"the addresses of the nodes could not be written ({error})"
-                end_process(FatalError(EXIT_SYNC, what, "check the disk, then start the node again"))
+                end_process(FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"))
             log.warning("the addresses of the nodes could not be written, the disk is full")
 
     def _view_changed(self, group: str, view: GroupView) -> None:
@@ -520,7 +520,8 @@ class Node:
         except (OSError, RuntimeError) as error:
             where = f"{self.config.listen_host}:{port}"
             remedy = f"stop what uses it, or set nodes.{self.config.node}.{key} to another port"
-            raise FatalError(EXIT_PORT, f"{key} {where} cannot be opened, it is taken or not an address of this machine", remedy) from error
+            what = f"{key} {where} cannot be opened, it is taken or not an address of this machine"
+            raise FatalError(ExitCode.PORT_TAKEN, what, remedy) from error
 
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=self._client_port.options)

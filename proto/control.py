@@ -14,6 +14,7 @@ from typing import Any, ClassVar, get_args
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 VERSION = 1
@@ -28,7 +29,7 @@ MEMBERSHIP_CHANNEL = 1
 class UnknownControlRecord(Exception):
     """A kind or version this program does not know, or a body it cannot read. The replica stops before anything is applied."""
 
-    exit_code = 76
+    exit_code = ExitCode.WRONG_VERSION
 
 
 _to_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode

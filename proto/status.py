@@ -270,7 +270,7 @@ def refused(reason: str, detail: str = "") -> LedgerError:
 
 
 class ExitCode(IntEnum):
-    """Exit statuses of the `ledgermq` command."""
+    """Exit statuses of the `ledgermq` command; 70–79 are those of a node that cannot start or go on."""
 
     OK = 0
     FAILED = 1
@@ -294,9 +294,6 @@ class ExitCode(IntEnum):
     """Missing secret or unsafe address."""
     MAP_LOST = 78
     """SIGBUS on a mapped file."""
+    LIMIT = 79
+    """The operating system gives no more open files, maps or memory."""
     INTERRUPTED = 130
-
-
-def exit_code(error: LedgerError) -> ExitCode:
-    """What a command exits with when a call to the cluster ended so and retries are over."""
-    return ExitCode.UNREACHABLE if error.at_fault is Fault.CLUSTER and error.retryable else ExitCode.REFUSED

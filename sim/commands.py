@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.proto.status import ExitCode
 from ledgermq.raft.config import HaRules, Rule
 from ledgermq.sim import faults_ha
 from ledgermq.sim.bugs import Bug
@@ -24,7 +25,6 @@ from ledgermq.sim.shrink import RUNS_MAX, shrink
 from ledgermq.sim.timeline import draw, explain
 from ledgermq.sim.world import BEGAN_NS
 
-EXIT_USAGE = 64
 NODES_MAX = 9
 
 
@@ -81,7 +81,7 @@ class HaWords(click.ParamType[HaRules]):
 class UnusableFile(click.ClickException):
     """A configuration or plan that cannot be used: a usage error."""
 
-    exit_code = EXIT_USAGE
+    exit_code = ExitCode.USAGE
 
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError, UnknownFormat
@@ -25,7 +26,7 @@ Step = Callable[[int], None]
 class BadCopy(StorageError):
     """A copy, or what it was made from, is not what it has to be (exit 1)."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -36,7 +37,7 @@ class BadCopy(StorageError):
 class Refused(StorageError):
     """Nothing was begun: the target is in use, or the source cannot give what was asked for (exit 4)."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.commands import ProgressLine
 from ledgermq.storage.doctor import (
@@ -30,8 +31,6 @@ from ledgermq.storage.doctor import (
 )
 from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, read_facts
 from ledgermq.storage.errors import is_no_space
-
-EXIT_CROSSED = 1
 
 
 @click.command()
@@ -62,7 +61,7 @@ def doctor(directory: str, quick: bool, as_object: bool) -> None:
     verdict = replace(verdict, warnings=(*verdict.warnings, *more))
     told = as_json(directory, verdict, node, read)
     print(json.dumps(told) if as_object else as_text(directory, verdict, node, read), flush=True)
-    raise SystemExit(EXIT_CROSSED if verdict.warnings else 0)
+    raise SystemExit(ExitCode.FAILED if verdict.warnings else 0)
 
 
 def _measured(directory: str, size: int, effort: Effort, progress: ProgressLine) -> Measured | None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, LIMIT_REMEDY, LogFenced, is_exhausted, lacks_descriptors
+from ledgermq.storage.errors import LIMIT_REMEDY, LogFenced, is_exhausted, lacks_descriptors
 from ledgermq.storage.index_files import IndexFiles
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import MappedFiles
@@ -33,10 +34,10 @@ class Fence:
         if self.error is not None:
             raise self.error
 
-    def shut(self, reason: str, cause: OSError | None = None, *, status: int = EXIT_FAILED) -> LogFenced:
+    def shut(self, reason: str, cause: OSError | None = None, *, status: int = ExitCode.SYNC_FAILED) -> LogFenced:
         """`cause` is given where no sync is involved: then a limit of the operating system is told from a disk that fails."""
         if cause is not None and is_exhausted(cause):
-            reason, status = f"{reason}; {LIMIT_REMEDY}, then start again", EXIT_LIMIT
+            reason, status = f"{reason}; {LIMIT_REMEDY}, then start again", ExitCode.LIMIT
         self.error = LogFenced(reason, status)
         return self.error
 

@@ -25,21 +25,12 @@ from numpy.typing import NDArray
 
 from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed, make_range, seal
 from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import Durability, Fence, SyncJob
-from ledgermq.storage.errors import (
-    EXIT_DAMAGED,
-    LIMIT_REMEDY,
-    BadRange,
-    Exhausted,
-    LogDamaged,
-    LogFenced,
-    NoSpace,
-    is_exhausted,
-    is_no_space,
-)
+from ledgermq.storage.errors import LIMIT_REMEDY, BadRange, Exhausted, LogDamaged, LogFenced, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
 from ledgermq.storage.log_scan import Run
@@ -138,7 +129,7 @@ class EntryLog:
         recovered = recovery.run()
         log = cls(disk, data, index, mark, recovered.report, recovered.runs, writer, begin, (directory, identity.log_id))
         if recovered.fenced is not None:
-            log._fence.shut(recovered.fenced, status=EXIT_DAMAGED)
+            log._fence.shut(recovered.fenced, status=ExitCode.DAMAGED)
             return log
         index.start(recovered.end.index)
         log._durability.found(log._mark_of_end())

@@ -11,12 +11,11 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
+from ledgermq.proto.status import ExitCode
+
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 GONE_ERRNOS = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE})
-EXIT_FAILED = 73
-EXIT_DAMAGED = 75
-EXIT_LIMIT = 79
 LIMIT_REMEDY = "raise the limit of open files (ulimit -n) or of maps (sysctl vm.max_map_count), or give it memory"
 
 
@@ -29,7 +28,7 @@ class StorageError(Exception):
 class Unusable(StorageError):
     """The directory cannot be used: not ours, of another cluster, group or node, incomplete, or not writable."""
 
-    exit_code = 71
+    exit_code = ExitCode.DATA_UNUSABLE
 
 
 class LogFenced(StorageError):
@@ -44,19 +43,19 @@ class LogFenced(StorageError):
 class NoSpace(StorageError):
     """The disk is full. Nothing was appended; the same call may succeed later."""
 
-    exit_code = 74
+    exit_code = ExitCode.NO_SPACE
 
 
 class Exhausted(NoSpace):
     """The process may not open or map more, or there is no memory. Nothing was appended; the same call may succeed later."""
 
-    exit_code = EXIT_LIMIT
+    exit_code = ExitCode.LIMIT
 
 
 class Damaged(StorageError):
     """Bytes that were on stable storage are gone or changed."""
 
-    exit_code = 75
+    exit_code = ExitCode.DAMAGED
 
 
 class LogDamaged(Damaged):
@@ -70,7 +69,7 @@ class PromisesLost(Damaged):
 class UnknownFormat(StorageError):
     """Written by another version of LedgerMQ."""
 
-    exit_code = 76
+    exit_code = ExitCode.WRONG_VERSION
 
 
 class BadRange(StorageError):
@@ -117,7 +116,8 @@ def explain(root: str, error: OSError) -> StorageError:
         )
     if error.errno in GONE_ERRNOS:
         what = f"the disk under {root} fails or is gone ({error})"
-        return LogFenced(f"{what}: look at the kernel's log; replace or reattach it, or restore this replica from its peers", EXIT_FAILED)
+        remedy = "look at the kernel's log; replace or reattach it, or restore this replica from its peers"
+        return LogFenced(f"{what}: {remedy}", ExitCode.SYNC_FAILED)
     if error.errno == errno.EROFS:
         what = f"{root} is on a file system that is read-only ({error})"
         return Unusable(f"{what}: a kernel does that to a disk that fails; look at its log, then mount it writable again")

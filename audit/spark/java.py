@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ledgermq.proto.status import ExitCode
+
 WRAPPER = """#!/bin/sh
 # Starts the packaged Java without the one argument that it does not know.
 for argument do
@@ -43,7 +45,7 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 class NoJava(Exception):
     """Spark cannot be started here. Carries what the command line tells."""
 
-    exit_code = 64
+    exit_code = ExitCode.USAGE
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")

@@ -24,10 +24,10 @@ from ledgermq.node.controller.broker_groups import GroupSpec, Move, restore_spec
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
 from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
-from ledgermq.node.errors import EXIT_BUG, EXIT_SECRET, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.patience import within
 from ledgermq.proto.group_config import read_group
-from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.status import Code, ExitCode, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.proto.workers import is_first
 from ledgermq.raft.appointments import Appointment, Wish, from_json
@@ -119,7 +119,7 @@ class Controller:
     async def start(self) -> None:
         """Recover, listen and take part. Raises FatalError or StorageError, both with an exit code and a sentence that says what to do."""
         if not self._config.secret:
-            raise FatalError(EXIT_SECRET, "the controller has no cluster secret", "set cluster.secret_file")
+            raise FatalError(ExitCode.UNSAFE, "the controller has no cluster secret", "set cluster.secret_file")
         require_library()
         self._loop = asyncio.get_running_loop()
         self._quorum = await asyncio.to_thread(self._opened)
@@ -480,7 +480,7 @@ class Controller:
         if isinstance(error, FatalError):
             fatal = error
         else:
-            code = getattr(error, "exit_code", None) or EXIT_BUG
+            code = getattr(error, "exit_code", None) or ExitCode.BUG
             fatal = FatalError(code, f"the controller of node {self._config.node} stopped: {error}", "start the node again")
         if self._health.failed is None:
             self._health = replace(self._health, leader=None, has_quorum=False, failed=str(fatal))

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import crc32c
 from pysyncobj.journal import Journal as JournalInterface
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, UnknownFormat, is_no_space
 
@@ -38,7 +39,6 @@ FRAME = struct.Struct(">IIQ")  # length of the payload, CRC-32C of sequence and 
 SEQUENCE = struct.Struct(">Q")
 FIRST_SEQUENCE = 1
 DEFAULT_FILE_BYTES = 2 << 20
-EXIT_SYNC = 73
 
 
 def frame(sequence: int, changes: Sequence[Change]) -> bytes:
@@ -267,7 +267,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         try:
             self._rewrite()
         except NoSpace as error:
-            self._failure = LogFenced(str(error), NoSpace.exit_code or EXIT_SYNC)
+            self._failure = LogFenced(str(error), NoSpace.exit_code or ExitCode.SYNC_FAILED)
             raise self._failure from error
 
     def _rewrite(self) -> None:
@@ -314,7 +314,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
 
     def _fence(self, what: str, error: OSError) -> NoReturn:
         text = f"the controller journal {self._path} {what} ({error.strerror or error}): check the disk, then start the node again"
-        self._failure = LogFenced(text, EXIT_SYNC)
+        self._failure = LogFenced(text, ExitCode.SYNC_FAILED)
         raise self._failure from error
 
     # -- recovery -----------------------------------------------------------------------------------------------------------------

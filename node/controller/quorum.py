@@ -37,7 +37,8 @@ from ledgermq.node.controller.journal import Entry, Journal
 from ledgermq.node.controller.resolving import Resolver
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, export, restore
 from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
-from ledgermq.node.errors import EXIT_PLATFORM, EXIT_SYNC, FatalError
+from ledgermq.node.errors import FatalError
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogFenced, is_no_space
 
@@ -79,7 +80,8 @@ class Timing:
 def require_library() -> None:
     """Refuse any other version: private names are used here."""
     if VERSION != LIBRARY_VERSION:
-        raise FatalError(EXIT_PLATFORM, f"PySyncObj {VERSION} is installed, {LIBRARY_VERSION} is needed", "install the locked requirements")
+        what = f"PySyncObj {VERSION} is installed, {LIBRARY_VERSION} is needed"
+        raise FatalError(ExitCode.WRONG_VERSION, what, "install the locked requirements")
 
 
 def install() -> None:
@@ -353,7 +355,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             # The library hides this. A full disk may have space again; any other failure is final (I9).
             if not is_no_space(error):
                 text = f"the controller snapshot {path} cannot be written ({error.strerror}): check the disk, then start the node again"
-                self._failure = LogFenced(text, EXIT_SYNC)
+                self._failure = LogFenced(text, ExitCode.SYNC_FAILED)
             raise
 
     def _read_snapshot(self, path: str) -> tuple[Entry, Entry, list[Any]]:

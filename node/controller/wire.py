@@ -22,7 +22,8 @@ from pysyncobj.node import Node, TCPNode
 from pysyncobj.tcp_connection import CONNECTION_STATE
 from pysyncobj.transport import TCPTransport
 
-from ledgermq.node.errors import EXIT_PORT, ConfigError, FatalError
+from ledgermq.node.errors import ConfigError, FatalError
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of
 
 logger = logging.getLogger(__name__)
@@ -343,7 +344,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             self._server.unbind()
             if self._listens_since is None:
                 what = f"the controller address {self._quorum.conf.bindAddress} cannot be used ({error.strerror or error})"
-                raise FatalError(EXIT_PORT, what, "stop the process that uses it or choose another controller_port") from error
+                raise FatalError(ExitCode.PORT_TAKEN, what, "stop the process that uses it or choose another controller_port") from error
             logger.warning("controller: cannot listen again on %s (%s); trying again", self._quorum.conf.bindAddress, error.strerror)
             return
         self._listens_since = now

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.errors import EXIT_FAILED, Damaged, is_exhausted
+from ledgermq.storage.errors import Damaged, is_exhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class LogFull(Exception):
 class Fenced(Exception):
     """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9). The process exits with `exit_code`."""
 
-    def __init__(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
+    def __init__(self, reason: str, exit_code: int = ExitCode.SYNC_FAILED) -> None:
         super().__init__(reason)
         self.exit_code = exit_code
 

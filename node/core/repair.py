@@ -28,13 +28,14 @@ from ledgermq.node.core.fetching import EntryStream, SnapshotStream
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.raft.config import MS
 from ledgermq.storage import identity as identities
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import read_begin
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import EXIT_DAMAGED, Damaged, LogDamaged, LogFenced, PromisesLost
+from ledgermq.storage.errors import Damaged, LogDamaged, LogFenced, PromisesLost
 from ledgermq.storage.hard_state import raise_term
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
@@ -55,7 +56,7 @@ def repair_needed(
     """The repair for a group directory that failed to open, or to read, with `failure`; nothing of it may be open any more. None when a
     repair cannot help: lost promises, a failed sync, another fault. `others`: the group's other members; `session`: a random number of
     this life. Raises what reading the small files raises."""
-    fixable = isinstance(failure, LogDamaged) or (isinstance(failure, LogFenced) and failure.exit_code == EXIT_DAMAGED)
+    fixable = isinstance(failure, LogDamaged) or (isinstance(failure, LogFenced) and failure.exit_code == ExitCode.DAMAGED)
     unread = isinstance(failure, OSError) and failure.errno == errno.EIO
     if isinstance(failure, PromisesLost) or not (fixable or unread):
         return None

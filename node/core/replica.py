@@ -35,6 +35,7 @@ from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
@@ -46,7 +47,7 @@ from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import EXIT_FAILED, EXIT_LIMIT, BadRange, LogFenced, NoSpace, is_exhausted
+from ledgermq.storage.errors import BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 
 IDLE_NS = 100 * MS
@@ -529,8 +530,8 @@ class RaftReplica:
 
     def _fence(self, reason: str, error: Exception | None = None) -> None:
         self.fenced = reason
-        exit_code = EXIT_LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
-        raise Fenced(reason, exit_code or EXIT_FAILED) from error
+        exit_code = ExitCode.LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
+        raise Fenced(reason, exit_code or ExitCode.SYNC_FAILED) from error
 
     def _refuse_when_fenced(self) -> None:
         if self.fenced is not None:

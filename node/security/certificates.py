@@ -18,9 +18,10 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from ledgermq.node.errors import EXIT_SECRET, ConfigError, FatalError
+from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.logs import get_logger
 from ledgermq.node.security.settings import Tls
+from ledgermq.proto.status import ExitCode
 
 LOOK_EVERY_S = 1.0
 
@@ -83,7 +84,8 @@ class CertificateFiles:
     def _read(self) -> Pems:
         try:
             if self._key.stat().st_mode & 0o007:
-                raise FatalError(EXIT_SECRET, f"the key file {self._key} is open to every user of this machine", f"chmod 600 {self._key}")
+                what = f"the key file {self._key} is open to every user of this machine"
+                raise FatalError(ExitCode.UNSAFE, what, f"chmod 600 {self._key}")
             certificate, key = self._certificate.read_bytes(), self._key.read_bytes()
             authority = None if self._authority is None else self._authority.read_bytes()
         except OSError as error:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import cast
 
 from ledgermq.node import metrics
-from ledgermq.node.errors import EXIT_SECRET, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.logs import get_logger
+from ledgermq.proto.status import ExitCode
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS_RECORD = b"\x16\x03"
@@ -66,7 +67,8 @@ class Front:
     def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0, new_per_s: float = 0) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
         if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
-            raise FatalError(EXIT_SECRET, f"the directory {self.directory} is open to other users", "set TMPDIR to a proper file system")
+            what = f"the directory {self.directory} is open to other users"
+            raise FatalError(ExitCode.UNSAFE, what, "set TMPDIR to a proper file system")
         self.plain = str(self.directory / "plain") if plain else None
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections

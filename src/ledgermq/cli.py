@@ -19,10 +19,8 @@ from collections.abc import Sequence
 import click
 
 from ledgermq import __version__
+from ledgermq.proto.status import ExitCode
 
-EXIT_USAGE = 64
-EXIT_BUG = 70
-EXIT_INTERRUPT = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What a file that a command writes may meet: no bug, and nothing that the command could mend."""
 
@@ -122,20 +120,20 @@ def run(args: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         say_error("no command was given; choose one of the above")
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except click.UsageError as error:
         text = error.format_message()
         command = error.ctx.command_path if error.ctx else "ledgermq"
         say_error(text if ";" in text else f"{text.rstrip('.')}; see: {command} --help")
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except click.ClickException as error:
         say_error(error.format_message())
-        return EXIT_USAGE if error.exit_code in (1, 2) else error.exit_code
+        return ExitCode.USAGE if error.exit_code in (1, 2) else error.exit_code
     except (click.Abort, KeyboardInterrupt):
         say_error("interrupted; run the command again")
-        return EXIT_INTERRUPT
+        return ExitCode.INTERRUPTED
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else EXIT_BUG
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else ExitCode.BUG
     except BrokenPipeError:
         # The reader of stdout went away (`| head`): nothing is wrong; keep the interpreter from complaining about the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -154,17 +152,17 @@ def _unexpected(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in FULL:
         where = f" ({error.filename})" if error.filename else ""
         say_error(f"nothing can be written any more: {error.strerror}{where}; make room, and run the command again")
-        return EXIT_USAGE
+        return ExitCode.USAGE
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
         traceback.print_exception(error, file=report)
     reason = str(error) or "no further reason"
     say_error(f"internal error, {type(error).__name__}: {reason}; this is a bug, please report it together with {report.name}")
-    return EXIT_BUG
+    return ExitCode.BUG
 
 
 def main() -> None:
     """Entry point of the console script."""
     if sys.platform != "linux":
         say_error(f"LedgerMQ runs on Linux only, not on {sys.platform}; use the container images")
-        sys.exit(76)
+        sys.exit(ExitCode.WRONG_VERSION)
     sys.exit(run())

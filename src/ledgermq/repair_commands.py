@@ -30,6 +30,7 @@ from ledgermq.node.core.rederiving import make_again
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.repair_plan import DirectoryRepair, Left, Plan, RangeRepair
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.commands import allow_open_files
 from ledgermq.storage.errors import StorageError
@@ -38,8 +39,6 @@ from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 from ledgermq.storage.repair_log import note
 from ledgermq.storage.replacing import carry_out
 
-EXIT_REMAINS = 1
-EXIT_UNDECIDED = 2
 WHOLE_LOG_WITHIN_S = 600.0
 AGAIN_S = 0.5
 ANSWER_WITHIN_S = 10.0
@@ -227,8 +226,12 @@ def _explained(plan: Plan) -> Iterator[str]:
 
 def _end(plan: Plan, failed: Sequence[Left], *, dry_run: bool, as_object: bool) -> None:
     left = [*plan.remaining, *failed]
-    status = EXIT_REMAINS if left else EXIT_UNDECIDED if plan.undecided else 0
-    words = {0: "would be repaired" if dry_run else "repaired", EXIT_REMAINS: "damage remains", EXIT_UNDECIDED: "undecidable ranges remain"}
+    status = ExitCode.FAILED if left else ExitCode.INCOMPLETE if plan.undecided else ExitCode.OK
+    words = {
+        ExitCode.OK: "would be repaired" if dry_run else "repaired",
+        ExitCode.FAILED: "damage remains",
+        ExitCode.INCOMPLETE: "undecidable ranges remain",
+    }
     if as_object:
         value = {
             "v": 1,

@@ -17,6 +17,7 @@ from ledgermq.client import data_files
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.consuming import Filling, Progress, by_offsets
+from ledgermq.proto.status import ExitCode
 from tests.client.fake_reading import FakeConnection, FakeLog
 from tests.client.virtual_time import VirtualLoop
 
@@ -182,7 +183,7 @@ def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFi
     with pytest.raises(OSError, match="No space left") as full:
         fill(log, data_files.lines_to("/dev/full"))
     assert not any(log.committed.values())
-    assert cli._unexpected(full.value) == cli.EXIT_USAGE
+    assert cli._unexpected(full.value) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("error: nothing can be written any more: No space left on device")
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from ledgermq.client.native.sync_consumer import Consumer
 from ledgermq.client.native.sync_producer import Producer
-from ledgermq.node.errors import EXIT_DATA, EXIT_PORT
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import ExitCode
 from tests.cluster import create_topic, http, log_lines, prepare, running, target
 from tests.contract.official import message, official
 from tests.e2e.command_line import CommandLine
@@ -153,7 +153,7 @@ def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
     workers = workers_of(cluster, "n1")
     rival = prepare(tmp_path / "rival", nodes=1, workers=2, addresses=[cluster.nodes["n1"]])
     rival.start("n1")
-    assert rival.children["n1"].wait(60) == EXIT_PORT
+    assert rival.children["n1"].wait(60) == ExitCode.PORT_TAKEN
     assert str(cluster.nodes["n1"].client_port) in rival.last_error("n1")
     cluster.children["n1"].signal(signal.SIGKILL)
     cluster.children["n1"].wait(30)
@@ -168,4 +168,4 @@ def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
     settings[-1] = f"cluster.groups=[{json.dumps(one)}]"
     command += [part for setting in settings for part in ("--set", setting)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == EXIT_DATA and "holds the data of worker n1.2" in done.stderr.splitlines()[-1]
+    assert done.returncode == ExitCode.DATA_UNUSABLE and "holds the data of worker n1.2" in done.stderr.splitlines()[-1]

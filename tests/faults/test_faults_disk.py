@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.errors import EXIT_SYNC
 from ledgermq.node.local import Child
+from ledgermq.proto.status import ExitCode
 from tests.cluster import leader, wait_for
 from tests.faults.faulty import TOPIC, FaultyCluster, faulty, judge, terms
 from tests.faults.histories import History
@@ -68,7 +68,7 @@ def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path
             order = cluster.order(victim, "sync", f"/dledger-{victim}/data/")
             child = cluster.children[victim]
             wait_for(lambda: child.exit_code is not None, 30, "a node that ends after a failed sync")
-            assert child.exit_code == EXIT_SYNC and not order.exists()
+            assert child.exit_code == ExitCode.SYNC_FAILED and not order.exists()
             assert cluster.last_error(victim)
             history.progress()
             cluster.start(victim)
@@ -94,7 +94,7 @@ def test_an_unreadable_entry_ends_in_no_wrong_answer(tmp_path: Path, bad_disks: 
             wait_for(lambda: child.exit_code is not None or cluster.ready(leads), 30, "what the leader makes of it")
             history.progress()
             if child.exit_code is not None:
-                assert child.exit_code == EXIT_SYNC
+                assert child.exit_code == ExitCode.SYNC_FAILED
                 cluster.start(leads)
             cluster.wait_ready()
             history.progress()

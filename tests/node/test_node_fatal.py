@@ -9,11 +9,12 @@ import pytest
 
 END = """
 from ledgermq.node import logs
-from ledgermq.node.errors import EXIT_SYNC, FatalError
+from ledgermq.proto.status import ExitCode
+from ledgermq.node.errors import FatalError
 from ledgermq.node.process import end_process
 
 logs.configure("info", "n1")
-end_process(FatalError(EXIT_SYNC, "the log could not be synced", "check the disk"))
+end_process(FatalError(ExitCode.SYNC_FAILED, "the log could not be synced", "check the disk"))
 """
 GO_ON = """
 import logging

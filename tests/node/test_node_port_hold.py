@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.node.errors import EXIT_PORT, FatalError
+from ledgermq.node.errors import FatalError
 from ledgermq.node.port_hold import PortHold
+from ledgermq.proto.status import ExitCode
 
 HOST = "127.0.0.1"
 
@@ -69,7 +70,7 @@ def test_nobody_else_gets_a_held_port_before_a_worker_listens_or_after(port: int
                 listener(port, shared=False)
             with pytest.raises(FatalError) as caught:
                 PortHold(HOST, port)
-            assert caught.value.exit_code == EXIT_PORT
+            assert caught.value.exit_code == ExitCode.PORT_TAKEN
             with listener(port, shared=True):
                 pass
     listener(port, shared=False).close()
@@ -80,7 +81,7 @@ def test_a_port_that_somebody_listens_on_is_not_held(port: int, shared: bool) ->
     """Also when that program would share it with anybody."""
     with listener(port, shared=shared), pytest.raises(FatalError) as caught:
         PortHold(HOST, port)
-    assert caught.value.exit_code == EXIT_PORT and str(port) in caught.value.what
+    assert caught.value.exit_code == ExitCode.PORT_TAKEN and str(port) in caught.value.what
     with held(port):
         pass
 
@@ -97,4 +98,4 @@ def test_connections_of_the_last_life_that_are_still_closing_do_not_take_the_por
 def test_an_address_that_is_none_of_this_machine(host: str, port: int) -> None:
     with pytest.raises(FatalError) as caught:
         PortHold(host, port)
-    assert caught.value.exit_code == EXIT_PORT
+    assert caught.value.exit_code == ExitCode.PORT_TAKEN

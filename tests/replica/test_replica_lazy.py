@@ -12,7 +12,7 @@ from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import decode
 from ledgermq.node.engine import as_fatal
-from ledgermq.node.errors import EXIT_SYNC
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append
@@ -270,7 +270,7 @@ def test_a_failed_lazy_sync_fences_like_any_other(trio: Trio) -> None:
     assert ticket is not None and ticket.entries == 1
     with pytest.raises(Fenced, match="sync of the log failed") as fenced:
         leader.replica.synced(trio.now_ns, ticket, OSError(errno.EIO, "I/O error"))
-    assert as_fatal(fenced.value).exit_code == EXIT_SYNC == 73
+    assert as_fatal(fenced.value).exit_code == ExitCode.SYNC_FAILED == 73
     with pytest.raises(Fenced):
         leader.replica.take(trio.now_ns)
 
