@@ -20,7 +20,7 @@ from ledgermq.proto.layout import (
     HEADER_BYTES,
     U32,
     distinct_topics,
-    java_hash,
+    hash_once,
     prefixes,
     split_record,
     tails,
@@ -78,7 +78,7 @@ class KeyColumns:
 
 def key_hash(stored_topic: str, key: str) -> int:
     """The hash under which a key is stored: the absolute value of Java's, and 0 for the one that has none."""
-    signed = java_hash(f"{stored_topic}#{key}")
+    signed = hash_once(f"{stored_topic}#{key}")
     return 0 if signed == _MIN_VALUE else abs(signed)
 
 
@@ -148,7 +148,7 @@ def _few(entries: Entries, rows: I64) -> tuple[I64, U32]:
         for name in [*ids, *[key.decode() for key in keys]]:
             if name:
                 places.append(place)
-                hashes.append(java_hash(f"{topic}#{name}") & 0xFFFFFFFF)
+                hashes.append(hash_once(f"{topic}#{name}") & 0xFFFFFFFF)
     return np.array(places, np.int64), np.array(hashes, np.uint32)
 
 
@@ -173,7 +173,7 @@ def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
     ):
         name = _id_key(bytes(data[begin + len(_ID_FIELD) : end]), flag)
         if name:
-            stretches.append((owner, java_hash(f"{topics[int(topic_of[owner])]}#{name}") & 0xFFFFFFFF))
+            stretches.append((owner, hash_once(f"{topics[int(topic_of[owner])]}#{name}") & 0xFFFFFFFF))
     entry_of = np.concatenate((entry_of[ids], key_of))
     begins = np.concatenate((begins[ids] + len(_ID_FIELD), key_begins))
     ends = np.concatenate((ends[ids], key_ends))
@@ -247,9 +247,9 @@ def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I6
             letters *= np.arange(width) >= missing[:, None]
         out[rows] = np.einsum("ij,j->i", letters, _POWERS[width - 1 :: -1], dtype=np.uint32)
         plain[rows] = True if letters.max() < 0x80 else letters.max(axis=1) < 0x80
-    prefix = np.array([java_hash(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.uint32)
+    prefix = np.array([hash_once(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.uint32)
     out += prefix[topic_of] * _POWERS[np.minimum(lengths, _WIDTHS[-1])]
     for row in np.flatnonzero(~plain).tolist():
         key = str(data[int(begins[row]) : int(ends[row])], "utf-8")
-        out[row] = java_hash.__wrapped__(f"{topics[int(topic_of[row])]}#{key}") & 0xFFFFFFFF
+        out[row] = hash_once(f"{topics[int(topic_of[row])]}#{key}") & 0xFFFFFFFF
     return out

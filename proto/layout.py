@@ -90,9 +90,8 @@ U32 = NDArray[np.uint32]
 _PREFIX_BYTES = np.dtype(f"V{BODY_AT}")
 
 
-@lru_cache(maxsize=65536)
-def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer."""
+def hash_once(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer. For texts that hardly come twice, such as ids."""
     h = 0
     if text.isascii():
         for unit in text.encode():
@@ -102,6 +101,10 @@ def java_hash(text: str) -> int:
         for high, low in zip(raw[::2], raw[1::2], strict=True):
             h = (31 * h + (high << 8 | low)) & 0xFFFFFFFF
     return h - (1 << 32) if h & 0x80000000 else h
+
+
+java_hash = lru_cache(maxsize=4096)(hash_once)
+"""The same for texts that come again and again, such as tags: the last ones are remembered."""
 
 
 def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:

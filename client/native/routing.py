@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.connection import Latencies, Located
-from ledgermq.proto.layout import java_hash
+from ledgermq.proto.layout import hash_once
 from ledgermq.proto.types import I32
+
+_hash_of_key = lru_cache(maxsize=65_536)(hash_once)
+"""Keys are many, and each comes again."""
 
 
 class Router:
@@ -51,7 +55,7 @@ class Router:
     def number_of(self, key: str) -> int:
         """Where messages with this key go, as long as the topic has as many queues: as classic clients choose by hash."""
         # The remainder has the sign of the hash there.
-        value = java_hash(key)
+        value = _hash_of_key(key)
         return abs(value) % len(self.queues)
 
     def numbers_of(self, keys: Sequence[str]) -> I32:

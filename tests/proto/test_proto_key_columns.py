@@ -12,6 +12,7 @@ from ledgermq.proto import key_columns as module
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.key_columns import key_columns, key_hash, pieces
+from ledgermq.proto.layout import java_hash
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Range
 
@@ -101,3 +102,11 @@ def test_pieces_of_a_key_are_what_the_index_holds() -> None:
     assert pieces("a") == ["a"] and pieces(" a  b ") == ["a", "b"] and pieces("  ") == pieces("") == []
     assert key_hash("t", "Aa") == key_hash("t", "BB") == _hash("t#Aa")
     assert max(module._WIDTHS) <= 136
+
+
+def test_what_hardly_comes_twice_is_not_remembered() -> None:
+    """Ids and keys of messages are hashed and forgotten, by message and in vectors: a node that indexes for hours holds none of them."""
+    before = java_hash.cache_info().currsize
+    drafts = [Draft("t", 0, b"", encode(Fields(message_id=f"id-{number}", keys=(f"key-{number}" * 30,))), 1) for number in range(500)]
+    assert len(key_columns(sealed(drafts))) == len(key_columns(sealed(drafts[:5]))) * 100 == 1000
+    assert java_hash.cache_info().currsize == before
