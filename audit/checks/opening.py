@@ -257,6 +257,10 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
         if any(rest):
             places = [used + at for at, byte in enumerate(rest) if byte]
             replica.flaw(f"{rule}.fill", name, "bytes outside the slots are not zero", places[0], places[-1] + 1)
+    if newest is not None and all(slot.state == "intact" and slot.sequence == newest.sequence for slot in slots):
+        # Whether the newer value went or the older one, nobody can tell any more.
+        proof = f"both slots hold value {newest.sequence}, so one of them lies where another value was written"
+        replica.flaw(f"{rule}.slot", name, proof, 0, PAGE + slot_bytes(kind))
     if newest is None:
         replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
         return None

@@ -124,12 +124,12 @@ RULES = _table(
     backup.json          | bit-rot       | the manifest of a backup has the checksum it claims
     marker.held          | missing       | the log of a running replica reaches the entry that its node says it has applied
     marker.same          | divergence    | that entry is the one that its node says it is
-    mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written
+    mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written, and its number is its own
     mark.fill            | bit-rot       | the synced mark is zero outside its slots
     mark.missing         | missing       | a slot of the synced mark is intact
     mark.log             | divergence    | the synced mark and the log tell the same term, position and chain CRC
     mark.end             | missing       | the log reaches the synced mark
-    hardstate.slot       | bit-rot       | a slot of the hard state is intact or was never written
+    hardstate.slot       | bit-rot       | a slot of the hard state is intact or was never written, and its number is its own
     hardstate.fill       | bit-rot       | the hard state is zero outside its slots
     hardstate.missing    | missing       | a slot of the hard state is intact
     hardstate.term       | divergence    | the hard state's term is not below the last entry's

@@ -135,6 +135,20 @@ def test_same_entry_damaged_everywhere_is_undecidable(tmp_path: Path) -> None:
     assert {(f.klass, f.flaw.index) for f in result.findings} == {("undecidable", 12)}
 
 
+@pytest.mark.parametrize("name", ["syncedmark", "hardstate"])
+def test_a_slot_that_lies_over_the_other_one_is_found(tmp_path: Path, name: str) -> None:
+    """Every value has a number of its own: two intact slots with one number are a misdirected write, which no checksum tells."""
+    base = tmp_path / "cluster"
+    path = write_cluster(base, history(3))[2].log / name
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] * 2)
+    result = run(base)
+    assert result.verdict == "FAIL"
+    rule = {"syncedmark": "mark.slot", "hardstate": "hardstate.slot"}[name]
+    assert [(f.klass, f.replica, f.flaw.rule, f.flaw.byte_from) for f in result.findings] == [("bit-rot", "n3", rule, 0)]
+    assert result.findings[0].flaw.byte_to > 4096
+
+
 def test_damage_at_different_places_of_all_replicas_is_decided(tmp_path: Path) -> None:
     """Every damaged entry is intact elsewhere: three findings of rot, each to the byte, and the comparison goes on to the end."""
     writers = write_cluster(tmp_path, history(3))

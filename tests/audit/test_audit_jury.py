@@ -13,7 +13,7 @@ import pytest
 
 from ledgermq.audit.jobs import audit
 from tests.audit.jury.clusters import HEALTHY, at_rest
-from tests.audit.jury.court import Session, drawn, sit, swear_in
+from tests.audit.jury.court import STATES, Session, drawn, sit, swear_in
 from tests.audit.jury.damage import KINDS
 from tests.audit.jury.trial import Stage, matrix
 
@@ -61,8 +61,7 @@ def test_healthy_clusters_have_no_findings(tmp_path: Path, name: str) -> None:
 @pytest.mark.soak
 def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
     """100 % found, at its place, by its class, on its replica."""
-    session = Session()
-    sit(session, tmp_path, SOAK_CASES, SEED, tell=print)
+    session = sit(tmp_path, STATES, SOAK_CASES, SEED, tell=print)
     print(session.as_object())
     assert not session.complaints, session.complaints[:20]
 
@@ -70,6 +69,5 @@ def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_hundreds_of_healthy_directories(tmp_path: Path) -> None:
     """No false alarm, whatever happened to the cluster that damages no medium."""
-    session = Session()
-    swear_in(session, tmp_path, SOAK_HEALTHY, SEED, tell=print)
+    session = swear_in(tmp_path, SOAK_HEALTHY, SEED, tell=print)
     assert not session.complaints, session.complaints[:20]

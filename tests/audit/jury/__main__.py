@@ -1,10 +1,12 @@
 """`python -m tests.audit.jury`: thousands of damaged and of healthy directories before the auditor, and what came of them.
 
     python -m tests.audit.jury --cases 10000 --seed 1
-    python -m tests.audit.jury --healthy 300 --seed 1
-    python -m tests.audit.jury --only "flipped bit of index size" --cases 50
+    python -m tests.audit.jury --healthy 300 --seed 1 --cases 0
+    python -m tests.audit.jury --court trimmed --only "flipped bit of index size" --cases 50
+    python -m tests.audit.jury --court "at rest" --replay 1000121
 
-The seed is printed first. The exit status is 1 when the auditor missed anything, misplaced or misnamed it, or raised a false alarm.
+The seed is printed first. With `--pieces DIR` what is done is kept there, and the same command goes on where it was broken off. The exit
+status is 1 when the auditor missed anything, misplaced or misnamed it, or raised a false alarm.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
-from tests.audit.jury.court import Session, sit, swear_in
+from tests.audit.jury.court import STATES, Court, Session, sit, swear_in
+
+SEEDS = 1_000_000
+"""A case has the seed of its session times this, and its number."""
 
 
 def main() -> int:
@@ -23,19 +30,43 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000, help="damaged directories")
     parser.add_argument("--healthy", type=int, default=200, help="healthy directories, killed and stopped in all ways")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--court", action="append", choices=sorted(STATES), help="only this one; may be repeated")
     parser.add_argument("--only", default="", help="cases whose description holds this text")
+    parser.add_argument("--replay", type=int, help="the one case with this seed, in the court that is named")
+    parser.add_argument("--pieces", type=Path, help="a directory for what is done; what is there is not done again")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
+    courts = {name: STATES[name] for name in options.court or STATES}
+    if options.replay is not None:
+        return replay(courts, options.replay)
     print(f"seed {options.seed}: {options.cases} damaged and {options.healthy} healthy clusters", flush=True)
+    if options.pieces is not None:
+        options.pieces.mkdir(parents=True, exist_ok=True)
     session = Session()
     with tempfile.TemporaryDirectory(prefix="jury-") as base:
-        sit(session, Path(base) / "damaged", options.cases, options.seed, only=options.only, tell=print)
-        swear_in(session, Path(base) / "healthy", options.healthy, options.seed, tell=print)
+        told = {"pieces": options.pieces, "tell": lambda text: print(text, flush=True)}
+        session.take(sit(Path(base) / "damaged", courts, options.cases, options.seed, only=options.only, **told))
+        session.take(swear_in(Path(base) / "healthy", options.healthy, options.seed, **told))
     figures = session.as_object()
     if options.json is not None:
         options.json.write_text(json.dumps({"seed": options.seed, **figures}, indent=1) + "\n")
     print(json.dumps(figures, indent=1))
+    for complaint in session.complaints:
+        print(complaint)
     return 1 if session.complaints else 0
+
+
+def replay(courts: Mapping[str, Callable[[Path], Court]], seed: int) -> int:
+    """Try the case with this seed again."""
+    wrong = 0
+    for name, make in courts.items():
+        with tempfile.TemporaryDirectory(prefix="jury-") as base:
+            court = make(Path(base))
+            for case in islice(court.cases(seed // SEEDS), seed % SEEDS, seed % SEEDS + 1):
+                ruling = court.try_case(case)
+                print(f"{name}: {case}: {'nothing can be done' if ruling is None else ruling.complaints or 'found'}")
+                wrong += bool(ruling is not None and ruling.complaints)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

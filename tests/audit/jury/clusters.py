@@ -201,8 +201,8 @@ def _introduce(world: World, station: Station, disk: object) -> None:
 Make = Callable[[], Cluster]
 HEALTHY: dict[str, Make] = {
     "at rest": lambda: at_rest(5, steps=300),
-    "trimmed": lambda: at_rest(105, steps=3000, kinds=("trim",)),
-    "lagging": lambda: cut_off(15, "n3", from_ms=400, at_ms=1500),
-    "failed over": lambda: cut_off(20, "leader", from_ms=600, at_ms=2500),
+    "trimmed": lambda: at_rest(114, steps=1400, kinds=("trim",)),
+    "lagging": lambda: cut_off(20, "n3", from_ms=600, at_ms=900),
+    "failed over": lambda: cut_off(30, "leader", from_ms=700, at_ms=1600),
 }
 """What the jury damages, and finds nothing in as long as it is whole."""

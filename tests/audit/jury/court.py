@@ -1,18 +1,22 @@
 """Many cases in a row, and their figures: how many were found, of which class, how exactly, how fast; and healthy clusters without end.
 
-Here lives the order in which cases are taken (spread over the whole matrix, every stratum before any twice) and what is counted. What a
-case is, and what is right, is `trial.py`'s affair.
+Here lives the order in which cases are taken (spread over the whole matrix, every stratum before any twice), what is counted, and the
+pieces in which a long session is held, so that it goes on where it was broken off. What a case is, and what is right, is not known here.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count as numbers
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from ledgermq.audit.jobs import audit
 from ledgermq.node.core.flush import FlushPolicy
@@ -23,11 +27,26 @@ from tests.audit.jury.damage import SCRAMBLES
 from tests.audit.jury.trial import Case, Ruling, Stage, matrix
 
 SHARE = 6
-TRIES = 3
-"""Some cases can do nothing: a zero cannot be zeroed."""
+PIECE = 250
+"""Draws in a piece: cases, and those that can do nothing (a zero cannot be zeroed)."""
+HEALTHY_PIECE = 20
+EMPTY_MAX = 8
+"""Pieces without a case, one after the other, before no more are expected."""
 Tell = Callable[[str], object]
 LIVELY = tuple(name for name in FAULTS if name != "failed-sync" and "power" not in name)
 GROUPS = ("trim", "kill", "isolate", "membership", "join", "left-behind", "transfer")
+
+
+class Court(Protocol):
+    """A kind of cases and what they are done to."""
+
+    def cases(self, seed: int, only: str = "") -> Iterator[Case]:
+        """Without end, the same for one seed; `only` those whose description holds this text."""
+        ...
+
+    def try_case(self, case: Case) -> Ruling | None:
+        """None when nothing of this kind can be done here."""
+        ...
 
 
 @dataclass
@@ -39,12 +58,15 @@ class Session:
     classes: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     damages: Counter[str] = field(default_factory=Counter)
+    courts: Counter[str] = field(default_factory=Counter)
     to_the_byte: int = 0
     seconds: list[float] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     def add(self, where: str, ruling: Ruling) -> None:
+        """A case was tried."""
         self.cases += 1
+        self.courts[where] += 1
         self.seconds.append(ruling.seconds)
         self.damages[ruling.case.damage] += 1
         self.classes.update(ruling.classes)
@@ -52,7 +74,18 @@ class Session:
         self.to_the_byte += ruling.spread == 0
         self.complaints += [f"{where}: {ruling.case}: {text}" for text in ruling.complaints]
 
+    def take(self, other: Session) -> None:
+        """What came of another session as well."""
+        self.cases += other.cases
+        self.healthy += other.healthy
+        self.to_the_byte += other.to_the_byte
+        self.seconds += other.seconds
+        self.complaints += other.complaints
+        for name in ("classes", "rules", "damages", "courts"):
+            getattr(self, name).update(getattr(other, name))
+
     def as_object(self) -> dict[str, object]:
+        """The figures."""
         times = sorted(self.seconds) or [0.0]
         return {
             "cases": self.cases,
@@ -61,62 +94,142 @@ class Session:
             "to_the_byte": self.to_the_byte,
             "detect_p50_s": round(times[len(times) // 2], 4),
             "detect_p99_s": round(times[len(times) * 99 // 100], 4),
+            "courts": dict(sorted(self.courts.items())),
             "classes": dict(sorted(self.classes.items())),
             "damages": dict(sorted(self.damages.items())),
             "rules": dict(sorted(self.rules.items())),
         }
 
+    def save(self, path: Path) -> None:
+        """Everything, whole or not at all."""
+        names = ("cases", "healthy", "to_the_byte", "seconds", "complaints", "classes", "rules", "damages", "courts")
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+        os.replace(beside, path)
 
-def sit(session: Session, base: Path, count: int, seed: int, *, only: str = "", tell: Tell = lambda text: None) -> None:
-    """`count` cases, shared among the clusters of `HEALTHY`."""
-    for number, (name, make) in enumerate(HEALTHY.items()):
-        stage = Stage(make(), base / name.replace(" ", "-"))
-        goal = count * (number + 1) // len(HEALTHY)
-        for case in islice(drawn(stage, seed, only), TRIES * count):
-            if session.cases >= goal:
-                break
-            ruling = stage.try_case(case)
-            if ruling is not None:
-                session.add(name, ruling)
-                for text in ruling.complaints:
-                    tell(f"{name}: {case}: {text}")
-        shutil.rmtree(stage.base)
-        tell(f"{name}: {session.cases} cases, {len(session.complaints)} complaints")
+    @classmethod
+    def load(cls, path: Path) -> Session:
+        """What `save` wrote."""
+        value = json.loads(path.read_text())
+        return cls(**{name: Counter(part) if isinstance(part, dict) else part for name, part in value.items()})
 
 
-def drawn(stage: Stage, seed: int, only: str = "") -> Iterator[Case]:
-    """Cases without end: each way of damage in turn, those of the bytes of a spot more often, and for each its strata in random order, none
-    a second time before all had their turn."""
+def sit(
+    base: Path,
+    makers: Mapping[str, Callable[[Path], Court]],
+    count: int,
+    seed: int,
+    *,
+    only: str = "",
+    pieces: Path | None = None,
+    tell: Tell = lambda text: None,
+) -> Session:
+    """`count` cases at least, piece by piece, each piece of another court. `pieces`: a directory where each is written when it is done, and
+    what is there already is not done again."""
+    session, courts = Session(), dict[str, Court]()
+    empty = 0
+    for number in numbers():
+        for name, make in makers.items():
+            if session.cases >= count or empty >= EMPTY_MAX * len(makers):
+                return session
+            path = None if pieces is None else pieces / f"{name.replace(' ', '-')}-{seed}-{number}.json"
+            if path is not None and path.exists():
+                own = Session.load(path)
+            else:
+                if name not in courts:
+                    courts[name] = make(base / name.replace(" ", "-"))
+                own = _piece(name, courts[name], seed, number, min(PIECE, max(1, count - session.cases) if path is None else PIECE), only)
+                if path is not None:
+                    own.save(path)
+                for text in own.complaints:
+                    tell(text)
+            empty = 0 if own.cases else empty + 1
+            session.take(own)
+            tell(f"{name}, piece {number}: {own.cases} cases, {len(own.complaints)} complaints; {session.cases} cases in all")
+    return session
+
+
+def _piece(name: str, court: Court, seed: int, number: int, draws: int, only: str) -> Session:
+    session = Session()
+    for case in islice(court.cases(seed, only), number * PIECE, number * PIECE + draws):
+        ruling = court.try_case(case)
+        if ruling is not None:
+            session.add(name, ruling)
+    return session
+
+
+class Damaged(Stage):
+    """The court of one healthy cluster that is damaged in every way."""
+
+    def cases(self, seed: int, only: str = "") -> Iterator[Case]:
+        """Over the whole matrix."""
+        return drawn(self, seed, only)
+
+
+def _damaged(make: Callable[[], Cluster]) -> Callable[[Path], Court]:
+    return lambda base: Damaged(make(), base)
+
+
+STATES: dict[str, Callable[[Path], Court]] = {name: _damaged(make) for name, make in HEALTHY.items()}
+"""A court for each state of a cluster."""
+
+
+def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iterator[Case]:
+    """Cases without end: each way of damage in turn, some with a greater share, and for each its strata in random order, none a second time
+    before all had their turn."""
     order = random.Random(f"order {seed}")
-    strata: dict[str, list[Case]] = {}
-    for case in matrix(stage.replicas):
-        if only in str(case):
-            strata.setdefault(case.damage, []).append(case)
-    turns = [damage for damage in strata for _ in range(SHARE if damage in SCRAMBLES else 1)]
-    left: dict[str, list[Case]] = {damage: [] for damage in strata}
+    by_damage: dict[str, list[Case]] = {}
+    for case in strata:
+        by_damage.setdefault(case.damage, []).append(case)
+    turns = [damage for damage in by_damage for _ in range(shares.get(damage, 1))]
+    left: dict[str, list[Case]] = {damage: [] for damage in by_damage}
     number = seed * 1_000_000
     while turns:
         order.shuffle(turns)
         for damage in turns:
             if not left[damage]:
-                left[damage] = order.sample(strata[damage], len(strata[damage]))
+                left[damage] = order.sample(by_damage[damage], len(by_damage[damage]))
             yield replace(left[damage].pop(), seed=number)
             number += 1
 
 
-def swear_in(session: Session, base: Path, count: int, seed: int, *, tell: Tell = lambda text: None) -> None:
-    """Healthy clusters in every state that a cluster without damage can be left in: not one of them may FAIL."""
-    for number in range(count):
-        cluster = healthy(seed * 1_000_000 + number)
-        directories = cluster.write(base)
-        result = audit(directories, deep=bool(number % 2))
-        session.healthy += 1
-        wrong = [finding.text for finding in result.findings if finding.fails]
-        if wrong or result.verdict == "FAIL" or (cluster.complete and result.verdict != "PASS"):
-            session.complaints.append(f"{cluster.name}: {result.verdict}: {wrong or result.reasons}")
-            tell(session.complaints[-1])
-        shutil.rmtree(base)
-    tell(f"{session.healthy} healthy clusters, {len(session.complaints)} complaints")
+def drawn(stage: Stage, seed: int, only: str = "") -> Iterator[Case]:
+    """Cases of the whole matrix, those of the bytes of a spot more often."""
+    strata = [case for case in matrix(stage.replicas) if only in str(case)]
+    return spread(strata, seed, dict.fromkeys(SCRAMBLES, SHARE))
+
+
+def swear_in(base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None) -> Session:
+    """Healthy clusters in every state that a cluster without damage can be left in: not one of them may FAIL. `pieces` as in `sit`."""
+    session = Session()
+    for first in range(0, count, HEALTHY_PIECE):
+        last = min(count, first + HEALTHY_PIECE)
+        path = None if pieces is None else pieces / f"healthy-{seed}-{first}-{last}.json"
+        if path is not None and path.exists():
+            own = Session.load(path)
+        else:
+            own = Session()
+            for number in range(first, last):
+                own.healthy += 1
+                complaint = _hear(base, healthy(seed * 1_000_000 + number), deep=bool(number % 2))
+                if complaint:
+                    own.complaints.append(complaint)
+                    tell(complaint)
+            if path is not None:
+                own.save(path)
+        session.take(own)
+        tell(f"{session.healthy} healthy clusters, {len(session.complaints)} complaints")
+    return session
+
+
+def _hear(base: Path, cluster: Cluster, *, deep: bool) -> str:
+    """What is wrong with the audit of a healthy cluster; empty for nothing."""
+    result = audit(cluster.write(base), deep=deep)
+    shutil.rmtree(base)
+    wrong = [finding.text for finding in result.findings if finding.fails]
+    if wrong or result.verdict == "FAIL" or (cluster.complete and result.verdict != "PASS"):
+        return f"{cluster.name}: {result.verdict}: {wrong or result.reasons}"
+    return ""
 
 
 def healthy(seed: int) -> Cluster:
