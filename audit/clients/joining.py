@@ -56,7 +56,8 @@ class _Spread:
         try:
             for source in side.sources:
                 for batch in side.read(source, buckets):
-                    self._write(batch)
+                    if batch.num_rows:
+                        self._write(batch)
         finally:
             for writer in self._writers.values():
                 writer.close()
