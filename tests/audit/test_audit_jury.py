@@ -13,26 +13,28 @@ import pytest
 
 from ledgermq.audit.jobs import audit
 from tests.audit.jury.clusters import HEALTHY, at_rest
-from tests.audit.jury.court import STATES, Session, drawn, sit, swear_in
+from tests.audit.jury.court import Session, sit, swear_in
+from tests.audit.jury.courts import BENCHES, STATES, Damaged
 from tests.audit.jury.damage import KINDS
-from tests.audit.jury.trial import Stage, matrix
+from tests.audit.jury.trial import matrix
 
 SEED = 20261122
 SAMPLE, SLICE = 150, 30
+BENCH_SAMPLE, BENCH_SOAK = 36, 3_000
 SOAK_CASES, SOAK_HEALTHY = 10_000, 600
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     """One small cluster; every case undoes what it did."""
-    yield Stage(at_rest(5, steps=150), tmp_path_factory.mktemp("jury"))
+    yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("jury"))
 
 
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
-def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Stage, part: int) -> None:
+def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Damaged, part: int) -> None:
     """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
     session = Session()
-    for case in islice(drawn(stage, SEED), part * SLICE, (part + 1) * SLICE):
+    for case in islice(stage.cases(SEED), part * SLICE, (part + 1) * SLICE):
         ruling = stage.try_case(case)
         if ruling is not None:
             session.add("sample", ruling)
@@ -40,12 +42,20 @@ def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Sta
     assert session.cases > SLICE // 2
 
 
-def test_the_sample_is_of_the_whole_matrix(stage: Stage) -> None:
+def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
     """Every way of damage is in it, and nothing is found where nothing was done."""
     strata = list(matrix(stage.replicas))
     assert {case.damage for case in strata} >= set(KINDS)
     result = stage.audit(deep=True)
     assert (result.verdict, result.findings) == ("PASS", [])
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str) -> None:
+    """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample of damaged and of healthy ones."""
+    session = sit(tmp_path, {name: BENCHES[name]}, BENCH_SAMPLE, SEED)
+    assert not session.complaints, session.complaints
+    assert session.cases
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -62,6 +72,14 @@ def test_healthy_clusters_have_no_findings(tmp_path: Path, name: str) -> None:
 def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
     """100 % found, at its place, by its class, on its replica."""
     session = sit(tmp_path, STATES, SOAK_CASES, SEED, tell=print)
+    print(session.as_object())
+    assert not session.complaints, session.complaints[:20]
+
+
+@pytest.mark.soak
+def test_thousands_of_cases_beside_the_logs(tmp_path: Path) -> None:
+    """The same of seals, quick comparisons, files of clients, backups and groups with appointed masters."""
+    session = sit(tmp_path, BENCHES, BENCH_SOAK, SEED, tell=print)
     print(session.as_object())
     assert not session.complaints, session.complaints[:20]
 

@@ -3,6 +3,7 @@
     python -m tests.audit.jury --cases 10000 --seed 1
     python -m tests.audit.jury --healthy 300 --seed 1 --cases 0
     python -m tests.audit.jury --court trimmed --only "flipped bit of index size" --cases 50
+    python -m tests.audit.jury --court seals --court backups --cases 500 --healthy 0
     python -m tests.audit.jury --court "at rest" --replay 1000121
 
 The seed is printed first. With `--pieces DIR` what is done is kept there, and the same command goes on where it was broken off. The exit
@@ -19,7 +20,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from tests.audit.jury.court import STATES, Court, Session, sit, swear_in
+from tests.audit.jury.court import Court, Session, sit, swear_in
+from tests.audit.jury.courts import COURTS, STATES
 
 SEEDS = 1_000_000
 """A case has the seed of its session times this, and its number."""
@@ -30,13 +32,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000, help="damaged directories")
     parser.add_argument("--healthy", type=int, default=200, help="healthy directories, killed and stopped in all ways")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--court", action="append", choices=sorted(STATES), help="only this one; may be repeated")
+    parser.add_argument("--court", action="append", choices=sorted(COURTS), help="only this one; may be repeated (else: every state)")
     parser.add_argument("--only", default="", help="cases whose description holds this text")
     parser.add_argument("--replay", type=int, help="the one case with this seed, in the court that is named")
     parser.add_argument("--pieces", type=Path, help="a directory for what is done; what is there is not done again")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    courts = {name: STATES[name] for name in options.court or STATES}
+    courts = {name: COURTS[name] for name in options.court or STATES}
     if options.replay is not None:
         return replay(courts, options.replay)
     print(f"seed {options.seed}: {options.cases} damaged and {options.healthy} healthy clusters", flush=True)

@@ -22,14 +22,14 @@ from ledgermq.audit.jobs import audit
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
 from ledgermq.sim.settings import Settings
-from tests.audit.jury.clusters import HEALTHY, Cluster, at_rest, cut_off, interrupted
-from tests.audit.jury.damage import SCRAMBLES
-from tests.audit.jury.trial import Case, Ruling, Stage, matrix
+from tests.audit.jury.clusters import Cluster, at_rest, cut_off, interrupted
+from tests.audit.jury.trial import Case, Ruling
 
-SHARE = 6
 PIECE = 250
 """Draws in a piece: cases, and those that can do nothing (a zero cannot be zeroed)."""
 HEALTHY_PIECE = 20
+SOUND = "healthy"
+"""The family of cases in which nothing is wrong."""
 EMPTY_MAX = 8
 """Pieces without a case, one after the other, before no more are expected."""
 Tell = Callable[[str], object]
@@ -65,7 +65,10 @@ class Session:
 
     def add(self, where: str, ruling: Ruling) -> None:
         """A case was tried."""
-        self.cases += 1
+        if ruling.case.family == SOUND:
+            self.healthy += 1
+        else:
+            self.cases += 1
         self.courts[where] += 1
         self.seconds.append(ruling.seconds)
         self.damages[ruling.case.damage] += 1
@@ -124,13 +127,13 @@ def sit(
     pieces: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> Session:
-    """`count` cases at least, piece by piece, each piece of another court. `pieces`: a directory where each is written when it is done, and
-    what is there already is not done again."""
+    """`count` cases at least, healthy ones among them, piece by piece, each piece of another court. `pieces`: a directory where each is
+    written when it is done; what is there already is not done again."""
     session, courts = Session(), dict[str, Court]()
     empty = 0
     for number in numbers():
         for name, make in makers.items():
-            if session.cases >= count or empty >= EMPTY_MAX * len(makers):
+            if session.cases + session.healthy >= count or empty >= EMPTY_MAX * len(makers):
                 return session
             path = None if pieces is None else pieces / f"{name.replace(' ', '-')}-{seed}-{number}.json"
             if path is not None and path.exists():
@@ -138,14 +141,16 @@ def sit(
             else:
                 if name not in courts:
                     courts[name] = make(base / name.replace(" ", "-"))
-                own = _piece(name, courts[name], seed, number, min(PIECE, max(1, count - session.cases) if path is None else PIECE), only)
+                draws = PIECE if path is not None else min(PIECE, count - session.cases - session.healthy)
+                own = _piece(name, courts[name], seed, number, draws, only)
                 if path is not None:
                     own.save(path)
                 for text in own.complaints:
                     tell(text)
-            empty = 0 if own.cases else empty + 1
+            empty = 0 if own.cases + own.healthy else empty + 1
             session.take(own)
-            tell(f"{name}, piece {number}: {own.cases} cases, {len(own.complaints)} complaints; {session.cases} cases in all")
+            done = f"{own.cases} damaged, {own.healthy} healthy, {len(own.complaints)} complaints"
+            tell(f"{name}, piece {number}: {done}; {session.cases + session.healthy} cases in all")
     return session
 
 
@@ -156,22 +161,6 @@ def _piece(name: str, court: Court, seed: int, number: int, draws: int, only: st
         if ruling is not None:
             session.add(name, ruling)
     return session
-
-
-class Damaged(Stage):
-    """The court of one healthy cluster that is damaged in every way."""
-
-    def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Over the whole matrix."""
-        return drawn(self, seed, only)
-
-
-def _damaged(make: Callable[[], Cluster]) -> Callable[[Path], Court]:
-    return lambda base: Damaged(make(), base)
-
-
-STATES: dict[str, Callable[[Path], Court]] = {name: _damaged(make) for name, make in HEALTHY.items()}
-"""A court for each state of a cluster."""
 
 
 def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iterator[Case]:
@@ -191,12 +180,6 @@ def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iter
                 left[damage] = order.sample(by_damage[damage], len(by_damage[damage]))
             yield replace(left[damage].pop(), seed=number)
             number += 1
-
-
-def drawn(stage: Stage, seed: int, only: str = "") -> Iterator[Case]:
-    """Cases of the whole matrix, those of the bytes of a spot more often."""
-    strata = [case for case in matrix(stage.replicas) if only in str(case)]
-    return spread(strata, seed, dict.fromkeys(SCRAMBLES, SHARE))
 
 
 def swear_in(base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None) -> Session:

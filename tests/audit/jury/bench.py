@@ -1,0 +1,161 @@
+"""Courts about more than the bytes of one directory: what was done is a deed, and what the auditor must say of it are charges.
+
+Here lives how a deed is done, audited, judged and undone. The deeds themselves, each with what is right, are in modules of their own
+(`sealed.py`, `claimed.py`, `witnesses.py`). A deed of the family `healthy` has no charge: nobody may be accused.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ledgermq.audit.checks.rules import Finding
+from ledgermq.audit.jobs import FAIL, INCOMPLETE, PASS, Audit
+from tests.audit.jury.clusters import Image
+from tests.audit.jury.court import SOUND as UNHURT
+from tests.audit.jury.court import spread
+from tests.audit.jury.trial import PLACES, Case, Ruling
+from tests.audit.log_writer import Placed
+
+T = TypeVar("T")
+SOUND = frozenset({PASS, INCOMPLETE})
+WHOLE = frozenset({PASS})
+FAILS = frozenset({FAIL})
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One finding that there must be. `rules`: a pattern. `index`, `file` (how its path ends) and the bytes count where they are said."""
+
+    replica: str
+    rules: str
+    classes: frozenset[str]
+    file: str = ""
+    index: int | None = None
+    start: int = 0
+    stop: int = 0
+    proof: str = ""
+    """A pattern of how what is said begins: of a file of clients the row."""
+
+    def meets(self, finding: Finding) -> bool:
+        """Whether this finding is the one."""
+        flaw = finding.flaw
+        if finding.replica != self.replica or not re.fullmatch(self.rules, flaw.rule) or finding.klass not in self.classes:
+            return False
+        if not flaw.file.endswith(self.file) or not re.match(self.proof, flaw.proof) or self.index not in (None, flaw.index):
+            return False
+        return not self.stop or (flaw.byte_from < self.stop and flaw.byte_to > self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What the files are after it, and what must be said. `also`: a pattern of further findings, `REPLICA RULE`, that may be said."""
+
+    image: Image
+    charges: Sequence[Charge] = ()
+    also: str = ""
+    verdicts: frozenset[str] = FAILS
+
+
+Act = Callable[[random.Random, Case], Deed | None]
+
+
+class Bench(ABC):
+    """A court with a table of deeds, each for the first, a middle and the last place, and for as many replicas as make a difference."""
+
+    deeds: Mapping[str, tuple[Act, tuple[int, ...]]]
+    """By name: what does it, and to how many replicas."""
+    sound: Mapping[str, Act]
+    """Ways in which nothing is wrong."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.image: Image = {}
+
+    def cases(self, seed: int, only: str = "") -> Iterator[Case]:
+        """Every deed at every place, and every way of being whole as often."""
+        family = type(self).__name__.lower()
+        strata = [Case(family, name, "", place, count) for name, (_, counts) in self.deeds.items() for place in PLACES for count in counts]
+        strata += [Case(UNHURT, name, "", place, 0) for name in self.sound for place in PLACES]
+        return spread([case for case in strata if only in str(case)], seed, {})
+
+    def try_case(self, case: Case) -> Ruling | None:
+        """None when nothing of this kind can be done."""
+        rng = random.Random(f"{case.seed} {case.damage} {case.place} {case.replicas}")
+        act = self.sound[case.damage] if case.family == UNHURT else self.deeds[case.damage][0]
+        deed = act(rng, case)
+        if deed is None:
+            return None
+        self.lay(deed.image)
+        began = time.perf_counter()
+        try:
+            result = self.audit()
+        except Exception as error:  # whatever it was: an audit never ends with a stack trace
+            return Ruling(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
+        return judge(case, deed, result, time.perf_counter() - began)
+
+    @abstractmethod
+    def audit(self) -> Audit:
+        """What the auditor says of the files as they are."""
+
+    def lay(self, image: Image) -> None:
+        """Make the files those of the image; only what differs is written."""
+        for path in self.image.keys() - image.keys():
+            (self.base / path).unlink()
+        for path, data in image.items():
+            if self.image.get(path) != data:
+                (self.base / path).parent.mkdir(parents=True, exist_ok=True)
+                (self.base / path).write_bytes(data)
+        self.image = dict(image)
+
+
+def judge(case: Case, deed: Deed, result: Audit, seconds: float) -> Ruling:
+    """Hold what an audit said against what was done."""
+    failing = [finding for finding in result.findings if finding.fails]
+    complaints = []
+    if result.verdict not in deed.verdicts:
+        told = [finding.text for finding in failing][:3] or result.reasons[:3]
+        complaints.append(f"the verdict is {result.verdict}, not {'/'.join(sorted(deed.verdicts))}: {told}")
+    found = []
+    for charge in deed.charges:
+        here = [finding for finding in failing if charge.meets(finding)]
+        found += here
+        if not here:
+            told = [f"{f.text}: {f.flaw.proof}" for f in failing][:4]
+            complaints.append(f"{charge} is not found: {told}")
+    for finding in failing:
+        known = any(charge.meets(finding) for charge in deed.charges)
+        if not known and not re.fullmatch(deed.also or "-", f"{finding.replica} {finding.flaw.rule}"):
+            complaints.append(f"{finding.replica} is accused: {finding.text}: {finding.flaw.proof}")
+    classes, rules = {finding.klass for finding in found}, {finding.flaw.rule for finding in found}
+    wide = [f.flaw.byte_to - f.flaw.byte_from - (c.stop - c.start) for c in deed.charges if c.stop for f in found if c.meets(f)]
+    return Ruling(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max([0, *wide]))
+
+
+def image_of(make: Callable[[Path], object]) -> Image:
+    """The files that `make` writes below a directory."""
+    with tempfile.TemporaryDirectory(prefix="jury-") as folder:
+        make(Path(folder))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def of_place(place: str, things: Sequence[T], rng: random.Random) -> T:
+    """The first, the last, or one in the middle."""
+    middle = things[1:-1] or things
+    return {"first": things[0], "last": things[-1]}.get(place) or rng.choice(middle)
+
+
+def span(entry: Placed, file_bytes: int) -> tuple[str, int, int]:
+    """Where an entry stands: how the path of its log file ends, and its bytes there."""
+    at = entry.pos % file_bytes
+    return f"data/{entry.pos - at:020d}", at, at + entry.size
+
+
+__all__ = ["FAILS", "SOUND", "WHOLE", "Act", "Bench", "Charge", "Deed", "image_of", "judge", "of_place", "span"]

@@ -1,0 +1,253 @@
+"""Two courts over logs whose files are sealed: one reads every byte (`--deep`), the other the edges alone (`--agreement`).
+
+What is forged here has right checksums everywhere: seal records with another digest or other edges, sealed files of another history (on one
+replica, on the majority, on all of them), digests that nodes noted. The jury's own writer of docs/format.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from ledgermq.audit.jobs import Audit, audit
+from tests.audit.damage_cases import NODES, history
+from tests.audit.jury.bench import SOUND, WHOLE, Bench, Charge, Deed, image_of, of_place, span
+from tests.audit.jury.clusters import Image
+from tests.audit.jury.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, ROT
+from tests.audit.jury.trial import Case
+from tests.audit.log_writer import STORAGE, Message, Placed, Writer, sealed
+
+FILE_BYTES = 8192
+COUNT = 100
+BODY_BYTES = 10
+HISTORIES = r"replica\.(divergence|missing|extra|reordered)"
+APART = frozenset({DIVERGENCE, MISSING, EXTRA, REORDERED})
+Edit = Callable[[list[Message]], list[Message]]
+
+
+class Truth:
+    """One history, its files and their seals, as one replica holds them."""
+
+    def __init__(self, seed: int) -> None:
+        self.messages = history(seed, COUNT)
+        self.writer = Writer(Path("/truth/n1"))
+        for message in self.messages:
+            self.writer.append(message)
+        grouped = groupby(self.writer.entries, lambda entry: entry.pos // FILE_BYTES)
+        self.files: list[list[Placed]] = [list(entries) for _, entries in grouped]
+        # Of the last file it is not known yet what it will hold.
+        self.sealed = list(range(len(self.files) - 1))
+
+    def record(self, file: int, **other: object) -> Message:
+        """The seal record of a file; `other` things it may say."""
+        entries, last = self.files[file], self.writer.entries[-1]
+        edges = {"base": file * FILE_BYTES, "first": entries[0].index, "last": entries[-1].index}
+        value = {**edges, "end": entries[-1].pos + entries[-1].size, "sha256": digest(self.writer, file), "replicas": ["n1", "n2"], "v": 1}
+        return Message(STORAGE, json.dumps({**value, **other}, sort_keys=True).encode(), tag="seal", term=last.term, time=last.message.time)
+
+    def records(self, file: int = -1, **other: object) -> list[Message]:
+        """All of them; that of `file` may say something else."""
+        return [self.record(each, **(other if each == file else {})) for each in self.sealed]
+
+
+def digest(writer: Writer, file: int) -> str:
+    """As a node computes it of a complete file."""
+    data = bytes(writer.space[file * FILE_BYTES : (file + 1) * FILE_BYTES])
+    return hashlib.sha256(hashlib.sha256(data).digest()).hexdigest()
+
+
+def cluster(truth: Truth, records: Sequence[Message], edits: dict[str, Edit] | None = None, ends: dict[str, int] | None = None) -> Image:
+    """Three replicas; some hold an edited history, some end so many entries earlier. Each noted the digests of its own complete files."""
+
+    def make(base: Path) -> None:
+        for name in NODES:
+            messages = [*(edits or {}).get(name, list)(truth.messages), *records]
+            writer = Writer(base / name)
+            for message in messages[: len(messages) - (ends or {}).get(name, 0)]:
+                writer.append(message)
+            writer.finish()
+            digests = {str(file * FILE_BYTES): digest(writer, file) for file in range(len(writer.space) // FILE_BYTES)}
+            note = sealed({"v": 1, "log_id": writer.log_id, "digests": digests})
+            (writer.root / "state" / "digests").write_bytes(note)
+
+    return image_of(make)
+
+
+def altered(at: int, salt: bytes) -> Edit:
+    """The message at this entry is another one, and everything fits it."""
+
+    def edit(messages: list[Message]) -> list[Message]:
+        one = messages[at]
+        return [*messages[:at], replace(one, body=salt + one.body[len(salt) :]), *messages[at + 1 :]]
+
+    return edit
+
+
+class _Seals(Bench):
+    """What both have in common: the truth, and ways of being whole."""
+
+    def __init__(self, base: Path, seed: int = 5) -> None:
+        super().__init__(base)
+        self.truth = Truth(seed)
+        self.plain = cluster(self.truth, self.truth.records())
+        self.sound = {
+            "whole": lambda rng, case: Deed(self.plain, verdicts=WHOLE),
+            "lagging": self._lagging,
+            "some sealed": lambda rng, case: Deed(cluster(self.truth, self.truth.records()[: rng.randrange(3)]), verdicts=WHOLE),
+        }
+
+    def directories(self) -> list[str]:
+        return [str(self.base / name) for name in NODES]
+
+    def _lagging(self, rng: random.Random, case: Case) -> Deed:
+        """One or two replicas end before the seals, or within a sealed file."""
+        ends = {name: rng.randrange(1, COUNT) for name in rng.sample(NODES, rng.choice((1, 1, 2)))}
+        return Deed(cluster(self.truth, self.truth.records(), ends=ends), verdicts=SOUND)
+
+    def _place(self, case: Case, rng: random.Random) -> tuple[int, Placed]:
+        """A sealed file, and a message of it."""
+        file = of_place(case.place, self.truth.sealed, rng)
+        plain = [entry for entry in self.truth.files[file] if not entry.message.topic.startswith("rmq_sys_")]
+        return file, of_place(case.place, [entry for entry in plain if len(entry.message.body) > BODY_BYTES], rng)
+
+    def _other_history(self, case: Case, rng: random.Random, *, apart: bool = False) -> tuple[Image, list[str], int, Placed]:
+        file, entry = self._place(case, rng)
+        names = sorted(rng.sample(NODES, case.replicas))
+        edits = {name: altered(entry.index, b"forged " + (name.encode() if apart else b"")) for name in names}
+        return cluster(self.truth, self.truth.records(), edits), names, file, entry
+
+
+class Seals(_Seals):
+    """All bytes are read and held against the records."""
+
+    def __init__(self, base: Path, seed: int = 5) -> None:
+        super().__init__(base, seed)
+        self.deeds = {
+            "seal: other digest": (self._digest, (3,)),
+            "seal: other first entry": (lambda rng, case: self._edge(rng, case, "first"), (3,)),
+            "seal: other last entry": (lambda rng, case: self._edge(rng, case, "last"), (3,)),
+            "seal: other end": (lambda rng, case: self._edge(rng, case, "end"), (3,)),
+            "seal: file of another history": (self._replaced, (1, 2, 3)),
+            "seal: byte of a sealed file": (self._rot, (1, 2, 3)),
+        }
+
+    def audit(self) -> Audit:
+        return audit(self.directories(), deep=True)
+
+    def _digest(self, rng: random.Random, case: Case) -> Deed:
+        """The record in everybody's log is wrong."""
+        file = of_place(case.place, self.truth.sealed, rng)
+        return self._recorded(file, "seal.digest", frozenset({ROT, DIVERGENCE}), sha256=rng.randbytes(32).hex())
+
+    def _edge(self, rng: random.Random, case: Case, edge: str) -> Deed:
+        file = of_place(case.place, self.truth.sealed, rng)
+        entries = self.truth.files[file]
+        right = {"first": entries[0].index, "last": entries[-1].index, "end": entries[-1].pos + entries[-1].size}[edge]
+        return self._recorded(file, "seal.record", frozenset({DERIVED}), **{edge: right + (rng.choice((-1, 1)) if right else 1)})
+
+    def _recorded(self, file: int, rule: str, classes: frozenset[str], **other: object) -> Deed:
+        image = cluster(self.truth, self.truth.records(file, **other))
+        return Deed(image, [Charge(name, rule, classes, f"data/{file * FILE_BYTES:020d}") for name in NODES])
+
+    def _replaced(self, rng: random.Random, case: Case) -> Deed:
+        """From a message in a sealed file on, some replicas hold another history. Of one the others tell; of more the record alone."""
+        image, names, file, entry = self._other_history(case, rng)
+        where, start, stop = span(entry, FILE_BYTES)
+        if case.replicas == 1:
+            charges = [Charge(names[0], HISTORIES, APART, where, entry.index, start, stop)]
+            return Deed(image, charges, also=rf"{names[0]} .*")
+        charges = [Charge(name, r"seal\.digest", frozenset({DIVERGENCE}), f"data/{file * FILE_BYTES:020d}") for name in names]
+        return Deed(image, charges, also=r".* (seal\.digest|replica\..*)")
+
+    def _rot(self, rng: random.Random, case: Case) -> Deed:
+        """The same byte of the same message on several replicas."""
+        _, entry = self._place(case, rng)
+        where, start, _ = span(entry, FILE_BYTES)
+        image, at = dict(self.plain), start + 48 + rng.randrange(entry.size - 48)
+        names = sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            path = f"{name}/g1/dledger-{name}/{where}"
+            data = image[path]
+            image[path] = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+        classes = frozenset({"undecidable"} if case.replicas == 3 else {ROT})
+        return Deed(image, [Charge(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
+
+
+class Agreement(_Seals):
+    """Next to nothing is read: histories, edges of files, noted digests."""
+
+    def __init__(self, base: Path, seed: int = 5) -> None:
+        super().__init__(base, seed)
+        self.deeds = {
+            "agreement: another history": (self._history, (1,)),
+            "agreement: file removed": (lambda rng, case: self._file(rng, case, lambda data: None, r"file\.missing|index\.unit"), (1, 2)),
+            "agreement: file cut off": (lambda rng, case: self._file(rng, case, lambda data: data[:-512], r"file\.length"), (1, 2, 3)),
+            "agreement: file grown": (lambda rng, case: self._file(rng, case, lambda data: data + bytes(9), r"file\.length"), (1, 2, 3)),
+            "agreement: noted digest": (self._noted, (1, 2, 3)),
+            "agreement: recorded digest": (self._recorded, (3,)),
+            "agreement: chain word at the end of a file": (self._word, (1,)),
+        }
+
+    def audit(self) -> Audit:
+        return audit(self.directories(), agreement=True)
+
+    def _history(self, rng: random.Random, case: Case) -> Deed:
+        image, names, _, entry = self._other_history(case, rng)
+        where, start, stop = span(entry, FILE_BYTES)
+        return Deed(image, [Charge(names[0], HISTORIES, APART, where, entry.index, start, stop)], also=rf"{names[0]} seal\..*")
+
+    def _file(self, rng: random.Random, case: Case, change: Callable[[bytes], bytes | None], rules: str) -> Deed:
+        file = of_place(case.place, self.truth.sealed, rng)
+        image, where = dict(self.plain), f"data/{file * FILE_BYTES:020d}"
+        names = sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            path = f"{name}/g1/dledger-{name}/{where}"
+            after = change(image.pop(path))
+            image |= {} if after is None else {path: after}
+        return Deed(image, [Charge(name, rules, frozenset({ROT, MISSING, DERIVED})) for name in names], also=rf"({'|'.join(names)}) .*")
+
+    def _noted(self, rng: random.Random, case: Case) -> Deed:
+        file = of_place(case.place, self.truth.sealed, rng)
+        image, names = dict(self.plain), sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            path = f"{name}/g1/state/digests"
+            value = json.loads(image[path])
+            del value["crc32c"]
+            value["digests"][str(file * FILE_BYTES)] = rng.randbytes(32).hex()
+            image[path] = sealed(value)
+        where = f"data/{file * FILE_BYTES:020d}"
+        # Which files are sealed, the snapshot says: the log is not read.
+        return Deed(_told(image, self.truth.records()), [Charge(n, r"seal\.noted", frozenset({DIVERGENCE}), where) for n in names])
+
+    def _recorded(self, rng: random.Random, case: Case) -> Deed:
+        file = of_place(case.place, self.truth.sealed, rng)
+        records = self.truth.records(file, sha256=rng.randbytes(32).hex())
+        where = f"data/{file * FILE_BYTES:020d}"
+        charges = [Charge(name, r"seal\.noted", frozenset({DIVERGENCE}), where) for name in NODES]
+        return Deed(_told(cluster(self.truth, records), records), charges)
+
+    def _word(self, rng: random.Random, case: Case) -> Deed:
+        file = of_place(case.place, self.truth.sealed, rng)
+        where, start, _ = span(self.truth.files[file][-1], FILE_BYTES)
+        name = rng.choice(NODES)
+        image, at = dict(self.plain), start + 36 + rng.randrange(4)
+        path = f"{name}/g1/dledger-{name}/{where}"
+        image[path] = image[path][:at] + bytes([image[path][at] ^ rng.randrange(1, 256)]) + image[path][at + 1 :]
+        index = self.truth.files[file][-1].index
+        return Deed(image, [Charge(name, r"entry\.chain.*", frozenset({ROT}), where, index, at, at + 1)])
+
+
+def _told(image: Image, records: Sequence[Message]) -> Image:
+    """The snapshots say as well what was sealed."""
+    seals = [{key: part for key, part in json.loads(record.body).items() if key != "v"} for record in records]
+    for name in NODES:
+        path = f"{name}/g1/state/snapshot"
+        value = json.loads(image[path])
+        del value["crc32c"]
+        image[path] = sealed({**value, "retained": {"begin_index": 0, "begin_pos": 0, "seals": seals}})
+    return image
