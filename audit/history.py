@@ -1,7 +1,7 @@
 """Were the answers of a cluster those of one log per queue? Checkers of what clients saw, with the standard library alone.
 
-Here live the history of a queue's operations, its check for linearizability, and the check of deliveries. Who records histories, and from
-what (simulator, tests on real processes, receipts), is not known here. Nothing in this module opens anything.
+Here live the history of a queue's operations and its check for linearizability. Who records histories, and from what (simulator, tests on
+real processes), is not known here. Nothing in this module opens anything.
 
 A queue is a log: sending appends a value (unique by construction) and learns its offset, reading learns a run of offsets and where the
 queue ends. The offsets fix the only order in which sends and reads can have taken effect, so linearizability (Herlihy and Wing 1990) needs
@@ -10,7 +10,7 @@ no search: an order is legal if no operation in it began after the return of one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -127,35 +127,4 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
             found.append(Violation(rule, f"{step.text} ended at {step.returned}, before {newest.text} began at {newest.invoked}"))
         if step.invoked > newest.invoked:
             newest = step
-    return found
-
-
-def check_deliveries(
-    acknowledged: Mapping[str, Sequence[str]], sent: Iterable[str], delivered: Mapping[str, Sequence[str]], *, complete: bool
-) -> list[Violation]:
-    """What a consumer group was given, against what was sent.
-
-    `acknowledged`: per ordering key (a queue of one producer, a message group) the values in the order of their acknowledgements; `sent`:
-    everything sent, also with unknown outcome; `delivered`: per ordering key the values in the order of delivery. The first deliveries of
-    a key must come in the order of its acknowledgements; repeats are allowed (at least once). With `complete` (the consumer saw an empty
-    queue at the end) every acknowledged value must be among them.
-    """
-    found: list[Violation] = []
-    known = set(sent)
-    for key, values in delivered.items():
-        first = list(dict.fromkeys(values))
-        found += [Violation("unknown", f"{value!r} of {key} was delivered, but never sent") for value in first if value not in known]
-        rank = {value: number for number, value in enumerate(acknowledged.get(key, ()))}
-        newest = ""
-        for value in (value for value in first if value in rank):
-            if newest and rank[value] < rank[newest]:
-                found.append(Violation("reordered", f"{value!r} of {key} was first delivered after {newest!r}"))
-            else:
-                newest = value
-    if complete:
-        for key, values in acknowledged.items():
-            seen = set(delivered.get(key, ()))
-            found += [
-                Violation("missing", f"{value!r} of {key} was acknowledged, but not delivered") for value in values if value not in seen
-            ]
     return found

@@ -7,7 +7,8 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.audit.history import NEVER, Read, Send, check_deliveries, check_queue
+from ledgermq.audit.history import NEVER, Read, Send, check_queue
+from tests.faults.deliveries import check_deliveries
 
 
 def rules(sends: list[Send], reads: list[Read]) -> set[str]:

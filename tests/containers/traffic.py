@@ -21,9 +21,10 @@ from typing import Any
 
 import grpc
 
-from ledgermq.audit.history import Read, Send, Violation, check_deliveries, check_queue
+from ledgermq.audit.history import Read, Send, Violation, check_queue
 from tests.cluster import wait_for
 from tests.containers.engine import ENDPOINTS, IMAGE, NODES, Project, docker
+from tests.faults.deliveries import check_deliveries
 from tests.faults.histories import OPTIONS, Refused, read_queue
 
 PROGRAMS = Path(__file__).with_name("programs")

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from ledgermq.audit.history import Read, Send, Violation, check_deliveries, check_queue
+from ledgermq.audit.history import Read, Send, Violation, check_queue
 from ledgermq.client import service
 from ledgermq.client.sending import Outgoing, new_message_id
 from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import target, wait_for
+from tests.faults.deliveries import check_deliveries
 
 METADATA = (("x-mq-client-id", "faults"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 32 << 20))
