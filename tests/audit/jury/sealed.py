@@ -105,8 +105,8 @@ class _Seals(Bench):
         return [str(self.base / name) for name in NODES]
 
     def _lagging(self, rng: random.Random, case: Case) -> Deed:
-        """One or two replicas end before the seals, or within a sealed file."""
-        ends = {name: rng.randrange(1, COUNT) for name in rng.sample(NODES, rng.choice((1, 1, 2)))}
+        """One replica ends before the seals, or within a sealed file. (Were it two, what the third recorded as committed would be lost.)"""
+        ends = {rng.choice(NODES): rng.randrange(1, COUNT)}
         return Deed(cluster(self.truth, self.truth.records(), ends=ends), verdicts=SOUND)
 
     def _place(self, case: Case, rng: random.Random) -> tuple[int, Placed]:
