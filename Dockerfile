@@ -26,7 +26,9 @@ COPY sim/ sim/
 COPY src/ src/
 COPY deploy/*.yaml /etc/ledgermq/
 COPY deploy/entrypoint.sh /usr/local/bin/ledgermq-entrypoint
+# Compiled here: the user below may write nothing there, and each process would compile the whole package at its start.
 RUN /opt/venv/bin/pip install --quiet --no-deps --no-build-isolation --editable . \
+    && /opt/venv/bin/python -m compileall -q proto raft storage node client audit sim src \
     && useradd --system --uid 10001 --home-dir /data ledgermq \
     && mkdir -p /data /run/ledgermq && chown ledgermq /data /run/ledgermq
 USER ledgermq
