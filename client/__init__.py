@@ -2,24 +2,29 @@
 
 Here lives what talks to a cluster from outside: connection and retries, administration, sending, receiving, and the commands built on
 them. Nothing here opens a data directory, and nothing in a node imports it. What applications may use is what this module exports
-(docs/client.md); the official clients are the first choice for sending and receiving.
+(docs/client.md); the official clients are the first choice for sending and receiving. Each name is imported when it is first asked for: a
+command that shows a status needs neither producers nor numpy.
 """
 
-from ledgermq.client.admin import Admin, AsyncAdmin
-from ledgermq.client.connection import AsyncConnection, Connection
-from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.delivery_log import DeliveryLog
-from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
-from ledgermq.client.native.producer import AsyncProducer
-from ledgermq.client.native.receipt_log import ReceiptLog
-from ledgermq.client.native.received import Batch
-from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
-from ledgermq.client.native.sync_consumer import Consumer
-from ledgermq.client.native.sync_producer import Producer
-from ledgermq.client.results import Addresses
-from ledgermq.proto.signature import Credentials
-from ledgermq.proto.types import Backoff
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ledgermq.client.admin import Admin, AsyncAdmin
+    from ledgermq.client.connection import AsyncConnection, Connection
+    from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
+    from ledgermq.client.native.consumer import AsyncConsumer
+    from ledgermq.client.native.delivery_log import DeliveryLog
+    from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
+    from ledgermq.client.native.producer import AsyncProducer
+    from ledgermq.client.native.receipt_log import ReceiptLog
+    from ledgermq.client.native.received import Batch
+    from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
+    from ledgermq.client.native.sync_consumer import Consumer
+    from ledgermq.client.native.sync_producer import Producer
+    from ledgermq.client.results import Addresses
+    from ledgermq.proto.signature import Credentials
+    from ledgermq.proto.types import Backoff
 
 __all__ = [
     "Acknowledged",
@@ -48,3 +53,37 @@ __all__ = [
     "SendFailed",
     "Unreachable",
 ]
+
+if not TYPE_CHECKING:
+    _HOMES = {
+        "Acknowledged": "ledgermq.client.native.outcomes",
+        "Addresses": "ledgermq.client.results",
+        "Admin": "ledgermq.client.admin",
+        "AsyncAdmin": "ledgermq.client.admin",
+        "AsyncConnection": "ledgermq.client.connection",
+        "AsyncConsumer": "ledgermq.client.native.consumer",
+        "AsyncProducer": "ledgermq.client.native.producer",
+        "Backoff": "ledgermq.proto.types",
+        "BadArgument": "ledgermq.client.errors",
+        "Batch": "ledgermq.client.native.received",
+        "BatchAcknowledged": "ledgermq.client.native.outcomes",
+        "BatchFailed": "ledgermq.client.native.outcomes",
+        "ClusterError": "ledgermq.client.errors",
+        "Connection": "ledgermq.client.connection",
+        "Consumer": "ledgermq.client.native.sync_consumer",
+        "ConsumerStatistics": "ledgermq.client.native.statistics",
+        "Credentials": "ledgermq.proto.signature",
+        "DeliveryLog": "ledgermq.client.native.delivery_log",
+        "Producer": "ledgermq.client.native.sync_producer",
+        "ProducerFenced": "ledgermq.client.errors",
+        "QueueStatistics": "ledgermq.client.native.statistics",
+        "ReceiptLog": "ledgermq.client.native.receipt_log",
+        "Refused": "ledgermq.client.errors",
+        "SendFailed": "ledgermq.client.errors",
+        "Unreachable": "ledgermq.client.errors",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

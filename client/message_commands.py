@@ -20,7 +20,6 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
 from ledgermq.client.moments import moment_ms, time_range_ms
-from ledgermq.client.native.sync_producer import Producer
 from ledgermq.client.receiving import MESSAGE_NOT_FOUND
 from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kind_of, read_rows, with_defaults
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
@@ -72,6 +71,8 @@ def send_natively(
     connection: Connection, topic: str, namespace: str, receipts: str | None, rows: Iterator[Row | BadRow], meter: Meter
 ) -> FileSummary:
     """Through native streams. Raises WrongKind before the first row is looked at."""
+    from ledgermq.client.native.sync_producer import Producer
+
     options = {"namespace": namespace, "timeout_s": connection.timeout_s, "receipt_log": receipts, **connection.options}
     with Producer(topic=topic, **options) as producer:
         return FileSender(producer, meter.show, BAD_ROWS_SHOWN).send_all(rows)

@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
-from ledgermq.client.native.outcomes import BatchAcknowledged, BatchFailed
-from ledgermq.client.native.sync_producer import Producer
 from ledgermq.client.sending import SendSummary, weaker_of
 from ledgermq.proto.receipts import class_of
 from ledgermq.proto.status import Code
+
+if TYPE_CHECKING:
+    from ledgermq.client.native.outcomes import BatchAcknowledged
+    from ledgermq.client.native.sync_producer import Producer
 
 KINDS = (".jsonl", ".csv", ".parquet")
 FIELDS = ("body", "body_base64", "tag", "keys", "message_group", "properties")
@@ -269,6 +271,8 @@ class FileSender:
         self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns), before))
 
     def _settle(self) -> None:
+        from ledgermq.client.native.outcomes import BatchFailed
+
         rows, future, before = self._ahead.popleft()
         self._ahead_bytes -= _bytes_of(rows)
         summary = self._summary

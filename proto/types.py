@@ -8,12 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
+    I64 = NDArray[np.int64]
+    I32 = NDArray[np.int32]
+else:
+
+    def __getattr__(name: str) -> object:
+        """`I64` and `I32`, made when a module that works with arrays asks: most commands do not, and start without numpy."""
+        if name not in ("I64", "I32"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import numpy as np
+        from numpy.typing import NDArray
+
+        made = NDArray[np.int64 if name == "I64" else np.int32]
+        globals()[name] = made
+        return made
 
 
 class TopicKind(str, Enum):
