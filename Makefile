@@ -1,6 +1,8 @@
 # Every target sets itself up; PYTHON=… chooses the interpreter for the virtual environment.
 MESSAGES ?= 20000
 VENV := .venv/bin
+# Collecting all tests takes as long as some of them: the slow ones are looked for where there are any.
+SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 export PYTHON
 
 .PHONY: help demo test test-slow test-all soak sim bench bench-parts lint proto lock clean
@@ -16,10 +18,11 @@ test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
 
-test-slow: ## real processes, the official client, Spark, containers: three at a time, then what needs quiet
+test-slow: ## real processes, the official client, Spark, containers: what needs quiet, then three at a time
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 3 --dist worksteal --durations 25 -m "slow and not soak and not quiet"
-	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not soak"
+	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not soak" $(SLOW_FILES)
+	@$(VENV)/python -m tests.second_chance "-n 3 --dist loadfile --no-loadscope-reorder $(SLOW_FILES)" \
+		-q --durations 40 -m "slow and not soak and not quiet"
 
 test-all: test test-slow ## all but soak
 

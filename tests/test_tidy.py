@@ -171,6 +171,12 @@ def test_nothing_left_open() -> None:
             assert word not in text, f"{path.relative_to(ROOT)}: {word}"
 
 
+def test_slow_tests_are_marked_where_they_are() -> None:
+    """`make test-slow` collects the files that say so: a mark that comes from elsewhere would be overlooked."""
+    marked = [path for path in tracked("tests/*.py") if "mark." "slow" in path.read_text()]
+    assert marked and [path.name for path in marked if not path.name.startswith("test_")] == []
+
+
 def test_links_match_the_folders() -> None:
     """src/ledgermq/ holds one link per package and nothing that shadows one."""
     for package in PACKAGES:
