@@ -1,13 +1,16 @@
-"""The documents that name code stay true: every `path.py:Name` in docs/ exists."""
+"""The documents stay true: code, tests, commands and pages that they name exist."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
 import pytest
 
+from ledgermq.cli import cli
 from ledgermq.sim.faults import KNOWN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,3 +119,65 @@ def test_the_claims_about_delivery_are_many() -> None:
     text = (ROOT / "docs/delivery.md").read_text()
     assert len(claims()) > 25
     assert text.count("::test_") == len(TEST_REFERENCE.findall(text))
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+FENCED = re.compile(r"^```.*?^```", re.M | re.S)
+COMMAND = re.compile(r"(?:.*?[ /(])?ledgermq ([a-z][a-z-]*(?: .*)?)")
+# Strings on disk that begin as a command line does.
+NO_COMMANDS = {"format.md"}
+
+
+def commands(page: Path) -> Iterator[str]:
+    """What stands behind `ledgermq` in code of a page; in blocks a comment follows after two blanks or `#`."""
+    text = page.read_text()
+    lines = [line for block in FENCED.findall(text) for line in block.splitlines()[1:-1]]
+    for line in [*lines, *re.findall(r"`([^`\n]+)`", FENCED.sub("", text))]:
+        for piece in re.split(r"\s{2,}|[;|#]|&&", line):
+            if found := COMMAND.fullmatch(piece.strip()):
+                yield found.group(1)
+
+
+def complaint(words: Sequence[str]) -> str | None:
+    """What the command line does not know of these words."""
+    command: click.Command = cli
+    for word in words:
+        if word.startswith("--"):
+            option = re.match(r"--[a-z0-9-]*", word)
+            known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+            if option and option.group() not in known | {"--", "--help", "--version"}:
+                return f"{command.name} has no option {option.group()}"
+        elif isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
+            below = command.get_command(click.Context(command), word)
+            if below is None:
+                return f"{command.name} has no command {word}"
+            command = below
+    return None
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in NO_COMMANDS], ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    """What a reader copies from a page into a terminal is understood there."""
+    assert [(line, why) for line in commands(page) if (why := complaint(line.split())) is not None] == []
+
+
+def test_there_are_commands() -> None:
+    """The pattern still matches what the pages write."""
+    assert sum(1 for page in PAGES for _ in commands(page)) > 150
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link within the repository leads to a file, and to a heading of it where it names one."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text())):
+        path, _, anchor = target.partition("#")
+        if not re.match(r"[a-z]+:", target):
+            there = page.parent / path if path else page
+            assert there.exists(), f"{page.name}: {target} is gone"
+            headings = {slug(heading) for heading in re.findall(r"^#+ (.*)$", there.read_text(), re.M)} if anchor else set()
+            assert not anchor or anchor in headings, f"{page.name}: {target} names no heading"
