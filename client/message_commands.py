@@ -199,7 +199,8 @@ def send(
         print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
     if summary.failed and not one_way:
         assert summary.first_error is not None
-        end = f"; nothing was acknowledged for {connection.timeout_s:g} s, what followed was not sent" if summary.given_up else ""
+        cut = summary.given_up and path is not None
+        end = f"; nothing was acknowledged for {connection.timeout_s:g} s, what followed was not sent" if cut else ""
         what = f"{summary.failed} of {summary.sent} were not acknowledged{end}, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
