@@ -8,7 +8,8 @@ one are told apart from those that are not.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,19 @@ def run(directory: Path) -> dict[str, Any]:
     return found
 
 
+def table(result: Mapping[str, Any]) -> str:
+    """One worker and two, each by how many of the two streams were passed on, in Markdown."""
+    columns = ["workers", "streams passed on", "rounds", "messages/s, both groups", "node, µs of processor a message", "cores it used"]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for workers in (1, 2):
+        of = result[f"workers_{workers}"]
+        for passed, found in of["by_streams_passed_on"].items():
+            cells = [f"{found['messages_per_s']:,.0f}", f"{found['node_cpu_us_a_message']:.2f}", f"{found['node_cores']:.2f}"]
+            lines.append(f"| {workers} | {passed} of {result['producers']} | {found['rounds']} | {' | '.join(cells)} |")
+    ratio = result["workers_2"]["messages_per_s"] / result["workers_1"]["messages_per_s"]
+    return "\n".join([*lines, "", f"two workers to one: {ratio:.2f}"])
+
+
 @contextmanager
 def _running(directory: Path, workers: int) -> Iterator[LocalCluster]:
     """One node with both broker groups, ready; all of its processes are gone afterwards."""
@@ -56,7 +70,7 @@ def _both(cluster: LocalCluster, rounds: int) -> list[dict[str, Any]]:
 def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
     """Both groups at once."""
     target = cl.address(cluster, "n1")
-    before = _node_cpu_s(cluster)
+    before, began = _node_cpu_s(cluster), time.monotonic()
 
     def load(group: str) -> dict[str, Any]:
         given = {"group": group, "node": leaders[group], "queues": 1, "seconds": SECONDS, "warm_up_s": WARM_UP_S}
@@ -64,13 +78,14 @@ def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
 
     with ThreadPoolExecutor(len(GROUPS)) as pool:
         results = dict(zip(GROUPS, pool.map(load, GROUPS), strict=True))
-    used = _node_cpu_s(cluster) - before
+    used, took = _node_cpu_s(cluster) - before, time.monotonic() - began
     total = sum(result["total"] for result in results.values())
     return {
         "messages_per_s": round(sum(result["messages_per_s"] for result in results.values())),
         "each": {group: round(result["messages_per_s"]) for group, result in results.items()},
         "passed": sum(result["passed_by"] is not None for result in results.values()),
         "node_cpu_us_a_message": round(used / max(total, 1) * 1e6, 3),
+        "node_cores": round(used / took, 2),
     }
 
 
@@ -86,7 +101,7 @@ def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     by_passed: dict[int, list[dict[str, Any]]] = {}
     for each in rounds:
         by_passed.setdefault(each["passed"], []).append(each)
-    names = ("messages_per_s", "node_cpu_us_a_message")
+    names = ("messages_per_s", "node_cpu_us_a_message", "node_cores")
     return {
         **{name: statistics.median(each[name] for each in rounds) for name in names},
         "by_streams_passed_on": {
