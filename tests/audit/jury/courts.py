@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ledgermq.sim.settings import Settings
 from tests.audit.jury.appointed import Appointed
+from tests.audit.jury.called import Running
 from tests.audit.jury.claimed import Claims
 from tests.audit.jury.clusters import HEALTHY, Cluster, interrupted
 from tests.audit.jury.court import Court, spread
@@ -46,6 +47,7 @@ BENCHES: dict[str, Callable[[Path], Court]] = {
     "agreement": Agreement,
     "clients": Claims,
     "backups": Backups,
+    "running": Running,
 }
 """What is beside or between the logs, and groups of another rule."""
 COURTS = STATES | BENCHES

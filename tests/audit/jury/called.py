@@ -1,0 +1,133 @@
+"""The court of running nodes: replicas that are asked over the clients' port, up to a marker, and what their files or answers have wrong.
+
+The nodes are in this process and answer real gRPC (`running_nodes.py`). Behind the marker anything may stand; a node that lags or does not
+answer is no finding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ledgermq.audit.jobs import Audit
+from tests.audit.damage_cases import NODES, history
+from tests.audit.jury.bench import FAILS, SOUND, WHOLE, Bench, Charge, Deed, image_of, of_place, span
+from tests.audit.jury.clusters import Image
+from tests.audit.jury.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
+from tests.audit.jury.trial import Case
+from tests.audit.log_writer import Message, Placed, Writer
+from tests.audit.running_nodes import FakeCluster
+
+COUNT, LATER, FILE_BYTES = 50, 12, 8192
+HISTORIES = r"replica\.(divergence|missing|extra|reordered|bytes)"
+
+
+class Running(Bench):
+    """Three nodes in the middle of their work."""
+
+    def __init__(self, base: Path, seed: int = 3) -> None:
+        super().__init__(base)
+        self.messages = history(seed, COUNT)
+        self.marker = len(self.messages) - LATER
+        self.held: dict[str, list[Message]] = {}
+        self.change: Callable[[FakeCluster], None] = lambda cluster: None
+        probe = Writer(Path("/probe/n1"))
+        self.entries = [probe.append(message) for message in self.messages]
+        self.deeds = {
+            "running: byte of an entry": (self._rot, (1, 2, 3)),
+            "running: file removed": (self._file, (1, 2)),
+            "running: another history": (self._history, (1,)),
+            "running: end before the marker lost": (self._end_lost, (1,)),
+        }
+        self.sound = {
+            "whole": lambda rng, case: self._deed(rng, WHOLE),
+            "one lags": lambda rng, case: self._deed(rng, SOUND, change=self._lag),
+            "one does not answer": lambda rng, case: self._deed(rng, SOUND, change=self._away),
+        }
+
+    def audit(self) -> Audit:
+        writers = []
+        for name in NODES:
+            writer = Writer(self.base / name)
+            for message in self.held.get(name, self.messages):
+                writer.append(message)
+            writers.append(writer)
+        cluster = FakeCluster.of(writers, self.marker)
+        self.change(cluster)
+        return cluster.audit(deep=True)
+
+    def _image(self, rng: random.Random) -> Image:
+        """As nodes that run leave their files: nothing closed, anything behind the marker."""
+
+        def make(base: Path) -> None:
+            for name in NODES:
+                writer = Writer(base / name)
+                for message in self.held.get(name, self.messages):
+                    writer.append(message)
+                writer.finish(committed=self.marker, clean=False, snapshot=False)
+
+        files, entry = image_of(make), self.entries[self.marker]
+        for name in NODES:
+            end = entry.pos + entry.size
+            path, at = f"{name}/g1/dledger-{name}/data/{end - end % FILE_BYTES:020d}", end % FILE_BYTES + rng.randrange(60)
+            torn = rng.randbytes(min(50, FILE_BYTES - at))
+            files[path] = files[path][:at] + torn + files[path][at + len(torn) :]
+        return files
+
+    def _deed(
+        self, rng: random.Random, verdicts: frozenset[str] = FAILS, *, change: Callable[[FakeCluster], None] = lambda cluster: None
+    ) -> Deed:
+        self.held, self.change = {}, change
+        return Deed(self._image(rng), verdicts=verdicts)
+
+    def _lag(self, cluster: FakeCluster) -> None:
+        cluster.nodes["n3"].applied = self.marker - 5
+
+    def _away(self, cluster: FakeCluster) -> None:
+        cluster.nodes["n2"].up = False
+
+    def _entry(self, case: Case, rng: random.Random) -> Placed:
+        inside = [entry for entry in self.entries[: self.marker - 1] if len(entry.message.body) > 8 and entry.index > 1]
+        return of_place(case.place, [entry for entry in inside if not entry.message.topic.startswith("rmq_sys_")], rng)
+
+    def _rot(self, rng: random.Random, case: Case) -> Deed:
+        files, entry = self._deed(rng).image, self._entry(case, rng)
+        where, start, _ = span(entry, FILE_BYTES)
+        at = start + 48 + rng.randrange(entry.size - 48)
+        names = sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            path = f"{name}/g1/dledger-{name}/{where}"
+            files[path] = files[path][:at] + bytes([files[path][at] ^ 8]) + files[path][at + 1 :]
+        classes = frozenset({OPEN} if case.replicas == 3 else {ROT})
+        return Deed(files, [Charge(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
+
+    def _file(self, rng: random.Random, case: Case) -> Deed:
+        files = self._deed(rng).image
+        bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in self.entries[: self.marker]})
+        base = of_place(case.place, bases, rng)
+        names = sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            del files[f"{name}/g1/dledger-{name}/data/{base:020d}"]
+        charges = [Charge(name, r"file\.missing|marker\.held|mark\.end", frozenset({MISSING})) for name in names]
+        return Deed(files, charges, also=rf"({'|'.join(names)}) .*")
+
+    def _history(self, rng: random.Random, case: Case) -> Deed:
+        entry, odd = self._entry(case, rng), rng.choice(NODES)
+        other = list(self.messages)
+        body = bytes([entry.message.body[0] ^ 1]) + entry.message.body[1:]
+        other[entry.index] = replace(entry.message, body=body)
+        self.held, self.change = {odd: other}, lambda cluster: None
+        where, start, stop = span(entry, FILE_BYTES)
+        classes = frozenset({DIVERGENCE, MISSING, EXTRA, REORDERED})
+        return Deed(self._image(rng), [Charge(odd, HISTORIES, classes, where, entry.index, start, stop)], also=rf"{odd} .*")
+
+    def _end_lost(self, rng: random.Random, case: Case) -> Deed:
+        """A node says that it applied the marker, and its log reads as zeros from some entry before it on."""
+        files, entry, name = self._deed(rng).image, self._entry(case, rng), rng.choice(NODES)
+        for path in [path for path in files if path.startswith(f"{name}/g1/dledger-{name}/data/")]:
+            keep = min(max(entry.pos - int(path[-20:]), 0), FILE_BYTES)
+            files[path] = files[path][:keep].ljust(FILE_BYTES, b"\0")
+        charge = Charge(name, r"marker\.held|mark\.end|file\.missing|entry\..*|blank\.missing", frozenset({MISSING, ROT}))
+        return Deed(files, [charge], also=rf"{name} .*")
