@@ -23,10 +23,11 @@ from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
-from ledgermq.audit.reading.decode import HEADER_BYTES, crc
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, crc
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at, stored_chain
 
+MAGIC_BYTES = 4
 NEIGHBOURS = 16
 """So many entries beside one whose word cannot be found are tried in its place."""
 
@@ -36,6 +37,7 @@ def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:
     result = GroupResult(group, list(replicas))
     for one in replicas:
         _check_row(one)
+        _check_end(one)
         _note_members(one)
     check_identities(result)
     find_voters(result)
@@ -76,6 +78,20 @@ def _check_row(one: Replica) -> None:
         if before.last_index is not None and after.first_index is not None and after.first_term < before.last_term:
             proof = f"term {after.first_term} follows term {before.last_term}"
             one.flaws.append(Flaw("entry.term-order", after.file, after.first_index, 16, 24, proof))
+
+
+def _check_end(one: Replica) -> None:
+    """A log that ends before its own synced mark lost something; where an entry stands behind the last one that the index files lead to,
+    only index units are lacking, and that is excused or told elsewhere."""
+    mark, last = one.mark, one.filled[-1] if one.filled else None
+    if mark is None or last is None or last.last_index is None or mark.index <= last.last_index:
+        return
+    behind = bytewise.read(f"{one.log}/data/{last.base:020d}", last.end, last.end + MAGIC_BYTES)
+    if behind == ENTRY_MAGIC.to_bytes(MAGIC_BYTES, "big"):
+        return
+    end = min(max(mark.end_pos - last.base, last.end), one.sizes[0])
+    proof = f"the synced mark names entry {mark.index}, the log ends with {last.last_index}"
+    one.flaws.append(Flaw("mark.end", last.file, last.last_index + 1, last.end, end, proof))
 
 
 def _note_members(one: Replica) -> None:

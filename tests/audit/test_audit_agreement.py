@@ -105,6 +105,26 @@ def test_another_history_is_found_to_the_entry(tmp_path: Path, place: int) -> No
     assert flaw.file.endswith(f"{entry.pos - entry.pos % FILE_BYTES:020d}") and len(writers) == 3
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_ends_before_its_synced_mark_lost_something(tmp_path: Path, clean: bool) -> None:
+    """It looks like one that lags, but it was there; a killed node that lacks index units alone has lost nothing."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 100):
+            writer.append(message)
+        writer.finish(clean=clean)
+    entry = writer.entries[60]
+    folders = (("index", entry.index * 32, 1024), ("data", entry.pos, FILE_BYTES))
+    for folder, start, size in folders:
+        for path in (writer.log / folder).iterdir():
+            keep = min(max(start - int(path.name), 0), size)
+            path.write_bytes(path.read_bytes()[:keep].ljust(size, b"\0"))
+        if folder == "index" and not clean:
+            assert not [row for row in told(run(tmp_path)) if row[1] == "missing"]
+    found = run(tmp_path)
+    assert found.verdict == "FAIL" and told(found) == [("n3", "missing", "mark.end", 60)]
+
+
 def test_rot_of_a_body_is_not_seen_and_a_rotten_word_at_a_file_end_is(tmp_path: Path) -> None:
     """The first is what the other checks are for; the second would look like another history, but later words agree."""
     writers = write(tmp_path)

@@ -1,7 +1,7 @@
 """Courts about more than the bytes of one directory: what was done is a deed, and what the auditor must say of it are charges.
 
 Here lives how a deed is done, audited, judged and undone. The deeds themselves, each with what is right, are in modules of their own
-(`sealed.py`, `claimed.py`, `witnesses.py`, `called.py`). A deed of the family `healthy` has no charge: nobody may be accused.
+(`sealed.py`, `claimed.py`, `witnesses.py`, `appointed.py`, `called.py`). One of the family `healthy` has no charge: nobody may be accused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Two courts over logs whose files are sealed: one reads every byte (`--deep`), the other the edges alone (`--agreement`).
 
 What is forged here has right checksums everywhere: seal records with another digest or other edges, sealed files of another history (on one
-replica, on the majority, on all of them), digests that nodes noted. The jury's own writer of docs/format.md.
+replica, on the majority, on all of them), digests that nodes noted; and ends that are gone. The jury's own writer of docs/format.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.audit.jury.trial import Case
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, sealed
 
 FILE_BYTES = 8192
+INDEX_BYTES = 1024
 COUNT = 100
 BODY_BYTES = 10
 HISTORIES = r"replica\.(divergence|missing|extra|reordered)"
@@ -191,6 +192,7 @@ class Agreement(_Seals):
             "agreement: noted digest": (self._noted, (1, 2, 3)),
             "agreement: recorded digest": (self._recorded, (3,)),
             "agreement: chain word at the end of a file": (self._word, (1,)),
+            "agreement: end of the log lost": (self._end_lost, (1, 2)),
         }
 
     def audit(self) -> Audit:
@@ -240,6 +242,19 @@ class Agreement(_Seals):
         image[path] = image[path][:at] + bytes([image[path][at] ^ rng.randrange(1, 256)]) + image[path][at + 1 :]
         index = self.truth.files[file][-1].index
         return Deed(image, [Charge(name, r"entry\.chain.*", frozenset({ROT}), where, index, at, at + 1)])
+
+
+    def _end_lost(self, rng: random.Random, case: Case) -> Deed:
+        """Log and index read as zeros from an entry on, as if it had never been, and the synced mark knows better."""
+        file = of_place(case.place, [*self.truth.sealed, len(self.truth.files) - 1], rng)
+        entry = of_place(case.place, self.truth.files[file][1:], rng)
+        image, names = dict(self.plain), sorted(rng.sample(NODES, case.replicas))
+        for name in names:
+            for folder, start, size in (("data", entry.pos, FILE_BYTES), ("index", entry.index * 32, INDEX_BYTES)):
+                for path in [path for path in image if path.startswith(f"{name}/g1/dledger-{name}/{folder}/")]:
+                    keep = min(max(start - int(path[-20:]), 0), size)
+                    image[path] = image[path][:keep].ljust(size, b"\0")
+        return Deed(image, [Charge(name, r"mark\.end", frozenset({MISSING}), index=entry.index) for name in names])
 
 
 def _told(image: Image, records: Sequence[Message]) -> Image:
