@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ledgermq.node.local import LocalCluster, free_ports
-from tests.cluster import create_topic, leader, log_lines, running, status, target, wait_for
+from tests.cluster import create_topic, leader, log_events, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
+from tests.e2e.test_e2e_install import FILE_BYTES, TRIMMING
 from tests.e2e.test_e2e_members import places, settings, started_with
+from tests.e2e.test_e2e_repair import passes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -137,3 +139,54 @@ def test_an_observer_that_kept_up_loses_nothing_of_what_it_heard(tmp_path: Path)
         assert {message["body"] for message in [*taken, *rest]} == set(sent)
         for node in ("n1", "n2", "n3"):
             del cluster.nodes[node]
+
+
+def places_of_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
+    """Where the files of a node's log begin, in order."""
+    return sorted(int(path.name) for path in (cluster.data(node) / group / f"dledger-{node}" / "data").iterdir() if path.name.isdigit())
+
+
+def states(cluster: LocalCluster, node: str, group: str) -> list[str]:
+    """The states of a group since the node's log began, in order."""
+    changes = [event for event in log_events(cluster, node) if event.get("event") == "broker group changed state"]
+    return [change["state"] for change in changes if change["group"] == group]
+
+
+def caught_up(cluster: LocalCluster) -> bool:
+    """Whether the observer lacks nothing of any group, as its leaders see it."""
+    found = [its for info in status(cluster, "n1").groups for its in info.replicas if its.node == "n4"]
+    return len(found) == 2 and all(its.role == "observer" and its.HasField("lag_entries") and not its.lag_entries for its in found)
+
+
+def test_an_observer_below_the_trim_is_installed(tmp_path: Path) -> None:
+    """Of a Raft group and of an HA group, killed and away while what it lacks is trimmed everywhere: it gets begin, snapshot and files
+    from a peer, observes as before, follows on, and passes the audit with the others."""
+    groups = ("g1", {"name": "h1", "replication": "ha"})
+    with running(tmp_path, groups=groups, log_file_bytes=FILE_BYTES, extra=TRIMMING) as cluster:
+        run = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=2)
+        own = observed(cluster, run)
+        assert run.send_lines("t", bodies(0, 80))["acknowledged"] == 80
+        wait_for(lambda: caught_up(cluster), 60, "the observer to have everything")
+        cluster.kill("n4")
+        ends = {group: places_of_files(cluster, "n4", group)[-1] for group in ("g1", "h1")}
+        assert run.send_lines("t", bodies(80, 800))["acknowledged"] == 800
+
+        def trimmed() -> bool:
+            begins = [places_of_files(cluster, node, group)[0] - end for group, end in ends.items() for node in ("n1", "n2", "n3")]
+            return min(begins) > FILE_BYTES
+
+        wait_for(trimmed, 120, "trims beyond the observer")
+        before = {group: len(states(cluster, "n4", group)) for group in ends}
+        with started_with(cluster, own):
+            cluster.start("n4")
+        for group, seen in before.items():
+            installed = lambda g=group, s=seen: states(cluster, "n4", g)[s:][-2:] == ["installing", "running"]  # noqa: E731
+            wait_for(installed, 90, f"{group} to be installed")
+            assert places_of_files(cluster, "n4", group)[0] > ends[group]
+        wait_for(lambda: caught_up(cluster), 60, "the observer to follow")
+        assert run.send_lines("t", bodies(880, 40))["acknowledged"] == 40
+        wait_for(lambda: caught_up(cluster), 60, "the observer to go on")
+        members = next(found for found in run.ok("member", "list", "--json").json["members"] if found["node"] == "n4")
+        assert [row["role"] for row in members["groups"]] == ["observer", "observer"] and not members["controller"]
+    passes(run, cluster)
