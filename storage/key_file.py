@@ -210,6 +210,18 @@ class KeyFileWriter:
             stored = np.frombuffer(self._file.pread(HEADER_BYTES + first * SLOT_BYTES, len(mine) * SLOT_BYTES), np.int32)
             self._dirty[(first + np.flatnonzero((mine != 0) | (stored != 0))) // SLOTS_A_GROUP] = True
 
+    def erase_rest(self) -> bool:
+        """Blank what a former life put above the units that count, and had no position for; whether there was anything. Where the group's
+        next entries come, the same units come again; where none do, a stop in good order would leave them in the file."""
+        at, found = self.note.unit_at(self.note.count), False
+        while at < self.note.file_bytes:
+            rest = self._file.pread(at, min(LOAD_UNITS * UNIT_BYTES, self.note.file_bytes - at))
+            if not np.frombuffer(rest, np.uint8).any():
+                break
+            self._file.pwrite(at, bytes(len(rest)))
+            at, found = at + len(rest), True
+        return found
+
     def flush(self) -> None:
         """Write slots and header."""
         groups = np.flatnonzero(self._dirty)

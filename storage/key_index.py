@@ -5,8 +5,8 @@ files, the position up to which everything is durable, and which files a questio
 what a key really is `lookup.py`'s. When in doubt files are discarded from one on, and their part is derived again.
 
 Recovery. `state/keyindex` names the files and what of each counts; it is replaced only after everything it speaks of was synced. What a
-file holds above it is not believed: units there are overwritten (the same keys get the same numbers), slots are made from the units below
-it, files it does not name are removed.
+file holds above it is not believed: units there are blanked (the same keys get the same numbers), slots are made from the units below it,
+files it does not name are removed.
 
 One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any thread may use beside it.
 """
@@ -162,7 +162,11 @@ class KeyIndex:
                 return True
             assert self._active is not None
             try:
-                self._loaded = self._active.load(keep_going)
+                loaded = self._active.load(keep_going)
+                if loaded and self._active.erase_rest():
+                    # Slots and header may be ahead as well: the next sync writes them.
+                    self._dirty = True
+                self._loaded = loaded
             except DerivedLost:
                 self._drop_active()
             return self._loaded

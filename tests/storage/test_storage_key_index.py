@@ -584,3 +584,31 @@ def test_file_names_are_utc_times() -> None:
     assert name_of(0) == "19700101000000000"
     assert name_of(1_700_000_000_123) == "20231114221320123"
     assert name_of(-5) == name_of(0)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_in_good_order(flushed: bool) -> None:
+    """The next life applies less, because nobody tells it that more was committed, and stops: the file is that of what it applied."""
+    log = KeyLog(slots=70, units=1000)
+    log.send(*some(40))
+    log.catch_up()
+    log.index.sync()
+    limits, messages, before = log.reader.limits, list(log.messages), log.files()
+    log.send(*some(60, seed=2))
+    log.catch_up()
+    if flushed:
+        log.index._active.flush()  # type: ignore[union-attr]
+    log.make_durable()
+    assert log.files() != before
+    log.open(clean=False)
+    log.reader.limits = limits
+    log.catch_up()
+    assert log.index.dirty
+    log.index.sync()
+    log.index.close()
+    assert log.files() == before
+    # And once more is committed after all, it is as if nothing had happened.
+    log.open(clean=True)
+    log.catch_up()
+    log.index.sync()
+    assert len(log.messages) > len(messages) and log.files() == official_files(log)
