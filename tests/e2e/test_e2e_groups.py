@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import time
 from collections import Counter
 from pathlib import Path
 
+import grpc
 import pytest
 
 from ledgermq.node.local import LocalCluster, free_ports
@@ -16,6 +18,7 @@ from tests import cluster as real
 from tests.contract.official import events, message, official, push, receive_some, simple, text
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_members import Writer, places, read_all, settings, started_with
+from tests.faults.histories import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -111,16 +114,79 @@ def test_official_clients_over_three_groups(tmp_path: Path) -> None:
 
 
 def move_of(cluster: LocalCluster, group: str) -> tuple[str, str] | None:
-    """From where to where a replica of the group moves at the moment, as any node that runs says."""
+    """From where to where a replica of the group moves at the moment, as a node that runs says; also None when it cannot say it."""
     asked = next(node for node, child in cluster.children.items() if child.exit_code is None)
-    answer = real.admin(cluster, asked, "ListBrokerGroups", admin_pb2.ListBrokerGroupsRequest())
+    try:
+        answer = real.admin(cluster, asked, "ListBrokerGroups", admin_pb2.ListBrokerGroupsRequest())
+    except grpc.RpcError:
+        return None
     found = next((entry.move for entry in answer.groups if entry.broker_group == group and entry.HasField("move")), None)
     return None if found is None else (found.from_node, found.to_node)
 
 
 def back(cluster: LocalCluster, node: str) -> None:
     cluster.start(node)
-    cluster.wait_ready(60, [node])
+    cluster.wait_ready(120, [node])
+
+
+def longest_pause(history: History) -> float:
+    """Seconds between two acknowledgements that followed each other, whoever got them."""
+    told = sorted(send.returned for sender in history.senders for send in sender.sends if send.offset is not None)
+    return max(later - earlier for earlier, later in itertools.pairwise(told))
+
+
+KILLS = (("command", "n1", "n4", "n2"), ("source", "n4", "n1", "n2"), ("target", "n1", "n4", "n3"), ("leader", "n4", "n1", "n2"),
+         ("source", "n1", "n4", "n1"))  # fmt: skip
+"""Who is killed, from where to where the replica moves, who leads; the last one is both."""
+
+
+def killed_in_a_move(run: CommandLine, cluster: LocalCluster, history: History, kill: tuple[str, str, str, str]) -> bool:
+    """Kill somebody in a move, and finish it by the same command; whether it was under way when the kill came."""
+    victim, source, target, leads = kill
+    run.ok("transfer", "g1", "--to", leads, "--timeout", "60s")
+    command = ("move-replica", "g1", "--from", source, "--to", target, "--timeout", "90s")
+    going = run.start(*command)
+    real.wait_for(lambda: move_of(cluster, "g1") == (source, target) or going.poll() is not None, 60, "the move to begin")
+    in_the_middle = going.poll() is None
+    node = {"source": source, "target": target, "leader": leads}.get(victim)
+    if node is None:
+        going.kill()
+        history.progress()
+    else:
+        cluster.kill(node)
+        history.progress()
+        back(cluster, node)
+    going.communicate(timeout=300)
+    run.ok(*command, timeout_s=300)
+    assert members_of(run, "g1") == {"n2": "voter", "n3": "voter", target: "voter"}
+    history.progress()
+    return in_the_middle
+
+
+@pytest.mark.timeout(1200)
+def test_a_move_goes_on_after_a_kill_of_whoever_takes_part(tmp_path: Path) -> None:
+    """The command, the source, the target, the leader, and a leader that is the source, each in the middle of a move under load: the same
+    command finishes it, or --abort gives it up though the target is dead. Everything acknowledged is there, once, and in order."""
+    with real.running(tmp_path, nodes=4, groups=[{"name": "g1", "replicas": ["n1", "n2", "n3"]}]) as cluster:
+        run = CommandLine.of(cluster)
+        real.create_topic(cluster, "t", queues=1)
+        with History(cluster, "t", senders=2, body_bytes=1000) as history:
+            hits = [killed_in_a_move(run, cluster, history, kill) for kill in KILLS]
+            assert any(hits), "no kill came while its move was under way"
+            run.ok("move-replica", "g1", "--from", "n4", "--to", "n1", "--no-wait")
+            cluster.kill("n1")
+            history.progress()
+            run.ok("move-replica", "g1", "--from", "n4", "--to", "n1", "--abort", "--timeout", "90s", timeout_s=300)
+            assert members_of(run, "g1") == {"n2": "voter", "n3": "voter", "n4": "voter"}
+            back(cluster, "n1")
+            history.progress()
+        paused = longest_pause(history)
+        print(f"in the middle: {hits}; acknowledged {history.acknowledged}; the longest pause of all producers was {paused:.1f} s")
+        consume = ("consume", "--topic", "t", "--group", "readers", "--until-empty", "2s", "--timeout", "60s")
+        history.check(lambda: run.ok(*consume, timeout_s=600).out.splitlines())
+        assert set(cluster.stop().values()) == {0}
+        audited = run.ok("audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
+        assert "audit: PASS" in audited.out
 
 
 NO_QUORUM = (
