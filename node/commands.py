@@ -60,7 +60,7 @@ def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
         from ledgermq.node import supervisor
 
         sys.exit(supervisor.run(loaded, config_file, settings))
-    from ledgermq.node.server import run
+    from ledgermq.node.serving import run
 
     sys.exit(run(loaded))
 

@@ -1,9 +1,8 @@
-"""One node as a process: starts everything in order, refuses with one sentence, stops cleanly.
+"""All parts of one node put together: made, started in order, told of what changes, stopped in order.
 
-Start order: platform and secret, data directory (owned by this process alone from then on), recovery of every broker group, the engine, the
-controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping is the reverse: leadership goes to other nodes, new
-calls are refused, calls under way finish within the drain time, everything is flushed, the abort files go last. A fatal failure at any
-moment ends the process from whatever thread noticed it, before anything more can be acknowledged (invariant I9).
+Start order, on recovered broker groups: the engine, the controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping
+is the reverse: leadership goes to other nodes, new calls are refused, calls under way finish within the drain time, everything is flushed.
+A fatal failure at any moment ends the process from whatever thread noticed it, before anything more can be acknowledged (invariant I9).
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,38 +17,36 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import uvloop
 from grpc_health.v1 import health as grpc_health  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ledgermq import __version__
 from ledgermq.node import logs
+from ledgermq.node.addresses import addresses_of, controller_config, target
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
-from ledgermq.node.admin_port import AdminPort
+from ledgermq.node.admin_port import AdminPort, GenericOnly
 from ledgermq.node.agreement import Agreement
 from ledgermq.node.appointing import Appointing
-from ledgermq.node.arrivals import GREET_METHOD, Arrivals
+from ledgermq.node.arrivals import Arrivals
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.controller.controller import Controller, ControllerConfig
+from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.members import Prefer, Returned
 from ledgermq.node.core.calls.outcome import Refused as Unanswered
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import PeerPacket
-from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.engine import Engine, as_fatal
 from ledgermq.node.errors import FatalError
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
-from ledgermq.node.groups import Hosted, open_held, open_one
+from ledgermq.node.groups import Hosted, open_one
 from ledgermq.node.holdings import Holding, Remembered, Told, holdings, spec_settings
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
-from ledgermq.node.limits import raise_descriptor_limit
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.local_reads import Rules as ReadRules
 from ledgermq.node.log_service.callers import Callers
@@ -67,9 +62,10 @@ from ledgermq.node.overview import Overview
 from ledgermq.node.passing import Passing
 from ledgermq.node.peeks import Peeks
 from ledgermq.node.peer_book import PeerBook, Refused
+from ledgermq.node.peer_side import PeerSide
 from ledgermq.node.peers import Peers
 from ledgermq.node.placement import Placement
-from ledgermq.node.process import check_platform, end_process, end_with_parent, exit_on_lost_map, spare_the_collector
+from ledgermq.node.process import end_process, spare_the_collector
 from ledgermq.node.queries import Queries
 from ledgermq.node.reconcile import Reconciler
 from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
@@ -84,17 +80,16 @@ from ledgermq.node.security.sealing import Sealer
 from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.messaging import MessagingService
 from ledgermq.node.service.ports import ServiceConfig
-from ledgermq.node.siblings import Siblings, siblings_of
-from ledgermq.node.stop_watch import watch_stop
+from ledgermq.node.siblings import Siblings
 from ledgermq.node.tracing import spans_of
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.node.vouching import Vouching
-from ledgermq.proto import admin_pb2_grpc, peer_pb2
+from ledgermq.proto import admin_pb2_grpc
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
 from ledgermq.storage import identity as identity_files
-from ledgermq.storage.errors import StorageError, is_no_space
+from ledgermq.storage.errors import is_no_space
 from ledgermq.storage.real_disk import RealDisk
 
 MESSAGING = "apache.rocketmq.v2.MessagingService"
@@ -104,83 +99,8 @@ RETURNS_EVERY_S = 1.0
 LEADERS_EVERY_S = 1.0
 # What calls forwarded by peers get to finish in, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
-# A stop that takes so much longer than the drain says what it waits for.
-STOP_SLOW_S = 15.0
 
 log = logs.get_logger()
-
-
-def run(config: NodeConfig) -> int:
-    """Run one node, or one worker of a node, until it is told to stop; the exit status. Raises FatalError when it cannot start."""
-    siblings = siblings_of(config)
-    logs.configure(config.log_level, config.node)
-    check_platform()
-    end_with_parent()
-    exit_on_lost_map()
-    raise_descriptor_limit()
-    secret = config.secret()
-    config.check_exposure()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, secret, siblings))
-    except StorageError as error:
-        raise _as_fatal(error) from error
-
-
-def _as_fatal(error: StorageError) -> FatalError:
-    what, _, remedy = str(error).partition(": ")
-    return FatalError(error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more")
-
-
-class _PeerSide:
-    """What peers say, passed on to the parts of this node."""
-
-    def __init__(self) -> None:
-        self.engine: Engine
-        self.forwarder: Forwarder
-        self.overview: Overview
-        self.link_up: Callable[[], None]
-        self.arrivals: Arrivals
-
-    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
-        self.engine.packets(items)
-
-    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        if call.method == GREET_METHOD:
-            try:
-                return peer_pb2.ForwardResult(responses=[await self.arrivals.answer(sender, call.request)])
-            except CallRefused as refusal:
-                return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
-        return await self.forwarder.execute_for_peer(sender, call)
-
-    async def status(self) -> peer_pb2.NodeStatusReply:
-        return await self.overview.own()
-
-    def signs(self, client_ids: Sequence[str]) -> None:
-        self.forwarder.signs_from_peer(client_ids)
-
-    def gone(self, client_id: str) -> None:
-        self.forwarder.gone_from_peer(client_id)
-
-    def link_changed(self, peer: str, up: bool) -> None:
-        if up:
-            self.link_up()
-            self.arrivals.link_up(peer)
-        self.forwarder.changed()
-
-
-class _GenericOnly:
-    """A server as generated code sees it, without the library's table of registered methods.
-
-    For every call of any service, grpc.aio 1.85 waits anew on one future for each method in that table: the fourteen methods of the two
-    small services here cost every send a third of the event loop's time. Generic handlers serve the same methods without it.
-    """
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
-
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Left out on purpose: the generic handlers hold the same methods."""
 
 
 class Node:
@@ -201,7 +121,7 @@ class Node:
         self.config = config
         self._disk = disk
         boot_id = uuid.uuid4().hex
-        side = _PeerSide()
+        side = PeerSide()
         self.roster = Roster(config.node, addresses_of(config), disk, controller_directory(config))
         if lost := self.roster.load():
             log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
@@ -229,7 +149,7 @@ class Node:
         configured = {group.name: group.replicas for group in config.cluster.groups}
         replicas = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
         self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
-        self.controller = Controller(_controller_config(config, secret, self.roster))
+        self.controller = Controller(controller_config(config, secret, self.roster))
         self.overview = Overview(config, self.engine, self.peers.links, self.roster, replicas)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
         groups = self._groups = {name: found.group for name, found in hosted.items()}
@@ -531,7 +451,7 @@ class Node:
         server.add_generic_rpc_handlers(self.log_service.handlers())
         server.add_generic_rpc_handlers(self.replicas.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
-        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, _GenericOnly(server))
+        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, GenericOnly(server))
         self._client_port.bind(server, address)
         if self._siblings is not None:
             server.add_insecure_port(f"unix:{self._siblings.calls(self.config.node)}")
@@ -621,60 +541,3 @@ class Node:
 def _outline(view: GroupView) -> tuple[object, ...]:
     """What of a view changes seldom; topics and groups are replaced when they change, never altered in place."""
     return view.leader, view.term, view.serving, id(view.topics), id(view.groups)
-
-
-def target(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
-    """The configuration's nodes as the controller quorum knows them: kind → host:port."""
-    ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
-    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.members.items()}
-
-
-def _controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
-    return ControllerConfig(
-        node=config.node,
-        addresses=roster.controllers(),
-        first_voters=tuple(config.nodes),
-        joining=bool(config.join),
-        listen=target(config.listen_host, config.address.controller_port),
-        directory=controller_directory(config),
-        cluster_id=config.cluster_id,
-        secret=secret,
-    )
-
-
-async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    disk = RealDisk()
-    directory = DataDirectory(config)
-    directory.take(disk)
-    began = time.monotonic()
-    log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
-    told, lost = Remembered(disk, controller_directory(config)).load()
-    if lost:
-        log.warning("what the quorum said of broker groups is lost, the configuration counts until it tells again", reason=lost)
-    held, refused = holdings(config, told)
-    for reason in refused.values():
-        log.error("broker group not opened", reason=reason)
-    hosted = await asyncio.to_thread(open_held, config, held, disk)
-    log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
-    node = Node(config, secret, disk, hosted, siblings, held, told)
-    try:
-        await node.start()
-        log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)
-        await stop.wait()
-        log.info("stopping")
-    finally:
-        watch_stop(loop, config.limits.drain_ms / 1000 + STOP_SLOW_S)
-        with contextlib.suppress(asyncio.CancelledError):
-            await node.stop()
-    directory.release()
-    log.info("stopped", seconds=round(time.monotonic() - began, 3))
-    return 0

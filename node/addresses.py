@@ -1,0 +1,33 @@
+"""Where nodes are reached, as the controller quorum is told: kind → host:port. Nothing here connects."""
+
+from __future__ import annotations
+
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.controller.controller import ControllerConfig
+from ledgermq.node.opening import controller_directory
+from ledgermq.node.roster import Roster
+
+
+def target(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
+    """The configuration's nodes as the controller quorum knows them: kind → host:port."""
+    ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
+    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.members.items()}
+
+
+def controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
+    """How this node takes part in the controller quorum."""
+    return ControllerConfig(
+        node=config.node,
+        addresses=roster.controllers(),
+        first_voters=tuple(config.nodes),
+        joining=bool(config.join),
+        listen=target(config.listen_host, config.address.controller_port),
+        directory=controller_directory(config),
+        cluster_id=config.cluster_id,
+        secret=secret,
+    )

@@ -1,0 +1,49 @@
+"""What peers say to this node, passed on to its parts. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ledgermq.node.arrivals import GREET_METHOD, Arrivals
+from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.engine import Engine
+from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.overview import Overview
+from ledgermq.proto import peer_pb2
+
+
+class PeerSide:
+    """The parts are told to it before the first peer is heard."""
+
+    def __init__(self) -> None:
+        self.engine: Engine
+        self.forwarder: Forwarder
+        self.overview: Overview
+        self.link_up: Callable[[], None]
+        self.arrivals: Arrivals
+
+    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
+        self.engine.packets(items)
+
+    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        if call.method == GREET_METHOD:
+            try:
+                return peer_pb2.ForwardResult(responses=[await self.arrivals.answer(sender, call.request)])
+            except CallRefused as refusal:
+                return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
+        return await self.forwarder.execute_for_peer(sender, call)
+
+    async def status(self) -> peer_pb2.NodeStatusReply:
+        return await self.overview.own()
+
+    def signs(self, client_ids: Sequence[str]) -> None:
+        self.forwarder.signs_from_peer(client_ids)
+
+    def gone(self, client_id: str) -> None:
+        self.forwarder.gone_from_peer(client_id)
+
+    def link_changed(self, peer: str, up: bool) -> None:
+        if up:
+            self.link_up()
+            self.arrivals.link_up(peer)
+        self.forwarder.changed()

@@ -1,0 +1,92 @@
+"""One node as a process: what must hold before it starts, recovery, and the end; it refuses with one sentence and stops cleanly.
+
+Order: platform and secret, data directory (owned by this process alone from then on), recovery of every broker group, then the node itself
+(`server.py`). The abort files go last, after everything is flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+
+import uvloop
+
+from ledgermq import __version__
+from ledgermq.node import logs
+from ledgermq.node.config import NodeConfig
+from ledgermq.node.data_directory import DataDirectory
+from ledgermq.node.errors import FatalError
+from ledgermq.node.groups import open_held
+from ledgermq.node.holdings import Remembered, holdings
+from ledgermq.node.limits import raise_descriptor_limit
+from ledgermq.node.opening import controller_directory
+from ledgermq.node.process import check_platform, end_with_parent, exit_on_lost_map
+from ledgermq.node.server import Node
+from ledgermq.node.siblings import Siblings, siblings_of
+from ledgermq.node.stop_watch import watch_stop
+from ledgermq.proto.status import ExitCode
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.real_disk import RealDisk
+
+# A stop that takes so much longer than the drain says what it waits for.
+STOP_SLOW_S = 15.0
+
+log = logs.get_logger()
+
+
+def run(config: NodeConfig) -> int:
+    """Run one node, or one worker of a node, until it is told to stop; the exit status. Raises FatalError when it cannot start."""
+    siblings = siblings_of(config)
+    logs.configure(config.log_level, config.node)
+    check_platform()
+    end_with_parent()
+    exit_on_lost_map()
+    raise_descriptor_limit()
+    secret = config.secret()
+    config.check_exposure()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, secret, siblings))
+    except StorageError as error:
+        raise _as_fatal(error) from error
+
+
+def _as_fatal(error: StorageError) -> FatalError:
+    what, _, remedy = str(error).partition(": ")
+    return FatalError(error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more")
+
+
+async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    disk = RealDisk()
+    directory = DataDirectory(config)
+    directory.take(disk)
+    began = time.monotonic()
+    log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
+    told, lost = Remembered(disk, controller_directory(config)).load()
+    if lost:
+        log.warning("what the quorum said of broker groups is lost, the configuration counts until it tells again", reason=lost)
+    held, refused = holdings(config, told)
+    for reason in refused.values():
+        log.error("broker group not opened", reason=reason)
+    hosted = await asyncio.to_thread(open_held, config, held, disk)
+    log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
+    node = Node(config, secret, disk, hosted, siblings, held, told)
+    try:
+        await node.start()
+        log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        watch_stop(loop, config.limits.drain_ms / 1000 + STOP_SLOW_S)
+        with contextlib.suppress(asyncio.CancelledError):
+            await node.stop()
+    directory.release()
+    log.info("stopped", seconds=round(time.monotonic() - began, 3))
+    return 0
