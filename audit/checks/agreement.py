@@ -65,7 +65,8 @@ def _found(result: GroupResult, one: Replica, flaw: Flaw) -> Finding:
     excused = excuse(one, flaw, result.compared, ())
     if excused is None:
         return Finding(RULES[flaw.rule].klass, one.name, result.group, flaw)
-    result.reasons.append(f"group {result.group}: {one.name} was killed, and lacks index units of a log file; audit without --agreement")
+    lacks = "was killed, and lacks index units or bytes of a log file; audit without --agreement"
+    result.reasons.append(f"group {result.group}: {one.name} {lacks}")
     return Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
 
 

@@ -26,6 +26,7 @@ from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.reading.walk import LogFile, Progress
 
 LENGTH_BYTES = 4
+SECTOR = 512
 TAIL_MAX = 64
 """So many entries at the end are looked at to tell whether they are records of elections."""
 
@@ -90,7 +91,8 @@ def _end(task: LogFile, report: LogReport, last: int) -> None:
         file = f"{os.path.basename(task.root)}/{task.log_folder}/index/{last * 32 - last * 32 % size:020d}"
         place = last * 32 % size
         proof = "the unit does not lead to the last entry of its log file: one of them is damaged"
-        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof, torn=_is_empty(task, last)))
+        torn = _is_empty(task, last) or _leads_to_unwritten(task, last)
+        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof, torn))
         return
     pos, fields = found
     report.entries = last - report.first_index + 1
@@ -103,6 +105,18 @@ def _is_empty(task: LogFile, index: int) -> bool:
     """Whether the unit of an entry was never written, or its file is not there."""
     place = index * INDEX_UNIT_BYTES
     return not any(read_space(task.index_directory, task.index_file_bytes, place, place + INDEX_UNIT_BYTES))
+
+
+def _leads_to_unwritten(task: LogFile, index: int) -> bool:
+    """Whether the log has, where the unit of an entry points, a sector that was never written: as after a loss of power."""
+    start = index * INDEX_UNIT_BYTES
+    unit = read_space(task.index_directory, task.index_file_bytes, start, start + INDEX_UNIT_BYTES)
+    pos = int.from_bytes(unit[4:12], "big", signed=True)
+    if len(unit) < INDEX_UNIT_BYTES or pos < 0:
+        return False
+    header = read_space(f"{task.root}/{task.log_folder}/data", task.data_file_bytes, pos, pos + HEADER_BYTES)
+    edge = SECTOR - pos % SECTOR
+    return any(part and not any(part) for part in (header[:edge], header[edge:]))
 
 
 def _last_by_units(task: LogFile, first: int) -> int:

@@ -125,6 +125,21 @@ def test_a_log_that_ends_before_its_synced_mark_lost_something(tmp_path: Path, c
     assert found.verdict == "FAIL" and told(found) == [("n3", "missing", "mark.end", 60)]
 
 
+def test_a_loss_of_power_above_the_synced_mark_is_no_finding(tmp_path: Path) -> None:
+    """The unit of the last entry of a file was on the disk, and its sector of the log was not. Jury, healthy seed 31000005."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 100):
+            writer.append(message)
+        writer.finish(clean=False, mark=10, committed=10)
+    last = in_file(writer, 1)[-1]
+    path = writer.log / "data" / f"{FILE_BYTES:020d}"
+    data, sector = path.read_bytes(), last.pos % FILE_BYTES // 512 * 512
+    path.write_bytes(data[:sector] + bytes(len(data) - sector))
+    found = run(tmp_path)
+    assert found.verdict == "INCOMPLETE" and not [finding for finding in found.findings if finding.fails]
+
+
 def test_rot_of_a_body_is_not_seen_and_a_rotten_word_at_a_file_end_is(tmp_path: Path) -> None:
     """The first is what the other checks are for; the second would look like another history, but later words agree."""
     writers = write(tmp_path)

@@ -148,12 +148,19 @@ class Stage:
         # Of few places of a kind several replicas may have got the same one.
         near = {w.node for w in wounds if w.path[-20:] == wound.path[-20:] and w.start < wound.stop + NEAR and w.stop > wound.start - NEAR}
         others = [one for one in self.replicas if (one.node not in near if case.apart else one not in chosen)]
-        spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place]
+        # Whoever kept a tail that nobody followed holds other entries there.
+        own = next(one for one in self.replicas if one.node == wound.node)
+        there = next((entry for entry in own.entries if int(entry.path[-20:]) + entry.at + entry.size > place), own.entries[-1])
+        spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place and there.chain in _chains(one)]
         if spared:
             return replace(wound, classes=wound.classes - {OPEN})
         # The first entry of a log that nobody has otherwise may as well go on from another log.
         first = wound.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, wound.node) and wound.start < HEADER_BYTES
         return replace(wound, classes=wound.classes | {DIVERGENCE}) if first else wound
+
+
+def _chains(one: Anatomy) -> set[int]:
+    return {entry.chain for entry in one.entries}
 
 
 def _at(rng: random.Random, place: str, count: int) -> int:
