@@ -13,8 +13,10 @@ import pytest
 from ledgermq.node import local
 
 WORKERS_MAX = 8
-GARBAGE_THRESHOLD = 20_000
-"""Thousands of collected tests are no garbage: to look through them at every 700 new objects is an eighth of collecting them."""
+COLLECTING_THRESHOLD = 20_000
+USUAL_THRESHOLDS = gc.get_threshold()
+"""Thousands of collected tests are no garbage: to look through them at every 700 new objects is an eighth of collecting them. While tests
+run, what they leave has to go soon: stores are cycles, and hold open files."""
 BEGIN_FIRST = (
     "containers/test_container_faults.py",
     "examples/test_flights_demo.py",
@@ -37,7 +39,7 @@ cannot run at the same time: as first and fourth of three workers' files they ar
 
 def pytest_configure() -> None:
     """A shell starts background jobs with SIGINT ignored, and processes inherit that: what the tests interrupt would not hear it."""
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    gc.set_threshold(COLLECTING_THRESHOLD)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(*USUAL_THRESHOLDS)
 
 
 @pytest.fixture(scope="session", autouse=True)
