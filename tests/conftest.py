@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ledgermq.node import local
 
@@ -35,6 +36,11 @@ BEGIN_FIRST = (
 )
 """Files that take minutes: several workers that go through the files end together only if none of these begins last. The two of containers
 cannot run at the same time: as first and fourth of three workers' files they are run by the same one."""
+
+
+settings.register_profile("ledgermq", deadline=None)
+settings.load_profile("ledgermq")
+"""No example is wrong for being slow: that depends on who else uses the machine."""
 
 
 def pytest_configure() -> None:
