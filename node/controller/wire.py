@@ -179,7 +179,13 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         if message["type"] == "next_node_idx":
             # The library's replies to a leader do not say in which term they were given; see `_onMessageReceived`.
             message["term"] = self._quorum.raftCurrentTerm
-        sent: bool = super().send(node, message)
+        try:
+            sent: bool = super().send(node, message)
+        except KeyError:
+            if node in self._connections:
+                raise
+            # The line ended under the message, and with its line a listener is forgotten (`_onDisconnected`): the library looks for it again.
+            return False
         return sent
 
     # -- what arrives -------------------------------------------------------------------------------------------------------------

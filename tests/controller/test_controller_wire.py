@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from pysyncobj.encryptor import getEncryptor
+from pysyncobj.tcp_connection import CONNECTION_STATE
 from pysyncobj.transport import TCPTransport
 
 from ledgermq.node.controller import wire
@@ -316,3 +317,18 @@ def test_library_is_bent_where_it_matters() -> None:
         assert name in library.SyncObj.__dict__ and name in Quorum.__dict__
     for name in ("send", "_onMessageReceived", "_onNewIncomingConnection", "_onIncomingMessageReceived", "_maybeBind", "_onTick"):
         assert hasattr(TCPTransport, name) and name in QuorumTransport.__dict__
+
+
+def test_a_line_to_a_listener_that_ends_under_a_message_is_no_error() -> None:
+    """The library ends a line on which nothing was heard when it sends, and a listener is forgotten with its line."""
+    transport = QuorumTransport.__new__(QuorumTransport)
+    transport._quorum = SimpleNamespace(make_durable=lambda: None)
+    lines: dict[str, Any] = {}
+
+    def ended(message: Any) -> None:
+        lines.pop("0").state = CONNECTION_STATE.DISCONNECTED
+
+    lines["0"] = SimpleNamespace(state=CONNECTION_STATE.CONNECTED, send=ended)
+    transport._connections = lines
+    assert transport.send("0", {"type": "alive"}) is False and not lines
+    assert transport.send("0", {"type": "alive"}) is False
