@@ -184,7 +184,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         except KeyError:
             if node in self._connections:
                 raise
-            # The line ended under the message, and with its line a listener is forgotten (`_onDisconnected`): the library looks for it again.
+            # The line ended under the message, and a listener is forgotten with its line: the library looks for it once more.
             return False
         return sent
 

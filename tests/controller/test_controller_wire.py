@@ -329,6 +329,6 @@ def test_a_line_to_a_listener_that_ends_under_a_message_is_no_error() -> None:
         lines.pop("0").state = CONNECTION_STATE.DISCONNECTED
 
     lines["0"] = SimpleNamespace(state=CONNECTION_STATE.CONNECTED, send=ended)
-    transport._connections = lines
+    transport._connections, transport._send_random_sleep_duration = lines, 0
     assert transport.send("0", {"type": "alive"}) is False and not lines
     assert transport.send("0", {"type": "alive"}) is False
