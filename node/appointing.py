@@ -59,6 +59,8 @@ class Appointing:
         """One of a kind at a time for each group."""
         self._reasons: dict[tuple[str, str], str] = {}
         """Why the last wish of a kind came to nothing: said once, however often it is repeated."""
+        self._logged: dict[str, dict[str, object]] = {}
+        """What was said of each group last. A master that hears nobody asks again and again whether the set is as it was."""
 
     def changed(self) -> None:
         """The controller's state is another one, or is there for the first time."""
@@ -104,8 +106,10 @@ class Appointing:
             return
         metrics.HA_WISHES.labels(group, key[1], "granted").inc()
         self._reasons.pop(key, None)
-        agreed = {"epoch": granted.epoch, "master": granted.master, "in_sync": sorted(granted.in_sync)}
-        log.info("appointed", group=group, kind=key[1], **agreed)
+        agreed: dict[str, object] = {"epoch": granted.epoch, "master": granted.master, "in_sync": sorted(granted.in_sync)}
+        if self._logged.get(group) != agreed:
+            self._logged[group] = agreed
+            log.info("appointed", group=group, kind=key[1], **agreed)
         self._tell(group, granted)
 
     def _tell(self, group: str, appointment: Appointment) -> None:

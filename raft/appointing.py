@@ -3,7 +3,8 @@
 Decided by the controller, in one order for all (`appointments.py`): who is master of which epoch, and who is in sync. A master leads an
 epoch only if that is above every term it has made durable, so never one that it led before a restart. It waits for everybody in the set;
 it takes out who is gone, or too far behind, by asking, and waits on until that is agreed; it takes in who has everything committed, and
-waits for it from the moment it asks. What a quorum is in this rule is said in `rules.py`.
+waits for it from the moment it asks. Where it hears nobody, it changes nothing before the controller answered that the set is as it
+knows it; where that does not answer either, it steps down (`core.py`). What a quorum is in this rule is said in `rules.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Appointing(Changing):
         """What the controller agreed on; late or repeated words mean nothing."""
         if self._fence is not None or (self.appointment is not None and appointment.order <= self.appointment.order):
             return
-        self._now_ns = now_ns
+        self._now_ns = self._agreed_ns = now_ns
         self.appointment = appointment
         # Every wish that was on its way named an older version: it is granted in this one, or never.
         self._joining.clear()
@@ -34,6 +35,8 @@ class Appointing(Changing):
         if self.role is Role.LEADER:
             self._advance_commit()
             self._advance_replicated()
+            if self._hears_nobody(now_ns):
+                self._review_due_ns = now_ns
 
     def _take_office(self, now_ns: int) -> None:
         """Lead the epoch this replica was appointed for, or make way for who was."""
@@ -64,6 +67,10 @@ class Appointing(Changing):
             return self._wish_master(me, Cause.STARTED)
         self._trail.sample(self.log.end_index, now_ns)
         self._evicting = {node: until_ns for node, until_ns in self._evicting.items() if now_ns < until_ns and node in agreed.in_sync}
+        if self._hears_nobody(now_ns) and now_ns - self._agreed_ns >= self.config.timing.election_max_ns:
+            # It may be heard by all and hear none: a smaller set could be agreed on, without its knowing, and nobody else be electable.
+            self._wishes.append(Alter(me, agreed.generation, agreed.epoch, agreed.version, dict(agreed.in_sync)))
+            return
         leaving = self._leaving_set(agreed, now_ns)
         joining = {node for node in self.members.voters if node not in agreed.in_sync and self._may_join(node, now_ns)}
         wanted = (set(agreed.in_sync) - leaving) | joining
@@ -86,10 +93,6 @@ class Appointing(Changing):
     def _is_renamed(self, agreed: Appointment, node: str) -> bool:
         """The members know it by another directory since."""
         return agreed.in_sync[node] != self._known_by(node)
-
-    def _contact_ns(self, node: str) -> int:
-        peer = self.peers.get(node)
-        return -1 if peer is None else peer.contact_ns
 
     def _is_late(self, node: str, now_ns: int) -> bool:
         peer, timing = self.peers.get(node), self.config.timing

@@ -37,6 +37,12 @@ class Timing:
     stall_ns: int = 10_000 * MS
     """A peer that answers for so long without receiving what it lacks is compared with from the beginning."""
 
+    @property
+    def alone_ns(self) -> int:
+        """After so long without a word of its slaves and of the controller a master steps down: as long as the controller quorum may take
+        to have another leader."""
+        return 4 * self.election_max_ns
+
     def __post_init__(self) -> None:
         if not 0 < 2 * self.heartbeat_ns <= self.election_min_ns <= self.election_max_ns:
             raise ValueError("raft timing: need 0 < 2 x heartbeat <= election minimum <= election maximum")

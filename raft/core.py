@@ -12,8 +12,9 @@ The core lives in layers, each of which knows only those below it:
   core.py          this: what the driver says to the core, and what the core leaves for it
 
 Decisions only. The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order
-`Effects` fixes. A leader that a majority has not answered for one maximum election timeout steps down. A replica whose loss nobody would
-notice yet, because it is not admitted or no member, follows, and says that its copy does not count.
+`Effects` fixes. A leader that a majority has not answered for one maximum election timeout steps down, and so does a master that nobody
+answers. A replica whose loss nobody would notice yet, because it is not admitted or no member, follows, and says that its copy does not
+count.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class Core(Appointing):
         self._now_ns = now_ns
         self._take_office(now_ns)
         if self.role is Role.LEADER:
-            silent_ns = 0 if self.members.rule is Rule.IN_SYNC else now_ns - self._quorum_contact_ns(now_ns)
-            if silent_ns >= self.config.timing.election_max_ns:
+            if silent_ns := self._abandoned_ns(now_ns):
                 self._become_follower(self.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
+                if self.members.rule is Rule.IN_SYNC:
+                    # Others may hear each other, and the controller: they go first.
+                    self._election_due_ns += self.config.timing.election_max_ns
             elif self.handover is not None and now_ns >= self.handover.until_ns:
                 self._give_up_handover(self._why_late(self.handover))
         elif self._may_campaign() and now_ns >= self._election_due_ns:

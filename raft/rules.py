@@ -70,6 +70,33 @@ class Rules(State):
         agreed, node = self.agreed, self.config.node
         return agreed is None or agreed.in_sync.get(node) == self._known_by(node)
 
+    def _others_in_sync(self) -> list[str]:
+        """Whom a master cannot do without, nor anybody elect another: the in-sync set but for this replica."""
+        return [node for node in self._in_sync() if node != self.config.node]
+
+    def _contact_ns(self, node: str) -> int:
+        """Leader only: when a peer was last heard."""
+        peer = self.peers.get(node)
+        return -1 if peer is None else peer.contact_ns
+
+    def _hears_nobody(self, now_ns: int) -> bool:
+        """Leader only: whether it has others in its in-sync set, and heard none of them for the longest election timeout."""
+        others = self._others_in_sync()
+        return bool(others) and now_ns - max(map(self._contact_ns, others)) >= self.config.timing.election_max_ns
+
+    def _abandoned_ns(self, now_ns: int) -> int:
+        """Leader only: for how long nobody said that it may go on, if that is too long; else 0. A leader needs a majority. A master with
+        others in its set needs one of them, or the controller, which takes longer to find a leader of its own: whom it does not hear may
+        hear it, and stays quiet for it."""
+        timing = self.config.timing
+        if self.members.rule is not Rule.IN_SYNC:
+            silent_ns = now_ns - self._quorum_contact_ns(now_ns)
+            return silent_ns if silent_ns >= timing.election_max_ns else 0
+        if not self._hears_nobody(now_ns):
+            return 0
+        silent_ns = now_ns - max(self._agreed_ns, *map(self._contact_ns, self._others_in_sync()))
+        return silent_ns if silent_ns >= timing.alone_ns else 0
+
     def short_of(self, now_ns: int) -> int:
         """Leader only: how many members of the in-sync set would have to be heard again before anything can be committed."""
         if self.role is not Role.LEADER or self.members.rule is not Rule.IN_SYNC:

@@ -121,6 +121,8 @@ class State:
         self._canvass_until_ns = NEVER_NS
         """Until when answers to a canvass are waited for; NEVER_NS without one."""
         self._review_due_ns = now_ns
+        self._agreed_ns = -NEVER_NS
+        """When the last news of the controller came."""
         self._silent_master: str | None = None
         """Whose silence made this replica master."""
         self._trail = Trail()

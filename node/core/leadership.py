@@ -77,7 +77,7 @@ def words(reason: Reason) -> str:
         Cause.OPERATOR: "transfer asked by operator",
         Cause.PLANNED_STOP: f"planned stop of {reason.peer}",
         Cause.PREFERRED: "preferred leader",
-        Cause.NO_MAJORITY: f"check-quorum: heard from no majority for {reason.silent_ms} ms",
+        Cause.NO_MAJORITY: f"check-quorum: heard from too few others for {reason.silent_ms} ms",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
         Cause.REMOVED: "the leader was removed from the voters",
         Cause.FORCED: "an operator made it master, whoever was in sync: entries may be lost",

@@ -74,6 +74,22 @@ class Pair(Cluster):
             self.settle()
         raise AssertionError([repr(member.core) for member in self.members.values()])
 
+    def answered(self, known: Appointment, for_ms: int) -> Appointment:
+        """What the set has become after a time in which the controller hears and answers n1."""
+        seen = len(self.wishes)
+        for _ in range(for_ms // 10):
+            self.now_ns += 10 * MS
+            for member in self.up():
+                member.core.tick(self.now_ns)
+            self.settle()
+            for wish in self.wishes[seen:]:
+                after = alter(known, wish) if isinstance(wish, Alter) else ""
+                known = known if isinstance(after, str) else after
+            news, seen = len(self.wishes) > seen, len(self.wishes)
+            if news:
+                self.appoint(known, "n1")
+        return known
+
     def granted(self, known: Appointment | None) -> Appointment:
         """What the controller makes of the last wish."""
         wish = self.wishes[-1]
@@ -188,6 +204,58 @@ def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
     assert isinstance(answer, AppendReply) and answer.rejected and answer.term == 5 and slave.core.leader is None
 
 
+# A master that hears nobody
+
+
+def deaf(pair: Pair) -> None:
+    """n1 is heard by everybody and hears nobody."""
+    pair.cut = {("n2", "n1"), ("n3", "n1")}
+
+
+def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elected(led: Pair) -> None:
+    """Neither a slave nor the controller answers it: its heartbeats end, and its slaves stand for election before it does."""
+    deaf(led)
+    led.until(lambda: core(led, "n1").role is not Role.LEADER)
+    change = core(led, "n1").take_changes()[-1]
+    assert change.leader is None and change.reason.cause is Cause.NO_MAJORITY and change.reason.silent_ms >= 3200
+    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    assert led.wishes[-1].node != "n1"
+    led.appoint(led.granted(FIRST), "n2", "n3")
+    assert core(led, led.wishes[-1].node).role is Role.LEADER
+
+
+@pytest.mark.parametrize("rules", [HaRules(), HaRules(ack_async=True), HaRules(minimum=2)], ids=["alone", "async", "two"])
+def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answered(rules: HaRules) -> None:
+    """Its wish may be granted without its hearing of that, and nobody else could be elected then: it asks for the same set first, and
+    goes on for as long as that is answered."""
+    pair = Pair(rules)
+    pair.appoint(FIRST)
+    pair.members["n1"].propose(1)
+    pair.settle()
+    deaf(pair)
+    pair.wishes.clear()
+    known = pair.answered(FIRST, 6_000)
+    assert pair.wishes[0] == Alter("n1", 0, 1, 1, ALL_IN_SYNC)
+    assert core(pair, "n1").role is Role.LEADER and len(known.in_sync) == rules.minimum
+    if rules.minimum > 1:
+        pair.until(lambda: core(pair, "n1").role is not Role.LEADER)
+
+
+def test_one_slave_that_answers_keeps_a_master_in_office(led: Pair) -> None:
+    """Whatever became of the controller and of the other slave: who is left may well be all that there is."""
+    led.cut = {("n2", "n1")}
+    led.until(lambda: led.now_ns > 8_000 * MS)
+    assert core(led, "n1").role is Role.LEADER
+
+
+def test_alone_in_the_set_a_master_needs_nobody(led: Pair) -> None:
+    """The controller agreed to that: nobody else can be elected."""
+    led.appoint(replace(FIRST, version=2, in_sync={"n1": ""}))
+    deaf(led)
+    led.until(lambda: led.now_ns > 8_000 * MS)
+    assert core(led, "n1").role is Role.LEADER
+
+
 # What is committed
 
 
@@ -257,14 +325,11 @@ def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late
     pair.members["n1"].propose(1)
     pair.settle()
     pair.down = {"n2": 1 << 60, "n3": 1 << 60}
-    pair.until(lambda: any(isinstance(wish, Alter) for wish in pair.wishes))
-    assert len(pair.wishes[-1].in_sync) == 2
-    pair.appoint(pair.granted(FIRST), "n1")
+    known = pair.answered(FIRST, 2_000)
+    assert len(known.in_sync) == 2
     pair.members["n1"].propose(1)
-    pair.wishes.clear()
-    pair.until(lambda: pair.now_ns > 10_000 * MS)
-    master = core(pair, "n1")
-    assert master.commit_index == 1 and master.short_of(pair.now_ns) == 1 and not pair.wishes
+    after, master = pair.answered(known, 8_000), core(pair, "n1")
+    assert master.commit_index == 1 and master.short_of(pair.now_ns) == 1 and after.in_sync == known.in_sync
 
 
 @pytest.mark.parametrize("least", [2, 3])

@@ -7,6 +7,7 @@ make master next. Every rule is broken once, to see the checks notice it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -61,7 +62,8 @@ class HaCluster(Cluster):
         self.controller = self.controller_type()
         self.wishes: list[Elect | Alter] = []
         self.outage_until_ns = 0
-        self.masters: dict[int, str] = {}
+        self.deaf: set[str] = set()
+        """Who hears nothing of the controller."""
         super().__init__(3, seed)
         # A set grows only in calm weather: time is slower here than where only votes are cast, and what broke is mended sooner.
         self.pace_ms, self.calm = self.chance.choice((30, 60, 150)), self.chance.choice((0.995, 0.985))
@@ -160,20 +162,33 @@ class HaCluster(Cluster):
             self.members[name].start(self.now_ns)
             self.commits[name] = min(0, self.members[name].core.log.end_index)
         self.down.clear()
-        deadline, proposed_in, target = self.now_ns + 30_000 * MS, -1, -1
+        self.progress(self.members.values(), 30_000 * MS, lambda known: set(known.in_sync) == set(self.members))
+
+    def deafen(self) -> str:
+        """From a whole group: everybody and the controller hear the master, and it hears nobody. The others go on without it."""
+        master = next(member.name for member in self.up() if member.core.accepting)
+        self.cut = {(name, master) for name in self.members if name != master}
+        self.deaf = {master}
+        others = [member for member in self.up() if member.name != master]
+        self.progress(others, 10_000 * MS, lambda known: known.master != master)
+        self.deaf.clear()
+        return master
+
+    def progress(self, among: Collection[Member], within_ns: int, right: Callable[[Appointment], bool]) -> None:
+        """A new entry of a master that is right is committed by all of them."""
+        deadline, proposed_in, target = self.now_ns + within_ns, -1, -1
         while self.now_ns < deadline:
             self.let_all_happen()
-            leader = next((m for m in self.up() if m.core.accepting), None)
+            leader = next((member for member in among if member.core.accepting), None)
             if leader is not None and leader.core.term != proposed_in:
                 leader.propose(1)
                 target, proposed_in = leader.core.log.end_index, leader.core.term
                 self.turn(leader)
             known = self.controller.known
-            whole = known is not None and set(known.in_sync) == set(self.members)
-            if whole and target >= 0 and all(m.core.commit_index >= target for m in self.members.values()):
+            if known is not None and right(known) and target >= 0 and all(member.core.commit_index >= target for member in among):
                 return
             self.pass_time()
-        raise AssertionError(f"no progress after healing: {self.controller.known} {[repr(m.core) for m in self.members.values()]}")
+        raise AssertionError(f"no progress: {self.controller.known} {[repr(m.core) for m in self.members.values()]}")
 
     def let_all_happen(self) -> None:
         """Messages, wishes, news and syncs, until there are none."""
@@ -183,7 +198,7 @@ class HaCluster(Cluster):
             while self.wishes:
                 self.decide()
             for member in self.up():
-                if self.controller.known is not None:
+                if self.controller.known is not None and member.name not in self.deaf:
                     member.core.appointed(self.controller.known, self.now_ns)
                 self.turn(member)
         for member in self.up():
@@ -217,6 +232,17 @@ def test_faults_break_no_invariant_and_healing_brings_progress(first: int) -> No
         masters += len(cluster.leaders)
         changes += sum(1 for a, b in zip(cluster.controller.log, cluster.controller.log[1:], strict=False) if a.in_sync != b.in_sync)
     assert committed > 200 and masters > 10 and changes > 5, (committed, masters, changes)
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_a_master_that_hears_nobody_is_replaced(first: int) -> None:
+    """Whatever came before, and whatever the group demands of an acknowledgement."""
+    for seed in range(first, first + 10):
+        cluster = run(HaCluster(seed), STEPS // 3)
+        cluster.heal()
+        former = cluster.deafen()
+        cluster.heal()
+        assert not cluster.fences and cluster.controller.known.master != former, f"seed {seed}: {cluster.fences}"  # type: ignore[union-attr]
 
 
 # Every rule broken alone
@@ -286,6 +312,37 @@ class VersionIgnored(Controller):
     @staticmethod
     def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
         return appointments.alter(known, ask if known is None else replace(ask, version=known.version))
+
+
+class StaysInOffice(Core):
+    """Planted: a master that hears nobody keeps its slaves quiet for ever."""
+
+    def _abandoned_ns(self, now_ns: int) -> int:
+        return 0
+
+
+class ShrinksUnheard(Core):
+    """Planted: a master that hears nobody has them taken out before it knows that it hears the controller."""
+
+    def _review_in_sync(self, now_ns: int) -> None:
+        told_ns, self._agreed_ns = self._agreed_ns, now_ns
+        super()._review_in_sync(now_ns)
+        self._agreed_ns = told_ns
+
+
+@pytest.mark.parametrize("core", [StaysInOffice, ShrinksUnheard])
+def test_without_either_rule_a_master_that_hears_nobody_is_not_replaced(core: type[Core]) -> None:
+    """Within ten seeds."""
+    member = type("Planted", (HaMember,), {"core_type": core})
+    cluster_type = type("PlantedCluster", (HaCluster,), {"member_type": member})
+    for seed in range(10):
+        cluster = cluster_type(seed, minimum=1)
+        cluster.heal()
+        try:
+            cluster.deafen()
+        except AssertionError:
+            return
+    raise AssertionError(f"{core.__name__} went unnoticed")
 
 
 PLANTED = [

@@ -77,7 +77,7 @@ FOUND: dict[Bug, Found] = {
     Bug.EPOCH_LED_TWICE: Found(1, settings=HA, steps=1500),
     Bug.EPOCH_NOT_DURABLE: Found(5, ("slow-disks", "depose", "power-cut-all", "power-cut-all"), HA, 1500),
     Bug.IN_SYNC_BY_MAJORITY: Found(1, settings=HA, steps=1500),
-    Bug.MINIMUM_IGNORED: Found(4, ("in-sync-race", "slow-slave", "isolate"), TWO_IN_SYNC, 1500),
+    Bug.MINIMUM_IGNORED: Found(5, ("in-sync-race", "slow-slave", "isolate"), TWO_IN_SYNC, 1500),
     Bug.EPOCH_AS_ASKED: Found(16, settings=HA, steps=1500),
     Bug.INCARNATION_IGNORED: Found(8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA, 1500),
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),

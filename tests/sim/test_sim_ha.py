@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.raft.config import Rule
 from ledgermq.sim.appointing import STEPS
 from ledgermq.sim.faults import acting, schedule
 from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
+from ledgermq.sim.faults_kind import leaders
 from ledgermq.sim.network import MS
 from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, Value
@@ -41,10 +44,10 @@ def test_every_invariant_holds(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_of_ha_groups_alone_is_survived(kind: str) -> None:
-    """A run devoted to one kind, over and over."""
-    outcome = run(1, Settings.of_ha(), (kind,))
-    assert outcome.passed, outcome.violation
-    assert outcome.commits > 4
+    """Runs devoted to one kind, over and over."""
+    outcomes = [run(seed, Settings.of_ha(), (kind,)) for seed in (1, 2)]
+    assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
+    assert sum(outcome.commits for outcome in outcomes) > 4
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -101,6 +104,33 @@ def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
         outcome = World(seed, settings=Settings.of_ha()).run(4 * STEPS_A_RUN, acting(Plan(events)), until_ns=3_600 * MS)
         assert outcome.passed, outcome.violation
         assert outcome.terms > 1
+
+
+@pytest.mark.parametrize("name", ["in-sync", "async", "pull", "minimum"])
+def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
+    """A partition in one direction that does not end: it hears neither slaves nor the quorum, and all hear it. It steps down by itself, and
+    the others go on without it, long before everything heals."""
+    inbound: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": False, "deaf": True, "mute": False, "for_ns": 60_000 * MS}
+    begins = acting(Plan((FaultEvent(1500 * MS, "two-masters", {**inbound, "salt": 0}),)))
+    found: list[tuple[str, int]] = []
+
+    def look(world: World) -> None:
+        name = leaders(world)[-1]
+        life = world.stations[name].life
+        assert life is not None
+        found.append((name, life.commit_index))
+
+    def schedule(world: World) -> None:
+        begins(world)
+        for at_ms in (1490, 9000, 10_000):
+            world.after(at_ms * MS, partial(look, world))
+
+    for seed in (1, 2):
+        found.clear()
+        outcome = World(seed, settings=GROUPS[name]).run(20 * STEPS_A_RUN, schedule, until_ns=10_100 * MS)
+        assert outcome.passed, outcome.violation
+        former, between, last = found
+        assert former[0] != last[0] and former[1] < between[1] < last[1], found
 
 
 def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
