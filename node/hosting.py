@@ -5,7 +5,8 @@ are those of a `RunningGroup`. A read of a committed range that failed or did no
 has trimmed what this replica lacks: the store is let go of, nothing is written from it any more, and a rebuild fetches from peers what is
 needed. Then the directory is opened again in process, under a new boot id. Everything that may take long (letting go, every step of a
 rebuild, recovery of the directory) is a job on one thread of the group's own, one at a time; a turn only begins jobs and takes their
-results, so that heartbeats of other groups never wait. A failed sync is none of this: it ends the process (invariant I9).
+results, so that heartbeats of other groups never wait. A failed sync is none of this: it ends the process (invariant I9). A log that
+proves to differ from its leader's (`Diverged`) ends the group alone.
 
     state        | what it does                                          | next
     -------------+-------------------------------------------------------+-----------------------------------------
@@ -13,6 +14,7 @@ results, so that heartbeats of other groups never wait. A failed sync is none of
     running      | turns of the group                                    | repairing, installing
     repairing    | named damage is fetched from peers                    | running, refused, installing
     refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
+                 | or entries here and the leader's exclude each other   | (nothing, before the node starts again)
     installing   | begin, snapshot and files are fetched from a leader   | running, refused
 
 An operator may have a range of entries put back while the group runs (`range_repairs.py`); what cannot be put back alone takes the way
@@ -34,7 +36,7 @@ from ledgermq.node import metrics
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, Done, Refused
 from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.core.shipping_wire import is_shipping
@@ -50,6 +52,11 @@ PACKETS_MAX = 256
 """So many packets wait for the next step of a rebuild; older ones give way, and are asked for again."""
 OPEN_AGAIN_NS = 1_000 * MS
 """A rebuild that finished and left a directory which does not open is not begun anew sooner than this."""
+TAKE_AWAY = (
+    "its files are left as they are: take out of them what is needed, stop the node, move the directory of this group away, and start the "
+    "node again; its peers bring it the log"
+)
+"""What is to be done about a replica whose entries and those of its leader exclude each other."""
 _NEVER_NS = 1 << 62
 
 T = TypeVar("T")
@@ -69,7 +76,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The directory cannot be opened to run, and `rebuild` is what can be done about it. None: nothing but waiting (`joining`)."""
+    """The directory cannot be opened to run, and `rebuild` is what can be done about it. None: nothing but waiting (`joining`), or nothing
+    at all (`refused`)."""
 
     state: State
     reason: str
@@ -265,6 +273,10 @@ class HostedGroup:
             self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._workshop.repair(damage))  # type: ignore[misc]
             # Whoever was interrupted may not have looked at them yet: a failed sync is worse than damage (invariant I9).
             return self._turn_without(now_ns, (), synced)
+        except Diverged as proven:
+            reason = f"{proven}; {TAKE_AWAY}"
+            self._end_running(State.REFUSED, reason, lambda: Broken(State.REFUSED, reason, None))
+            return self._turn_without(now_ns, (), synced)
         self._note_syncs(synced)
         self._ticket = output.sync or self._ticket
         self._calls.difference_update(done.token for done in output.done)
@@ -387,6 +399,8 @@ class HostedGroup:
         self._task = broken.state, broken.reason
         self._floor_pos = broken.floor_pos
         self._began_ns = self._step_at_ns = now_ns
+        if broken.state is State.REFUSED:
+            self._step_at_ns = _NEVER_NS
         if broken.state is State.REPAIRING:
             metrics.DAMAGED_RANGES.labels(self.name).inc()
         self._change(broken.state, broken.reason)

@@ -85,6 +85,11 @@ class Fenced(Exception):
         self.exit_code = exit_code
 
 
+class Diverged(Fenced):
+    """The second of the two: entries here and those of the replica that leads exclude each other. The disk did nothing wrong, and the files
+    are evidence; so the group ends, and what else the process carries goes on."""
+
+
 class Unreadable(Exception):
     """A committed range of the log could not be read, or is not what it was; `failure` is what the store said. Nothing was decided on it,
     nothing was written: peers can mend it."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ledgermq.node.core.flush import LazySync, Unsynced
-from ledgermq.node.core.ports import Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
+from ledgermq.node.core.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
 from ledgermq.node.core.ranges import tail_of
 from ledgermq.node.core.replica_boot import (
     MEMBERSHIP_INDEX,
@@ -361,7 +361,8 @@ class RaftReplica:
             self.core.urge()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
-            self._fence(effects.fence)
+            self.fenced = effects.fence
+            raise Diverged(effects.fence)
         self._carry_out(effects.writes, None)
         for message in effects.messages:
             self._post(message)

@@ -13,7 +13,7 @@ from ledgermq.node.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine
-from tests.faults.faulty import TOPIC, WAIT_S, faulty, judge, passes_while_it_runs, status_of, whole
+from tests.faults.faulty import TOPIC, WAIT_S, events, faulty, judge, passes_while_it_runs, status_of, whole
 from tests.faults.histories import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -65,6 +65,28 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
             cluster.wait_ready()
             history.progress()
         judge(cluster, history)
+
+
+@pytest.mark.parametrize("transfer", ["push", "pull"])
+def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
+    """A partition in one direction: it would keep its slaves quiet, and cannot ask for another set. Sends go on while it lasts."""
+    with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
+        with History(cluster, TOPIC) as history:
+            former = leader(cluster)
+            others = cluster.others(former)
+            cluster.network.block([(other, former) for other in others])
+            began = time.monotonic()
+            wait_for(lambda: {status_of(cluster, node, "g1").leader for node in others} & set(others), WAIT_S, "another master")
+            print(f"another master after {time.monotonic() - began:.1f} s")
+            history.progress()
+            why = CommandLine.of(cluster).run("why-leader-moved", "g1", "--json").json
+            cluster.network.heal()
+            wait_in_sync(cluster, *cluster.nodes)
+            history.progress()
+        judge(cluster, history)
+        assert why["reason"] in ("no-majority", "election-timeout"), why
+        stepped_down = [event for event in events(cluster, former) if event["event"] == "leadership changed" and event["leader"] is None]
+        assert any("too few others" in str(event) for event in stepped_down), stepped_down
 
 
 def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: Path) -> None:
@@ -149,13 +171,23 @@ def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_pa
         why = cli.run("why-leader-moved", "g1", "--json").json
         assert why["reason"] == "forced" and "entries may be lost" in why["answer"], why
         child = cluster.start(master)
-        wait_for(lambda: child.exit_code is not None, WAIT_S, "the end of a node whose confirmed entries were given up")
-        assert "would replace entry" in cluster.last_error(master), cluster.last_error(master)
+        wait_for(lambda: "would replace entry" in _replica(cluster, slave, master).rebuild.reason, WAIT_S, "a group that is refused")
+        found = _replica(cluster, slave, master)
+        assert found.state == "refused" and "move the directory of this group away" in found.rebuild.reason, found
+        # Its other duties go on: with it two of three nodes are a metadata quorum.
+        cluster.kill("n3")
+        assert cli.run("topic", "create", "later").status == 0 and child.exit_code is None
+        # A group that was let go of leaves its abort file: it did not end in good order.
+        cluster.kill(master)
 
 
 def _replicas(cluster: LocalCluster, asked: str) -> set[str]:
     info: admin_pb2.BrokerGroupInfo = next(item for item in status(cluster, asked).groups if item.group == "g1")
     return {replica.node for replica in info.replicas if replica.HasField("role")}
+
+
+def _replica(cluster: LocalCluster, asked: str, node: str) -> admin_pb2.ReplicaInfo:
+    return next(replica for replica in status_of(cluster, asked, "g1").replicas if replica.node == node)
 
 
 def _committed(cluster: LocalCluster, node: str) -> int:

@@ -15,7 +15,7 @@ from ledgermq.node.core.calls.outcome import Call, Done, Refused
 from ledgermq.node.core.calls.reading import Peek
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.node.core.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
@@ -257,6 +257,21 @@ def test_a_turn_that_fails_in_another_way_ends_the_process() -> None:
         life = Life(FakeRunning([failure]))
         with pytest.raises(type(failure)):
             life.turn()
+
+
+def test_a_log_that_differs_from_its_leaders_ends_this_group_alone() -> None:
+    """It is refused for good, with what to do, and never opened again by itself; the process and its other groups go on."""
+    before = FakeRunning([turned, Diverged("n2 would replace entry 5, but entries up to 9 are committed")])
+    life = Life(before)
+    life.turn(peek(1))
+    assert [done.outcome.reason for done in life.turn().done if isinstance(done.outcome, Refused)] == [UNKNOWN]
+    life.next_job()
+    assert life.group.state is State.REFUSED and life.gauge == "refused" and before.ended == "abandoned"
+    told = life.group.status().rebuild.reason  # type: ignore[union-attr]
+    assert "would replace entry 5" in told and "move the directory of this group away" in told
+    life.now_ns += 3600 * OPEN_AGAIN_NS
+    assert life.turn(peek(2)).wake_at_ns == FAR_NS and life.group.state is State.REFUSED
+    life.group.close()
 
 
 def test_calls_of_earlier_turns_are_answered_when_the_run_ends() -> None:
