@@ -56,7 +56,7 @@ class Leading(Elections):
         window_ranges = 1 if pulled else timing.window_ranges
         pushes, told, waits = [], not timing.news_ns or now_ns >= self._news_due_ns, False
         for peer in self.peers.values():
-            full = peer.next_index > self.log.end_index or peer.needs_snapshot or (pulled and not peer.asks)
+            full = peer.next_index > self.log.end_index or peer.needs_snapshot or (pulled and peer.pulls and not peer.asks)
             size, ranges = (0, 0) if full else peer.room(window_ranges)
             if ranges and peer.node in self.members.observers:
                 # What the pace does not allow now goes with a later heartbeat.

@@ -55,6 +55,7 @@ class Peer:
     removed_by      the entry that removed it from the group; it still hears of that
     leaving         it is about to stop, by its own word, and takes no leadership over
     asks            it asked for what follows `received`, and was sent nothing since; matters only where slaves pull
+    pulls           it asks for what it lacks, as far as is known; who joins, or has other settings, never does
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
@@ -73,6 +74,7 @@ class Peer:
         self.probe_due = True
         self.needs_snapshot = False
         self.asks = False
+        self.pulls = True
         self.leaving = False
         self.told_commit = -1
         self.told_urgent = -1
@@ -157,7 +159,7 @@ class Peer:
             self.suspect = False
             self._progress_ns = self.contact_ns
         self.durable = max(self.durable, min(reply.durable, self.received))
-        self.asks = reply.fetch
+        self.asks = self.pulls = reply.fetch
         self.next_index = max(self.next_index, self.received + 1)
         arrived = None
         while self.underway and self.underway[0].last_index <= self.received:

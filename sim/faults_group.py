@@ -21,6 +21,8 @@ JOINERS_MAX = 2
 """So many nodes join in a run."""
 ASKED = 4
 """A promotion is asked for so often: a learner has to catch up first."""
+ENDS = ("observer", "kill", "voter")
+"""What becomes of an observer."""
 SILENT_MS = 200
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
@@ -90,12 +92,35 @@ def join(world: World, event: FaultEvent) -> None:
         world.after((at + 2) * pace, partial(_ask, world, "promote", name))
 
 
-def _ask(world: World, kind: MembersKind, name: str) -> None:
+def _ask(world: World, kind: MembersKind, name: str, *, observer: bool = False) -> None:
     """Ask for what is not so yet."""
     members = world.members()
     if members is None or world.healed or name in members.voters or (kind == "add") == (name in members.learners):
         return
-    world.change_members(kind, name)
+    world.change_members(kind, name, observer=observer)
+
+
+def observe(world: World, event: FaultEvent) -> None:
+    """A node begins with nothing and only ever receives; later it may be lost, or be made a voter on purpose."""
+    if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
+        return
+    name, pace, ends = world.join(), event.number("for_ns"), event.text("ends")
+    if ends not in ENDS:
+        raise PlanError(f"an observer ends as {', '.join(ENDS)}, not as {ends!r}")
+    for at in range(ASKED):
+        world.after((at + 1) * pace, partial(_ask_to_observe, world, name))
+    if ends == "kill":
+        world.after((ASKED + 1) * pace, partial(world.crash, name, power=event.flag("power")))
+        world.after((ASKED + 2) * pace, partial(world.start, name))
+    for at in range(ASKED, 2 * ASKED):
+        if ends == "voter":
+            world.after((at + 1) * pace, partial(_ask, world, "promote", name, observer=True))
+
+
+def _ask_to_observe(world: World, name: str) -> None:
+    members = world.members()
+    if members is not None and not world.healed and name not in members.nodes:
+        world.change_members("add", name, observer=True)
 
 
 def leave_behind(world: World, event: FaultEvent) -> None:
@@ -127,6 +152,12 @@ KINDS: dict[str, Kind] = {
     ),
     "membership": Kind((33,), "some node is added, promoted, demoted or removed, be it the leader", _draw_change, change),
     "join": Kind((33,), "a node begins with an empty directory, becomes a learner, then a voter", lasting(200, 1000), join),
+    "observe": Kind(
+        (33,),
+        "a node begins with an empty directory and observes; it is killed, made a voter, or neither",
+        lasting(200, 800, lambda c, n: {"ends": ENDS[c.randrange(3)], "power": c.random() < 0.5}),
+        observe,
+    ),
     "wipe-and-return": Kind((34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe),
     "left-behind": Kind(
         (40,),

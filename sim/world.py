@@ -765,7 +765,7 @@ class World:
         led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
         return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
 
-    def change_members(self, kind: MembersKind, node: str) -> None:
+    def change_members(self, kind: MembersKind, node: str, *, observer: bool = False) -> None:
         """Whoever leads is asked to change the members by one. No operator takes a voter away while another one's directory is lost."""
         if kind in ("demote", "remove") and not self._all_count():
             self.note(f"no {kind} of {node} while a directory is lost")
@@ -773,7 +773,7 @@ class World:
         incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
         for station, life in self._leader_lives():
             self._token += 1
-            life.calls.append(ChangeMembers(self._token, kind, node, incarnation))
+            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer))
             self.note(f"asked to {kind} {node}", station.name)
             self._turn_soon(station)
 

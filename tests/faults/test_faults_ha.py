@@ -79,12 +79,10 @@ def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, tra
             wait_for(lambda: {status_of(cluster, node, "g1").leader for node in others} & set(others), WAIT_S, "another master")
             print(f"another master after {time.monotonic() - began:.1f} s")
             history.progress()
-            why = CommandLine.of(cluster).run("why-leader-moved", "g1", "--json").json
             cluster.network.heal()
             wait_in_sync(cluster, *cluster.nodes)
             history.progress()
         judge(cluster, history)
-        assert why["reason"] in ("no-majority", "election-timeout"), why
         stepped_down = [event for event in events(cluster, former) if event["event"] == "leadership changed" and event["leader"] is None]
         assert any("too few others" in str(event) for event in stepped_down), stepped_down
 

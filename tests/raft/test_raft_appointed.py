@@ -579,6 +579,17 @@ def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> 
     pair.until(lambda: {core(pair, name).durable_index for name in pair.members} == {32})
 
 
+def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do() -> None:
+    """Its settings are others, or it joins with an empty log and does not know yet by which rule the group goes: it never asks."""
+    pair = Pair(HaRules(pull=True))
+    slave = core(pair, "n3")
+    slave.config = replace(slave.config, ha=HaRules())
+    pair.appoint(FIRST)
+    for _ in range(8):
+        pair.members["n1"].propose(4)
+    pair.until(lambda: {core(pair, name).durable_index for name in pair.members} == {32})
+
+
 # The controller's functions
 
 

@@ -91,6 +91,22 @@ def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: i
     assert outcome.coverage["wiped"] > 0
 
 
+@pytest.mark.parametrize("name", ["in-sync", "async", "pull", "five"])
+def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
+    """They come, are killed and made voters while masters and the in-sync set change: no copy of theirs counts before they vote."""
+    observed = 0
+    for seed in range(2):
+        world = World(seed, settings=GROUPS[name])
+        outcome = world.run(2 * STEPS_A_RUN, schedule(("observe", "two-masters", "observe", "in-sync-race"), 2 * STEPS_A_RUN))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        members = world.members()
+        assert members is not None
+        known = world.controller.appointment
+        assert known is not None and not members.observers.intersection(known.in_sync)
+        observed += len(members.observers) + sum(voter not in world.settings.names for voter in members.voters)
+    assert observed > 0
+
+
 def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
     """A wish of a slave that did not hear the master is agreed on late, when it hears it again: the master, which is cut off right then,
     answers reads by the lease that this very slave gave it, and the slave confirms nothing without it as long."""
