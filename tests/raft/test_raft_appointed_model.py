@@ -18,6 +18,7 @@ from ledgermq.raft.appointments import Alter, Appointment, Elect
 from ledgermq.raft.config import MS, HaRules, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
+from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Cluster, Member
 
 STEPS = 3000
@@ -243,6 +244,61 @@ def test_a_master_that_hears_nobody_is_replaced(first: int) -> None:
         former = cluster.deafen()
         cluster.heal()
         assert not cluster.fences and cluster.controller.known.master != former, f"seed {seed}: {cluster.fences}"  # type: ignore[union-attr]
+
+
+class ForcedCluster(HaCluster):
+    """Sometimes the whole in-sync set ends at once, and an operator makes somebody else master: whoever is left and knows most."""
+
+    forced = lost = 0
+    loses_it_all = 0.3
+
+    def disturb(self) -> None:
+        known, chance = self.controller.known, self.chance
+        if known is None or set(known.in_sync) == set(self.members) or chance.random() >= self.loses_it_all:
+            super().disturb()
+            return
+        for name in known.in_sync:
+            if name not in self.down:
+                self.members[name].crash()
+            self.down[name] = self.now_ns + round(chance.uniform(500, 5000) * MS)
+        # Their connections broke with them: nobody hears afterwards that more was confirmed.
+        self.network = [packet for packet in self.network if packet.message.sender not in known.in_sync]
+        if self.up():
+            self.force(max(self.up(), key=lambda member: (member.core.commit_index, member.core.log.end_term, member.core.log.end_index)))
+
+    def force(self, member: Member) -> None:
+        """What was committed, and is not in its log as it is on the disk now, is given up."""
+        known, core, disk = self.controller.known, member.core, member.disk
+        assert known is not None
+        for _ in range(2):
+            member.begin_sync()
+            member.end_sync()
+        ask = Elect(member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator")
+        after = appointments.force(known, ask)
+        assert isinstance(after, Appointment) and after.in_sync == {member.name: ""}
+        kept = next((i for i in range(len(self.committed)) if i >= len(disk.written) or disk.written[i] != self.committed[i]), None)
+        for index in range(len(self.committed) if kept is None else kept, len(self.committed)):
+            del self.committed[index], self.committed_in[index]
+            self.lost += 1
+        self.controller.known = after
+        self.controller.log.append(after)
+        self.forced += 1
+        core.appointed(after, self.now_ns)
+        self.turn(member)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: int) -> None:
+    """The set is lost, and an operator names a master: logs that held more are cut to its, former masters included, and of what was
+    confirmed before and after its office began nothing that it had is ever lost."""
+    forced = lost = 0
+    for seed in range(first, first + 10):
+        cluster = ForcedCluster(seed)
+        run(cluster)
+        cluster.heal()
+        assert not cluster.fences, f"seed {seed}: {cluster.fences}"
+        forced, lost = forced + cluster.forced, lost + cluster.lost
+    assert forced > 5 and lost > 5, (forced, lost)
 
 
 # Every rule broken alone
