@@ -123,7 +123,7 @@ class Driver:
     def checked_producer(self, name: str, topics: list[str], answers: list[str]) -> None:
         """A producer that can be asked about transactions."""
         checker = self.checkers[name] = Checker(answers)
-        self.clients[name] = Producer(self.conf, tuple(topics), checker)
+        self.clients[name] = Producer(self.conf, tuple(topics), checker, tls_enable=self.tls)
         self.clients[name].startup()
 
     def begin(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
