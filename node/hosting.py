@@ -11,7 +11,7 @@ proves to differ from its leader's (`Diverged`) ends the group alone.
     state        | what it does                                          | next
     -------------+-------------------------------------------------------+-----------------------------------------
     joining      | no directory, or an empty log: what peers say decides  | running, installing
-    running      | turns of the group                                    | repairing, installing
+    running      | turns of the group                                    | repairing, installing, refused
     repairing    | named damage is fetched from peers                    | running, refused, installing
     refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
                  | or entries here and the leader's exclude each other   | (nothing, before the node starts again)
