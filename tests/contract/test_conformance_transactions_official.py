@@ -103,12 +103,14 @@ def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollb
     client.do("decide", id=kept["id"], how="commit")
     (got,) = receive_some(client)
     assert (got["id"], text(got), got["tag"], got["properties"], got["attempt"]) == (kept["id"], "kept", "tagA", {"k": "v"}, 1)
+    # Where the machine is slow, the producer was asked before it decided. Nobody asks about what is decided.
+    asked = client.do("checks", name="p")
     client.do("ack", name="c", id=got["id"])
     client.do("decide", id=kept["id"], how="commit")
     with pytest.raises(ClientError):
         client.do("decide", id=kept["id"], how="rollback")
     assert receive(client) == []
-    assert client.do("checks", name="p") == []
+    assert client.do("checks", name="p") == asked
 
 
 def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(cluster: LocalCluster, client: Official, topic: str) -> None:
