@@ -132,7 +132,7 @@ def publish(rounds: Sequence[Mapping[str, Any]], load: str) -> None:
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    told = f"Medians of {len(rounds)} rounds; {load}."
+    told = f"{'One round' if len(rounds) == 1 else f'Medians of {len(rounds)} rounds'}; {load}."
     PAGE.write_text(f"{before}{BEGIN}\n{page(rounds)}\n\n{told}\n\n![Raft, HA push and HA pull](plots/replication.svg)\n{END}{after}")
     plot(rounds, PAGE.parent / "plots" / "replication.svg")
 
