@@ -48,10 +48,19 @@ NEEDS: dict[str, Callable[[Any], Need]] = {
 def needs_of(method: str, request: Any) -> tuple[Need, ...]:
     """All of them must be met."""
     need = NEEDS.get(method, _cluster)(request)
-    if method == "WhyNotDelivered" and request.HasField("topic"):
-        # It tells of a message of the topic: that is for those who may read it.
-        return need, Need(Action.SUBSCRIBE, Kind.TOPIC, _topic(request).name)
-    return (need,)
+    topic = _topic_beside(method, request) if need.kind is Kind.GROUP else None
+    return (need,) if topic is None else (need, Need(Action.SUBSCRIBE, Kind.TOPIC, topic))
+
+
+def _topic_beside(method: str, request: Any) -> str | None:
+    """The stored name of the topic that a request about a group names besides: its answer tells of that topic's messages, or moves the
+    group in it. Without a topic WhyNotDelivered searches the whole namespace: only a permission for all of its topics covers that."""
+    fields = request.DESCRIPTOR.fields_by_name
+    if "topic" in fields and request.HasField("topic"):
+        return stored_name(request.topic.namespace, request.topic.name)
+    if "lite_topic" in fields and request.lite_topic:
+        return stored_name(request.group.namespace, request.lite_topic)
+    return stored_name(request.group.namespace, "*") if method == "WhyNotDelivered" else None
 
 
 def guarded(handlers: Handlers, authority: Authority, common_name_of: Callable[[Any], str]) -> dict[str, Any]:

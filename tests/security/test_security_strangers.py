@@ -9,13 +9,11 @@ import pytest
 
 from ledgermq.node.config_sections import Delivery
 from ledgermq.node.errors import ConfigError
-from ledgermq.node.security import admin_guard, minting
+from ledgermq.node.security import minting
 from ledgermq.node.security.certificates import CertificateFiles
 from ledgermq.node.security.front import Front
-from ledgermq.node.security.grants import Action, Kind, Need
 from ledgermq.node.service.checking import TRIES
 from ledgermq.node.service.validation import MESSAGE_ID_MAX, MESSAGES_MAX
-from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, signed
 from tests.security.test_security_users import Scene
@@ -169,11 +167,3 @@ def test_a_key_of_an_unknown_kind_is_said_in_words(tmp_path: Path) -> None:
         CertificateFiles(tmp_path / "n1.pem", tmp_path / "n1.key", None)
     files._look_at = 0.0
     assert files.current() is before
-
-
-def test_why_not_delivered_needs_the_topic_it_names() -> None:
-    """An administrator of a group hears nothing of messages in a topic that the user may not read."""
-    request = admin_pb2.WhyNotDeliveredRequest(message_id="m", group=admin_pb2.Name(name="G"))
-    assert admin_guard.needs_of("WhyNotDelivered", request) == (Need(Action.ADMIN, Kind.GROUP, "G"),)
-    request.topic.namespace, request.topic.name = "ns", "T"
-    assert Need(Action.SUBSCRIBE, Kind.TOPIC, "ns@T") in admin_guard.needs_of("WhyNotDelivered", request)

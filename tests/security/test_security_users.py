@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import grpc
 import pytest
 
 from ledgermq.node.controller import metadata
@@ -245,3 +246,73 @@ def test_admin_methods_need_an_administrator() -> None:
         assert need.action is ADMIN, method.name
         names_one = any(name in request.DESCRIPTOR.fields_by_name for name in ("topic", "group"))
         assert need.name == "orders" if names_one else need.kind is CLUSTER, method.name
+
+
+def _named(**fields: str) -> dict[str, Any]:
+    """`topic` and `group` as messages, all other fields as they are."""
+    return {key: admin_pb2.Name(namespace="ns", name=value) if key in ("topic", "group") else value for key, value in fields.items()}
+
+
+def test_who_names_a_topic_beside_a_group_needs_it_too() -> None:
+    """Rights on a group alone neither show nor move anything in a topic. A question that searches all topics needs all of them."""
+    of_group = Need(ADMIN, GROUP, "ns@g")
+    cases = [
+        ("WhyNotDelivered", {"message_id": "m"}, "ns@*"),
+        ("WhyNotDelivered", {"message_id": "m", "topic": "t"}, "ns@t"),
+        ("GroupLag", {"topic": "t"}, "ns@t"),
+        ("ResetGroup", {"topic": "t"}, "ns@t"),
+        ("CreateGroup", {"lite_topic": "t"}, "ns@t"),
+        ("UpdateGroup", {"lite_topic": "t"}, "ns@t"),
+    ]
+    for method, fields, topic in cases:
+        request = getattr(admin_pb2, f"{method}Request")(**_named(group="g", **fields))
+        assert admin_guard.needs_of(method, request) == (of_group, Need(SUB, TOPIC, topic)), (method, fields)
+    for method in ("GroupLag", "CreateGroup", "UpdateGroup", "DescribeGroup", "DeleteGroup"):
+        request = getattr(admin_pb2, f"{method}Request")(**_named(group="g"))
+        assert admin_guard.needs_of(method, request) == (of_group,), method
+    beside = {
+        method.name
+        for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods
+        if "group" in (fields := method.input_type.fields_by_name) and ("topic" in fields or "lite_topic" in fields)
+    }
+    assert beside == {method for method, _, _ in cases}, "a method that names a topic beside a group has no case here"
+
+
+@pytest.mark.parametrize(
+    ("grants", "code"),
+    [
+        (("admin:group:mg*",), Code.FORBIDDEN),
+        (("admin:group:mg*", "subscribe:topic:other"), Code.FORBIDDEN),
+        (("admin:group:mg*", "publish:topic:orders"), Code.FORBIDDEN),
+        (("admin:group:mg*", "subscribe:topic:orders"), Code.OK),
+        (("admin:group:mg*", "admin:topic:orders"), Code.OK),
+        (("admin:topic:orders",), Code.FORBIDDEN),
+    ],
+)
+def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...], code: Code) -> None:
+    """Before the service sees the call."""
+    scene = Scene()
+    scene.put(scene.user("mallory", "m", grants=grants))
+    served = []
+
+    def handler(method: str) -> Any:
+        async def serve(request: Any, context: Any) -> Any:
+            served.append(method)
+            return getattr(admin_pb2, f"{method}Response")(status=admin_pb2.Status(code=int(Code.OK)))
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    class Context:
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return (("x-mq-date-time", DATE), ("authorization", sign(Credentials("mallory", "m"), DATE)))
+
+        def peer(self) -> str:
+            return "test"
+
+    methods = ("GroupLag", "ResetGroup")
+    guarded = admin_guard.guarded({method: handler(method) for method in methods}, scene.authority, str)
+    for method in methods:
+        request = getattr(admin_pb2, f"{method}Request")(group=admin_pb2.Name(name="mg1"), topic=admin_pb2.Name(name="orders"))
+        answer = asyncio.run(guarded[method].unary_unary(request, Context()))
+        assert answer.status.code == code, answer
+    assert served == (list(methods) if code == Code.OK else [])
