@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import yaml
 
@@ -89,12 +89,39 @@ def _is_free(port: int) -> bool:
     return True
 
 
+class Process(Protocol):
+    """What is needed of a started process; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def launch(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
+    """Start `ledgermq ARGUMENTS` as the leader of a process group of its own, with stderr going to `log`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ledgermq", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        env={**environment, f"{ENV_PREFIX}PARENT": str(os.getpid())},
+        start_new_session=True,
+    )
+
+
 @dataclass(slots=True)
 class Child:
     """One `serve` process."""
 
     node: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: IO[bytes]
 
     @property
@@ -192,15 +219,12 @@ class LocalCluster:
         assert former is None or former.exit_code is not None, f"{node} is running"
         self.data(node).mkdir(parents=True, exist_ok=True)
         log = self.log_file(node).open("ab")
-        command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(self.config_file)]
+        arguments = ["serve", "--config", str(self.config_file)]
         for setting in (f"node={node}", f"data={self.data(node)}", *self._tls_settings(node), *self.settings):
-            command += ["--set", setting]
+            arguments += ["--set", setting]
         # A node of a local cluster is described by its files alone; settings for other nodes must not leak in.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.removeprefix(ENV_PREFIX) in FOREIGN_ENV}
-        environment = {**kept, **self.environment, f"{ENV_PREFIX}PARENT": str(os.getpid())}
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
-        )
+        process = launch(arguments, {**kept, **self.environment}, log)
         child = Child(node, process, log)
         self.children[node] = child
         return child

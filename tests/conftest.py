@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from ledgermq.node import local
+from tests import forked_nodes
 
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000
@@ -71,4 +72,12 @@ def ports_of_this_worker() -> Iterator[None]:
     own = every[int(worker) % WORKERS_MAX * share :][:share]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "port_range", lambda: own)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nodes_are_forked() -> Iterator[None]:
+    """Starting a node costs a fork, not an interpreter and all imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "launch", forked_nodes.launch)
         yield
