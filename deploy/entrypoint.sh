@@ -2,10 +2,10 @@
 # Starts `ledgermq`, or with `spark-master` and `spark-worker` a part of a Spark cluster, in a container. The first node to come mints what makes the nodes one cluster (id, birth time, secret) into the volume they
 # share; the others read it. On several machines set LEDGERMQ_CLUSTER__ID, …__CREATED_MS and …__SECRET yourself instead.
 set -eu
+umask 027
 shared=/run/ledgermq/cluster.env
 if [ "${1:-}" = serve ] && [ -z "${LEDGERMQ_CLUSTER__ID:-}" ]; then
   if [ ! -s "$shared" ]; then
-    umask 077
     draft=$(mktemp /run/ledgermq/draft.XXXXXX)
     python3 - >"$draft" <<'MINT'
 import secrets, time, uuid

@@ -6,15 +6,19 @@ What lies in it is opened elsewhere. Directories of the node's other workers ins
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.errors import FatalError
+from ledgermq.node.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import is_no_space
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+
+log = get_logger()
 
 
 class DataDirectory:
@@ -35,6 +39,7 @@ class DataDirectory:
             probe.unlink()
             self._identify(disk)
             self._miss_no_worker()
+            self._close_to_others()
         except BlockingIOError as error:
             what = f"the data directory {self.path} is used by another process"
             raise FatalError(ExitCode.DATA_UNUSABLE, what, "stop that process, or give this node its own directory") from error
@@ -65,6 +70,19 @@ class DataDirectory:
             what = f"{self.path} holds the data of worker {left[0]}, but nodes.{own}.workers is {len(self._config.workers)}"
             remedy = f"set it to {number_of(left[-1])}, or move the worker's replicas away, remove the member, and then the directory"
             raise FatalError(ExitCode.DATA_UNUSABLE, what, remedy)
+
+    def _close_to_others(self) -> None:
+        """Who cannot enter the directory cannot read what lies in it, whatever mode older files have."""
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if not mode & stat.S_IRWXO:
+            return
+        try:
+            self.path.chmod(mode & ~stat.S_IRWXO)
+        except PermissionError:
+            # Another user's, such as a mount point.
+            log.warning("the data directory is open to every user of this machine", remedy=f"chmod o-rwx {self.path}")
+        else:
+            log.info("the data directory was open to every user of this machine, and is closed now", mode=f"{mode & ~stat.S_IRWXO:o}")
 
     def _of_worker(self, name: str) -> bool:
         """Another worker of this node may have begun its directory first."""

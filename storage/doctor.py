@@ -283,6 +283,12 @@ def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
     return [Warning_(ALARM, what, "delete nothing; run ledgermq audit over all replicas, it names the damaged bytes")]
 
 
+def about_access(directory: str) -> Warning_:
+    """A directory with messages that every user of the machine can enter."""
+    what = f"every user of this machine can enter {directory}, which holds messages"
+    return Warning_(WARN, what, f"chmod o-rwx {directory}")
+
+
 def log_file_bytes(total_bytes: int, rate: float) -> int:
     """The largest usual size of which the disk holds enough and which is made quickly enough."""
     for size in LOG_FILE_SIZES:

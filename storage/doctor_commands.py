@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.backup_manifest import MANIFEST_FILE, Refused
 from ledgermq.storage.commands import ProgressLine
 from ledgermq.storage.doctor import (
     KIB,
@@ -23,13 +24,14 @@ from ledgermq.storage.doctor import (
     Measured,
     Reading,
     Verdict,
+    about_access,
     about_files,
     examine,
     measure,
     probe_bytes,
     reading,
 )
-from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, read_facts
+from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, open_to_all, read_facts
 from ledgermq.storage.errors import is_no_space
 
 
@@ -57,6 +59,8 @@ def doctor(directory: str, quick: bool, as_object: bool) -> None:
     read, more = (None, []) if measured is None else reading(measured.rate, 0 if node is None else sum(g.log_bytes for g in node.groups))
     for group in () if node is None else node.groups:
         more += about_files(group.group, group.differing_files)
+    if (node is not None or os.path.exists(f"{directory}/{MANIFEST_FILE}")) and open_to_all(directory):
+        more.append(about_access(directory))
     verdict = examine(facts, measured)
     verdict = replace(verdict, warnings=(*verdict.warnings, *more))
     told = as_json(directory, verdict, node, read)

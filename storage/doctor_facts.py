@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,12 @@ def read_facts(directory: str) -> Facts:
         memory_lock_bytes=_limit(resource.RLIMIT_MEMLOCK),
         open_files=_limit(resource.RLIMIT_NOFILE),
     )
+
+
+def open_to_all(directory: str) -> bool:
+    """Whether every user of the machine can open what lies in a directory. Raises OSError."""
+    path = Path(os.path.realpath(directory))
+    return all(found.stat().st_mode & stat.S_IXOTH for found in (path, *path.parents))
 
 
 def file_system(directory: str) -> str:

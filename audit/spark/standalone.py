@@ -48,6 +48,8 @@ def main() -> None:
     except NoJava as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+    # Spark's own files hold parts of messages: closed to other users, as what `ledgermq` writes.
+    os.umask(os.umask(0o027) | 0o027)
     os.execve(words[0], words, environment)
 
 

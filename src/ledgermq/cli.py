@@ -24,6 +24,8 @@ from ledgermq.proto.status import ExitCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What a file that a command writes may meet: no bug, and nothing that the command could mend."""
+CLOSED_MASK = 0o027
+"""The umask of every command, unless a stricter one is in force: files hold messages, so that other users of the machine may read none."""
 GARBAGE_THRESHOLD = 20_000
 """A start makes a hundred thousand objects of which none is garbage: to look for it at every 700 costs a tenth of a node's start."""
 
@@ -166,6 +168,7 @@ def _unexpected(error: Exception) -> int:
 def main() -> None:
     """Entry point of the console script."""
     gc.set_threshold(GARBAGE_THRESHOLD)
+    os.umask(os.umask(CLOSED_MASK) | CLOSED_MASK)
     if sys.platform != "linux":
         say_error(f"LedgerMQ runs on Linux only, not on {sys.platform}; use the container images")
         sys.exit(ExitCode.WRONG_VERSION)

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ledgermq.node import engine
 from ledgermq.node.core.ports import Fenced
@@ -71,6 +72,37 @@ def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
         DataDirectory(single(tmp_path)).take(RealDisk())
     assert refused.value.exit_code == 71
     first.release()
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o755, 0o750), (0o777, 0o770), (0o705, 0o700), (0o750, 0o750), (0o700, 0o700)])
+def test_a_data_directory_that_is_open_to_others_is_closed(tmp_path: Path, before: int, after: int) -> None:
+    """Files of earlier versions are 0644: whoever cannot enter the directory cannot read them."""
+    took(tmp_path).release()
+    tmp_path.chmod(before)
+    took(tmp_path).release()
+    assert tmp_path.stat().st_mode & 0o777 == after
+
+
+def test_a_directory_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
+    """It is compared with whose it is before anything is changed."""
+    (tmp_path / "g1").mkdir()
+    tmp_path.chmod(0o755)
+    with pytest.raises(FatalError):
+        took(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_data_directory_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mode cannot be changed, and the node serves all the same."""
+
+    def refuse(self: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with capture_logs() as logs:
+        took(tmp_path).release()
+    assert [(entry["log_level"], entry["remedy"]) for entry in logs] == [("warning", f"chmod o-rwx {tmp_path}")]
 
 
 @pytest.mark.parametrize(("name", "exit_code"), [("EMFILE", 79), ("EIO", 73), ("EROFS", 71), ("EACCES", 71), ("ENOSPC", 74)])

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -329,3 +330,31 @@ def test_what_two_loops_noted_is_told(tmp_path: Path) -> None:
     assert doctor_facts._sealed(disk, str(root), "l") == (3, ())
     (warning,) = about_files("g1", (64,))
     assert warning.level == "alarm" and f"{64:020d}" in warning.what and about_files("g1", ()) == []
+
+
+def test_a_directory_with_messages_that_everybody_can_enter_is_told(
+    brief: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a node's directory and of a backup; not where a directory above is closed, and not of a directory without messages."""
+    healthy(monkeypatch)
+    with tempfile.TemporaryDirectory() as top:
+        os.chmod(top, 0o755)
+        inner = Path(top, "n1")
+        inner.mkdir(mode=0o755)
+
+        def told() -> list[tuple[str, str]]:
+            run(["doctor", str(inner), "--quick", "--json"])
+            return [(warning["level"], warning["remedy"]) for warning in json.loads(capsys.readouterr().out)["warnings"]]
+
+        assert told() == []
+        identities.write_node(RealDisk(), str(inner), NodeIdentity(CLUSTER, "n1", 1))
+        assert told() == [("warn", f"chmod o-rwx {inner}")]
+        inner.chmod(0o750)
+        assert told() == []
+        inner.chmod(0o755)
+        os.chmod(top, 0o750)
+        assert told() == []
+        os.chmod(top, 0o755)
+        (inner / "node.json").unlink()
+        (inner / "backup.json").write_text("{}")
+        assert told() == [("warn", f"chmod o-rwx {inner}")]
