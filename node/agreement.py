@@ -21,11 +21,10 @@ from google.protobuf.message import DecodeError
 from ledgermq.node import metrics
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Kept, Seal
 from ledgermq.node.core.retention import LogFile, agreed
 from ledgermq.node.digests import Digests
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.hosting import HostedGroup, State
 from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RunningGroup

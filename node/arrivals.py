@@ -18,9 +18,8 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.config import NodeConfig
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.errors import FatalError
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.groups import Hosted
 from ledgermq.node.holdings import Holding, Remembered, Told, effective, holdings

@@ -20,7 +20,7 @@ from prometheus_client import Counter
 
 from ledgermq.node import metrics
 from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.logs import get_logger
@@ -32,23 +32,7 @@ SIGNS_EVERY_S = 1.0
 # A leader must not spend its whole deadline on a call whose result then arrives too late.
 DEADLINE_MARGIN_S = 0.05
 
-NOTHING_DONE = frozenset({"not-leader"})
-AGAIN = NOTHING_DONE | {"unknown-outcome"}
-"""Why a call that does no more when it is done twice is tried again."""
-
 log = get_logger()
-
-
-class CallRefused(Exception):
-    """A call was not done, or nobody knows whether it was (`unknown-outcome`).
-
-    `refused.reason` is one of `node/core/calls/outcome.py` (`not-leader`: the deadline passed first, nothing was done), or `busy` or
-    `internal`.
-    """
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.reason if not refused.detail else f"{refused.reason}: {refused.detail}")
-        self.refused = refused
 
 
 class Executor(Protocol):

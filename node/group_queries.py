@@ -26,11 +26,10 @@ from google.protobuf.message import Message
 from ledgermq.node.bodies import plain
 from ledgermq.node.copies import copy_of, judged
 from ledgermq.node.core.calls.delivery import client_of
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.reading import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.core.calls.upkeep import Reset, ResetDone
 from ledgermq.node.explaining import Explainer
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record

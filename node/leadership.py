@@ -14,10 +14,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.leadership import LeadershipEvent, merged
 from ledgermq.node.engine import Engine
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.logs import get_logger
 from ledgermq.node.patience import within
 from ledgermq.proto import admin_pb2

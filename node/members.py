@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from ledgermq.node.controller import voters
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, MembersKind
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Link
 from ledgermq.node.patience import within
 from ledgermq.node.roster import Roster

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ledgermq.node.core.calls.outcome import CallRefused
 from ledgermq.node.core.calls.reading import Peek, Peeked
 from ledgermq.node.engine import Engine
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.group_queries import confirm, message_of, peek
 from ledgermq.node.overview import queues_of
 from ledgermq.proto import admin_pb2

@@ -24,10 +24,9 @@ from ledgermq.node import metrics
 from ledgermq.node.audit_budget import Budget
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Mark, Marked
 from ledgermq.node.core.retention import LogFile
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers
 from ledgermq.node.logs import get_logger
 from ledgermq.node.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.logs import get_logger
 from ledgermq.node.overview import Overview, replication_of
 from ledgermq.node.patience import within

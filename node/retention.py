@@ -22,8 +22,9 @@ from ledgermq.node import metrics
 from ledgermq.node.agreement import STORAGE_METHOD, Agreement
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Trim
+from ledgermq.node.core.calls.view import Why
 from ledgermq.node.core.delivery import QueueKey
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.core.retained import Retained
@@ -50,9 +51,8 @@ from ledgermq.node.core.retention_facts import (
     snapshot_pin,
     timer_pin,
 )
-from ledgermq.node.core.why_kept import Why, why
+from ledgermq.node.core.why_kept import why
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.hosting import HostedGroup, State
 from ledgermq.node.logs import get_logger
 from ledgermq.node.running import RunningGroup

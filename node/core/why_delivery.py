@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ledgermq.node.core.calls.view import Why
 from ledgermq.node.core.trace import Event
-from ledgermq.node.core.why_kept import Why
 
 RANKS = (
     "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",

@@ -7,23 +7,14 @@ the begin they left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ledgermq.node.core.calls.view import Why
 from ledgermq.node.core.retained import TRIMS_KEPT, Retained
 from ledgermq.node.core.retention import DISK, NOT_DUE, SIZE, TIME, Rules, Verdict
 
 _DUE = {TIME: "its last message is older than the configured age", SIZE: "the sealed files are together larger than configured"}
 _DUE[DISK] = "the disk of a replica is nearly full"
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """The answer."""
-
-    answer: str
-    reason: str
-    evidence: tuple[str, ...]
 
 
 def why(base: int, file_bytes: int, retained: Retained, verdicts: Sequence[Verdict], rules: Rules) -> Why:

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.calls.reading import CommitOffset, Confirm
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.callers import Caller, Callers, as_group, read
 from ledgermq.node.log_service.joining import Joiner, first_group, number_of
 from ledgermq.node.log_service.leaders import Leaders

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.core.calls.outcome import CallRefused
 from ledgermq.node.logs import get_logger
 from ledgermq.node.security.quotas import TooMuch
 from ledgermq.node.service.statuses import refusal_error

@@ -16,9 +16,8 @@ import grpc.aio
 
 from ledgermq.node import metrics
 from ledgermq.node.config_sections import Limits
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import AGAIN, CallRefused, Refused
 from ledgermq.node.core.calls.sending import OpenProducer, ProducerOpened, ResumeProducer
-from ledgermq.node.forward import AGAIN, CallRefused
 from ledgermq.node.log_service.callers import Caller, Callers
 from ledgermq.node.log_service.frame_answers import FrameAnswers
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin

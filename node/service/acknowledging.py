@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.core.calls.outcome import CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node.core.calls.delivery import Ack, CancelReceive, Change, Forward, Receive, SyncLite
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.reading import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
 from ledgermq.node.core.calls.sending import Produce, Recall
 from ledgermq.node.core.calls.transactions import Prepare, Resolve
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto.status import Code, fail

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import LiteAction, LiteStart, SyncLite
-from ledgermq.node.forward import AGAIN, CallRefused
+from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig

@@ -20,7 +20,7 @@ import grpc.aio
 
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.delivery import session_of
-from ledgermq.node.forward import AGAIN, CallRefused
+from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (

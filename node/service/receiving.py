@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import Receive, Received
+from ledgermq.node.core.calls.outcome import CallRefused
 from ledgermq.node.core.filters import Filter, TagFilter
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.groups import Groups

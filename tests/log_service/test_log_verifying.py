@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.calls.reading import Confirmed
 from ledgermq.node.core.ranges import tail_of
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.log_service.proofs import Proof
 from ledgermq.node.log_service.service import LOG_PREFIX
 from ledgermq.proto import log_pb2 as pb

@@ -10,9 +10,9 @@ import pytest
 
 from ledgermq.node import forward
 from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.view import GroupView, HaView
-from ledgermq.node.forward import CallRefused, Forwarder
+from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.proto import peer_pb2
 

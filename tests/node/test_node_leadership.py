@@ -10,9 +10,8 @@ import pytest
 
 from ledgermq.node import leadership
 from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.leadership import LeadershipEvent
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.leadership import Leadership
 from ledgermq.proto import admin_pb2
 from ledgermq.raft.transfer import Cause

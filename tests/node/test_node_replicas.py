@@ -17,8 +17,7 @@ import pytest
 
 from ledgermq.node.agreement import Agreement
 from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.forward import CallRefused
+from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.replicas import KNOWN_METHOD, Replicas
 from ledgermq.node.retention import Retainer

@@ -15,11 +15,10 @@ from ledgermq.node import metrics
 from ledgermq.node.agreement import Agreement
 from ledgermq.node.config import NodeConfig
 from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.outcome import Call, Refused
+from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.sending import Produce
 from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.ports import Fenced
-from ledgermq.node.forward import CallRefused
 from ledgermq.node.retention import Retainer
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2

@@ -137,6 +137,22 @@ class Refused:
     next_sequence: int | None = None
 
 
+NOTHING_DONE = frozenset({"not-leader"})
+AGAIN = NOTHING_DONE | {"unknown-outcome"}
+"""Reasons for which a call that has the same effect when it is executed twice is tried again."""
+
+
+class CallRefused(Exception):
+    """A call was not executed, or its outcome is unknown (`unknown-outcome`).
+
+    `refused.reason` is one of those of `Refused` (`not-leader`: the deadline passed first, and nothing was done), or `busy` or `internal`.
+    """
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.reason if not refused.detail else f"{refused.reason}: {refused.detail}")
+        self.refused = refused
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     token: Token

@@ -52,3 +52,12 @@ class GroupView:
     def short(self) -> str:
         """See `HaView`."""
         return "" if self.ha is None else self.ha.short
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """An answer to an operator's question: one sentence, the reason in one word, and the facts that it rests on."""
+
+    answer: str
+    reason: str
+    evidence: tuple[str, ...]
