@@ -5,7 +5,7 @@ VENV := .venv/bin
 SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 export PYTHON
 
-.PHONY: help demo test test-slow test-all soak sim bench bench-parts lint proto lock clean
+.PHONY: help demo test test-slow test-all soak sim exhaust bench bench-parts lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ soak: ## everything that waits for more than a minute; by hand, results go to do
 sim: ## four minutes of simulated clusters, from a seed that is derived from the commit
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m bench.sim_soak --for 240 --from-commit
+
+exhaust: ## every byte of a small cluster, altered at every level of consistency, before the auditor (hours)
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m tests.audit.exhaust --pieces .exhaust
 
 bench: ## limits of this machine, native streams and peers: one JSON, one page (QUICK=1: a few minutes)
 	@bash deploy/setup-venv.sh dev

@@ -19,6 +19,7 @@ from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import HardState, UnsealedBatch
+from ledgermq.raft.config import Rule
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.real_disk import RealDisk
@@ -41,7 +42,14 @@ class StoredReplica:
     """One replica written by storage and the applier, without a network: appends, syncs, applies, stops in good order."""
 
     def __init__(
-        self, node_directory: Path, data_file_bytes: int, index_file_bytes: int = 1 << 25, queue_file_bytes: int = 6_000_000
+        self,
+        node_directory: Path,
+        data_file_bytes: int,
+        index_file_bytes: int = 1 << 25,
+        queue_file_bytes: int = 6_000_000,
+        *,
+        group: str = "g1",
+        rule: Rule = Rule.MAJORITY,
     ) -> None:
         disk = RealDisk()
         name = node_directory.name
@@ -49,7 +57,7 @@ class StoredReplica:
         identity.write_node(disk, str(node_directory), identity.NodeIdentity(CLUSTER, name, CREATED_MS))
         mine = identity.mint(
             CLUSTER,
-            "g1",
+            group,
             name,
             f"00000000-0000-4000-8000-00000000000{name[-1]}",
             CREATED_MS,
@@ -57,10 +65,10 @@ class StoredReplica:
             index_file_bytes=index_file_bytes,
             consume_queue_file_bytes=queue_file_bytes,
         )
-        root = str(node_directory / "g1")
+        root = str(node_directory / group)
         GroupStore.create(disk, root, mine)
         self.store = GroupStore.open(disk, root, mine)
-        bootstrap(self.store.log, NODES, CREATED_MS)
+        bootstrap(self.store.log, NODES, CREATED_MS, rule)
         self.store.queues.start({}, 0)
         self.machine = Machine(self.store.queues, lambda position, size: bytes(self.store.log.record_at(position, size)))
         self._next: dict[tuple[str, int], int] = {}

@@ -146,7 +146,8 @@ def _topic(task: LogFile, pos: int, size: int) -> bytes:
     """The stored topic of an entry of a short topic name."""
     base = pos - pos % task.data_file_bytes
     with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
-        entry = file.pread(size, pos - base)
+        # The size is a word that nobody has checked.
+        entry = file.pread(max(min(size, file.size - (pos - base)), 0), pos - base)
     body_at = HEADER_BYTES + RECORD_FIXED_BYTES
     at = body_at + int.from_bytes(entry[body_at - LENGTH_BYTES : body_at], "big")
     return entry[at + 1 : at + 1 + entry[at]] if at < len(entry) else b""

@@ -85,10 +85,10 @@ def merged(log: MemoryLog) -> list[Range]:
 class World:
     """One broker group, everybody who uses it, and what they hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: MemoryLog | None = None) -> None:
         times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_NS)
         rules = TransactionRules(check_ns=2 * SECOND, interval_ns=4 * SECOND, checks_max=2, retry_ns=SECOND)
-        self.bench = Bench(settings=LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4, producers_max=3))
+        self.bench = Bench(log, LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4, producers_max=3))
         self.term = 1
         self.bodies = 0
         self.incarnation = 1

@@ -1,0 +1,201 @@
+"""What an audit must say of a case: never PASS, unless a row of a table says why the bytes are no content; and nobody else is accused.
+
+`ALLOWED` is that table. `MISSES` are known cases that the auditor gets wrong, by cause; a test fails when one of them is mended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ledgermq.audit.jobs import FAIL, INCOMPLETE, PASS, Audit
+from tests.audit.exhaust.cases import Atlas, Case
+from tests.audit.exhaust.cluster import SEALED
+from tests.audit.exhaust.consistent import resealed
+from tests.audit.exhaust.ground import AGREEMENT, DEEP, WHOLE
+
+READ = (WHOLE, DEEP)
+"""Modes that read every byte of the log."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cases, and what an audit may say of them besides FAIL. `place`: a pattern of what the byte is, as `Atlas.label` says it."""
+
+    place: str
+    reason: str
+    kinds: str = ".*"
+    levels: str = ".*"
+    modes: Sequence[str] = (*READ, AGREEMENT)
+    verdicts: frozenset[str] = frozenset({PASS})
+    fits: Callable[[Atlas, Case], bool] = lambda atlas, case: True
+    blames: bool = False
+    """Another replica may be accused."""
+
+    def covers(self, atlas: Atlas, case: Case) -> bool:
+        return (
+            case.mode in self.modes
+            and re.fullmatch(self.kinds, case.kind) is not None
+            and re.fullmatch(self.levels, "+".join(case.levels)) is not None
+            and re.fullmatch(self.place, atlas.label_of(case)) is not None
+            and self.fits(atlas, case)
+        )
+
+
+def complaint(atlas: Atlas, case: Case, result: Audit, rows: Sequence[Row] | None = None) -> str:
+    """What is wrong with this audit of this case; nothing if it is right. `rows`: what is allowed, else all that is."""
+    rows = [*ALLOWED, *MISSES.values()] if rows is None else rows
+    fails = [finding for finding in result.findings if finding.fails]
+    others = sorted({finding.replica for finding in fails} - {case.node})
+    covering = [row for row in rows if row.covers(atlas, case)] if others or result.verdict != FAIL else []
+    if others and not any(row.blames for row in covering):
+        text = next(finding for finding in fails if finding.replica in others)
+        return f"accuses {', '.join(others)}: {text.text}: {text.flaw.proof}"
+    if result.verdict != FAIL and not any(result.verdict in row.verdicts for row in covering):
+        return f"{result.verdict}: {'; '.join(result.reasons) or 'without a word'}"
+    return ""
+
+
+def _below(atlas: Atlas, case: Case) -> bool:
+    """Units of what was trimmed, in the first file that is left."""
+    one = atlas.owner(case.path)
+    if one is None or not one.entries[0].index:
+        return False
+    first, unit = one.entries[0].index, 32
+    if "/consumequeue/" in case.path:
+        topic, queue = case.path.split("/")[-3:-1]
+        minimums = json.loads(atlas.image[f"{one.root}/state/snapshot"])["minimums"]
+        first, last = minimums.get(topic, {}).get(queue, (0, None))
+        first, unit = first - (last is not None), 20
+    changed, was = (atlas.changes(case) or {}).get(case.path) or b"", atlas.image[case.path]
+    start = first * unit - int(case.path[-20:])
+    return len(changed) == len(was) and changed[max(start, 0) :] == was[max(start, 0) :]
+
+
+def _is_lower_hint(atlas: Atlas, case: Case) -> bool:
+    """Still a checkpoint of the log, which names no entry behind the last one."""
+    data, one = (atlas.changes(case) or {}).get(case.path), atlas.owner(case.path)
+    found = re.fullmatch(rb"endIndex=(-?\d+)\ncommittedIndex=(-?\d+)\n", data or b"endIndex=0\ncommittedIndex=0\n")
+    return found is not None and one is not None and -1 <= int(found[2]) <= int(found[1]) <= one.entries[-1].index
+
+
+def _is_lower_stamp(atlas: Atlas, case: Case) -> bool:
+    data, was = (atlas.changes(case) or {}).get(case.path), atlas.image[case.path]
+    if data is None:
+        return True
+    stamps = [(int.from_bytes(data[at : at + 8], "big"), int.from_bytes(was[:8], "big")) for at in (0, 8, 16)]
+    return len(data) == len(was) and data[24:] == was[24:] and all(stamp <= latest for stamp, latest in stamps)
+
+
+def _is_ahead(atlas: Atlas, case: Case) -> bool:
+    """A log file without an entry behind the last one."""
+    one = atlas.owner(case.path)
+    return one is not None and case.path > one.end[0]
+
+
+def _of(shape: str) -> Callable[[Atlas, Case], bool]:
+    return lambda atlas, case: case.path.split("/")[1] == shape
+
+
+FIRST_READ = ((0, 16), (24, 32), (44, 48))
+"""Magic, size, index, position and body size."""
+LAST_READ = ((8, 16), (24, 32), (36, 40))
+"""Index, position and chain word; the size, too, where a seal says where the entry ends."""
+
+
+def _unread(atlas: Atlas, case: Case) -> bool:
+    """No byte is changed that `--agreement` reads of a log file: of the headers of its first and of its last entry."""
+    one = atlas.owner(case.path)
+    for path, data in (atlas.changes(case) or {}).items():
+        inside = [entry for entry in one.entries if entry.path == path] if one is not None else []
+        sealed = ((4, 8),) if inside and int(path[-20:]) in SEALED else ()
+        ranges = [(entry.at + start, entry.at + stop) for entry in inside[:1] for start, stop in FIRST_READ]
+        ranges += [(entry.at + start, entry.at + stop) for entry in inside[-1:] for start, stop in (*LAST_READ, *sealed)]
+        if data is None or any(data[start:stop] != atlas.image[path][start:stop] for start, stop in ranges):
+            return False
+    return True
+
+
+def _unsealed(atlas: Atlas, case: Case) -> bool:
+    """What is noted of files that no record seals, or a note without its checksum."""
+    changed = (atlas.changes(case) or {}).get(case.path)
+    text = resealed(changed) if changed is not None else None
+    if changed is None or text is None or text != changed:
+        return True
+    was, now = (json.loads(raw) for raw in (atlas.image[case.path], changed))
+    if now.get("log_id") != was["log_id"] or not isinstance(now.get("digests"), dict):
+        return True
+    return all(now["digests"].get(base, digest) == digest for base, digest in was["digests"].items() if int(base) in SEALED)
+
+
+HINTS = "nothing rests on it (docs/format.md, sections 1 and 9): a start makes it again, or goes on without"
+OWN = "only this replica knows it: nothing else says what it should be, and its checksum is right"
+BLIND = "`--agreement` does not read it, or not so closely"
+
+ALLOWED: Sequence[Row] = (
+    Row(r"state/(scrub|leadership|reserve): .*", HINTS),
+    Row(r"state/digests: .*", "a hint, which `--agreement` alone holds against the seals", modes=READ),
+    Row(r"state/digests: .*", "a hint, which counts with its checksum and for files that are sealed", modes=(AGREEMENT,), fits=_unsealed),
+    Row(r"checkpoint: log checkpoint", "a hint; it may be missing, and a lower number is as true", fits=_is_lower_hint),
+    Row(r"checkpoint: .*", "stamps up to which something is durable; a lower one is as true", fits=_is_lower_stamp),
+    Row(r"index: |consumequeue: ", "units below the begin of a trimmed log mean nothing", kinds="flip|swap", fits=_below),
+    Row(r"(node|identity)\.json: created_ms", OWN, kinds="flip", levels="crc"),
+    Row(r"state/boots\.json: .*", OWN, kinds="flip", levels="crc"),
+    Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
+    Row(r"state/(peers|boots)\.json: .*", "it may be missing, and an older one is as true", kinds="gone|old"),
+    Row(r"hardstate: hardstate slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 30),
+    Row(r"data: .*", BLIND, modes=(AGREEMENT,), fits=_unread),
+    Row(r"checkpoint: ", BLIND, kinds="flip|swap", modes=(AGREEMENT,), fits=lambda atlas, case: case.at < 24),
+    Row(r"data: log tail|data: ", "a file allocated ahead may be missing", kinds="gone|old", fits=_is_ahead),
+    Row(r"(consumequeue|index|state/bloom|state/keyindex): .*", BLIND, modes=(AGREEMENT,)),
+    Row(r"state/snapshot(\.previous)?: .*", BLIND, levels="crc", modes=(AGREEMENT,)),
+    Row(r"state/snapshot(\.previous)?: packed", BLIND, modes=(AGREEMENT,)),
+    Row(r"state/snapshot\.previous: ", "it may be missing", kinds="gone|old"),
+    Row(r"state/snapshot: ", "an earlier one is as true: a start derives the rest", kinds="old"),
+    Row(r"syncedmark: mark slot", BLIND, levels="crc.*", modes=(AGREEMENT,)),
+    Row(
+        r"index: index .*|data: .*|state/snapshot: applied_index",
+        "entries that cannot be found by their edges, units or words are said not to be compared",
+        modes=(AGREEMENT,),
+        verdicts=frozenset({INCOMPLETE}),
+    ),
+    Row(
+        r"node\.json: format_version",
+        "a directory of another version is left out, and that is said",
+        levels="crc",
+        verdicts=frozenset({INCOMPLETE}),
+    ),
+)
+"""What docs/format.md calls no content, or nobody else can know."""
+
+MISSES: dict[str, Row] = {
+    "M1: a record is altered with its CRCs and not the chain": Row(
+        r"data: record .*",
+        "the flaw at the next entry covers equal bytes and is dropped",
+        levels=r"(record\+)?body(\+chain)?(\+units)?(\+noted)?",
+        modes=READ,
+        verdicts=frozenset({PASS, INCOMPLETE}),
+    ),
+    "M2: of an HA group the first replica is the measure of --agreement": Row(
+        r"data: .*", "the whole audit accuses the right one", levels=".*later.*", modes=(AGREEMENT,), fits=_of("ha"), blames=True
+    ),
+    "M3: --agreement believes the seals of the replica that differs": Row(
+        r"data: .*|state/snapshot: retained", "a majority holds other records", levels=".*seals|crc", modes=(AGREEMENT,), blames=True
+    ),
+    "M4: values of a slot that only its CRC vouches for": Row(
+        r"(hardstate|syncedmark): .*", "sequence, padding, the older slot", levels="crc.*"
+    ),
+    "M5: values of the older snapshot": Row(
+        r"state/snapshot\.previous: .*", "neither its point in the log nor peers' older snapshots are looked at", kinds="flip|packed"
+    ),
+    "M6: a snapshot of a version that nobody knows": Row(
+        r"state/snapshot: v", "nothing is derived and nothing said", levels="crc", modes=READ
+    ),
+    "M7: values of the key index's position": Row(r"state/keyindex: .*", "log id, store time, a missing key", levels="crc", modes=READ),
+    "M9: the unit before the minimum of a queue that was trimmed wholly": Row(
+        r"consumequeue: ", "the snapshot has it, too", kinds="flip|swap"
+    ),
+}
+"""By cause, as it is told to whoever mends it; each is wrong, and none may be added for convenience."""
