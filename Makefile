@@ -5,7 +5,7 @@ VENV := .venv/bin
 SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 export PYTHON
 
-.PHONY: help demo test test-slow test-all soak sim exhaust bench bench-parts lint proto lock clean
+.PHONY: help demo test test-slow verify soak sim exhaust bench bench-parts lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,15 +16,18 @@ demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=2
 
 test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak"
+	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak and not verify"
 
-test-slow: ## real processes, the official client, Spark, containers: what needs quiet, then three at a time
+test-slow: ## real processes, the official Python client, Spark: what needs quiet, then three at a time
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not soak" $(SLOW_FILES)
+	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not verify and not soak" $(SLOW_FILES)
 	@$(VENV)/python -m tests.second_chance "-n 3 --dist loadfile --no-loadscope-reorder $(SLOW_FILES)" \
-		-q --durations 40 -m "slow and not soak and not quiet"
+		-q --durations 40 -m "slow and not quiet and not verify and not soak"
 
-test-all: test test-slow ## all but soak
+verify: test test-slow ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds
+	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
+	@$(VENV)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 40 -m "verify and slow and not soak" $(SLOW_FILES)
+	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
 	@bash deploy/setup-venv.sh dev

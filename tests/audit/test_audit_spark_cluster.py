@@ -15,7 +15,7 @@ from ledgermq.node.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

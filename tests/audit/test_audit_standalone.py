@@ -52,6 +52,7 @@ def part(role: str, until: str, *arguments: str) -> Iterator[None]:
         process.communicate()
 
 
+@pytest.mark.verify
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_standalone_cluster_gives_the_verdict_of_one_process(tmp_path: Path) -> None:

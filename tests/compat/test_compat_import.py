@@ -20,7 +20,7 @@ from ledgermq.proto.compression import decompress
 from tests.compat.test_compat_official_store import OPENS, PROJECT
 from tests.importing.imported_log import messages
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 MESSAGES, FILE_BYTES, BORN_MS = 400, 32_768, 1_700_000_000_000
 Write = Callable[..., dict[str, str]]
 

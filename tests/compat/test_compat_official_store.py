@@ -16,7 +16,7 @@ import pytest
 
 from tests.compat.group_material import BATCHES, DATA_BYTES, QUEUE_BYTES, QUEUES, SLOTS, TOPICS, UNITS, Writer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 PROJECT = Path(__file__).parent / "java"
 # The store releases its maps through classes that newer runtimes hide.
 OPENS = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")]

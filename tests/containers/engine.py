@@ -32,7 +32,7 @@ def engine_missing() -> str | None:
     if shutil.which("docker") is None:
         return "no docker command"
     if subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
-        return "no container engine answers (docker info); .ci/run starts one"
+        return "no container engine answers (docker info); .ci/with-engine starts one"
     if compose_command() is None:
         return "neither `docker compose` nor docker-compose is installed"
     return None

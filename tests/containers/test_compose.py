@@ -1,7 +1,7 @@
 """compose.yaml for real: volumes of a cluster with one broker group start with three, the containers carry messages and survive a killed
 leader, and the volumes pass the audit, in one process and on a Spark cluster of two more.
 
-Needs a container engine; `.ci/run` provides one and a base image (BASE_IMAGE). Without an engine the tests say so and are skipped.
+Needs a container engine; `.ci/with-engine` provides one and a base image (BASE_IMAGE). Without an engine the tests are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from tests.containers.engine import IMAGE, Project, built, docker, engine_missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
 ONE_GROUP = Path(__file__).with_name("one-group.yaml")
 

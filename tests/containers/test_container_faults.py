@@ -6,7 +6,7 @@ the same every time); each ends with a whole cluster. Afterwards the checkers ju
 order, and the audit of compose.yaml judges the volumes. Nothing here waits for a time: only for what was acknowledged, and for nodes to be
 well again. What a test prints, and so a failure shows, is the seed, the schedule so far and where the history is.
 
-Needs a container engine; `.ci/run` provides one. What needs more than that (root, tc) is left out where it is not there, and says so.
+Needs a container engine; `.ci/with-engine` provides one. What needs more (root, tc) is left out where it is not there, and says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.containers.engine import NODES, Project, built, docker, engine_missin
 from tests.containers.traffic import NATIVE, OFFICIAL, Traffic, traffic
 from tests.faults.histories import OPTIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
 HA_GROUP = Path(__file__).with_name("ha-group.yaml")
 RAFT_GROUPS = ["g1", "g2", "g3"]

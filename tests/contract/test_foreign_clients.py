@@ -15,7 +15,7 @@ from ledgermq.node.local import LocalCluster
 from tests import cluster as real
 from tests.contract.foreign import Foreign, build
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(600)]
 LANGUAGES = ["node", "java", pytest.param("go", marks=pytest.mark.soak)]
 PERIODS = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3000, "transaction_check_ms": 500, "transaction_interval_ms": 500}}
 _numbers = itertools.count(1)

@@ -12,6 +12,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,12 +81,22 @@ def run(steps: list[tuple[str, int, int]], seed: int) -> None:
             world.settle()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(
-    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120), st.integers(0, 1 << 30)
-)
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)
+
+
+@settings(max_examples=5, derandomize=True, suppress_health_check=SLOW)
+@given(STEPS, st.integers(0, 1 << 30))
 def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], seed: int) -> None:
     """Calls of every kind over failures: every replica has the leader's state, nothing is made twice, and nothing is stuck."""
+    run(steps, seed)
+
+
+@pytest.mark.verify
+@settings(max_examples=60, derandomize=True, suppress_health_check=SLOW)
+@given(STEPS, st.integers(0, 1 << 30))
+def test_the_state_is_a_function_of_many_logs(steps: list[tuple[str, int, int]], seed: int) -> None:
+    """The same with more histories."""
     run(steps, seed)
 
 

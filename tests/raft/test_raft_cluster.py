@@ -12,7 +12,10 @@ from tests.raft.memory_cluster import Cluster, Member
 STEPS = 1000
 
 
-@pytest.mark.parametrize(("size", "seeds"), [(1, 20), (2, 20), (3, 150), (5, 80)])
+MANY = [pytest.param(*case, marks=pytest.mark.verify) for case in ((3, 400), (5, 200))]
+
+
+@pytest.mark.parametrize(("size", "seeds"), [(1, 20), (2, 20), (3, 50), (5, 30), *MANY])
 def test_random_faults_break_no_invariant_and_healing_brings_progress(size: int, seeds: int) -> None:
     """I1 to I5 and log matching hold under loss, repetition, reordering, one-way cuts and power cuts, and a healed cluster commits."""
     committed = 0
@@ -63,7 +66,11 @@ class ForgetsVote(Member):
 
 
 @pytest.mark.parametrize(
-    ("planted", "first_seed"), [(CountsReceived, 0), (CountsOldTerms, 60), (BelievesEverySync, 0), (VotesForAnyone, 0), (ForgetsVote, 0)]
+    ("planted", "first_seed"),
+    [
+        *((CountsReceived, 0), (BelievesEverySync, 0), (VotesForAnyone, 0), (ForgetsVote, 0)),
+        pytest.param(CountsOldTerms, 60, marks=pytest.mark.verify),
+    ],
 )
 def test_the_checks_find_a_broken_rule(planted: type[Core] | type[Member], first_seed: int) -> None:
     """Each rule that safety hangs on, broken alone, is noticed: the checks can fail. Figure 8 is rare, so its search begins near one."""

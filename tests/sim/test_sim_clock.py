@@ -51,6 +51,7 @@ def apart(seed: int, ppm: int) -> Outcome:
     return World(seed).run(STEPS, acting(Plan(tuple(sorted(events, key=lambda event: event.at_ns)))))
 
 
+@pytest.mark.verify
 def test_clocks_apart_by_what_a_lease_allows_for_break_nothing() -> None:
     """The bound of raft/reads.py, used up: nobody answers a read by a lease that has run out for the others."""
     for seed in range(SEEDS):

@@ -17,6 +17,7 @@ SEEDS = 8
 MEMBERS = ("membership", "join", "wipe-and-return")
 
 
+@pytest.mark.verify
 def test_members_change_under_all_other_faults() -> None:
     """Nodes join, vote, stop voting and go, and directories are lost, in any mixture with what else happens: no invariant breaks."""
     changed = wiped = 0
@@ -29,6 +30,7 @@ def test_members_change_under_all_other_faults() -> None:
     assert wiped > 1
 
 
+@pytest.mark.verify
 def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:
     """Whoever lacks what the others trimmed installs it, whatever ends in the middle of that."""
     brought = 0
