@@ -24,10 +24,11 @@ test-slow: ## real processes, the official Python client, Spark: what needs quie
 	@$(VENV)/python -m tests.second_chance "-n 3 --dist loadfile --no-loadscope-reorder $(SLOW_FILES)" \
 		-q --durations 40 -m "slow and not quiet and not verify and not soak"
 
-verify: test test-slow ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds
+verify: test test-slow ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, and all of exhaust
 	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
-	@$(VENV)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 40 -m "verify and slow and not soak" $(SLOW_FILES)
+	@$(VENV)/python -m pytest -q --durations 40 -m "verify and slow and not soak" $(SLOW_FILES)
 	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit
+	@$(VENV)/python -m tests.audit.exhaust --pieces .exhaust
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
 	@bash deploy/setup-venv.sh dev
