@@ -41,7 +41,8 @@ class FakeNode:
 
     name: str
     directory: Path
-    writer: Writer
+    writer: Any
+    """Whoever wrote it: its `entries` say where each of them stands."""
     applied: int
     """The last entry that it has applied."""
     life: str = "a-1"
@@ -89,10 +90,10 @@ class FakeNode:
     # -- what it answers
 
     def do_ClusterStatus(self, _: Any) -> Any:
-        answer = admin_pb2.ClusterStatusResponse(status=OK, cluster_id=CLUSTER)
+        answer = admin_pb2.ClusterStatusResponse(status=OK, cluster_id=self.cluster.cluster_id)
         for node in self.cluster.nodes.values():
             answer.nodes.add(node=node.name, endpoint=node.address, up=node.up)
-        info = answer.groups.add(group="g1", voters=list(self.cluster.nodes))
+        info = answer.groups.add(group=self.cluster.group, voters=list(self.cluster.nodes))
         for name in self.cluster.nodes:
             info.replicas.add(node=name)
         return answer
@@ -137,7 +138,7 @@ class FakeNode:
         files = ReplicaFiles(str(self.directory))
         try:
             if not request.broker_group and not request.directory:
-                return audit_pb2.ListFilesResponse(status=OK, entries=[audit_pb2.FileEntry(path="g1", directory=True)])
+                return audit_pb2.ListFilesResponse(status=OK, entries=[audit_pb2.FileEntry(path=self.cluster.group, directory=True)])
             path = request.directory or request.broker_group
             found = files.entry(request.broker_group, path)
             entries = ([] if found is None else [found]) if request.itself else files.entries(request.broker_group, path, recursive=False)
@@ -169,6 +170,8 @@ class FakeCluster:
     nodes: dict[str, FakeNode]
     marker: int
     now_s: float = 0.0
+    group: str = "g1"
+    cluster_id: str = CLUSTER
 
     @classmethod
     def of(cls, writers: list[Writer], marker: int) -> FakeCluster:

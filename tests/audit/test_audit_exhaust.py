@@ -5,21 +5,29 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledgermq.audit.jobs import PASS
+from ledgermq.audit.jobs import FAIL, PASS, local_engine
+from ledgermq.audit.spark import java
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
 from tests.audit.exhaust.judging import ALLOWED, MISSES, complaint
+from tests.audit.exhaust.running import READ, audit_of, serving
 
 SEED = 20261122
 SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
 CROSS = 40
+SPARK_SAMPLE, REPAIRS = 40, 120
 KNOWN = {
     "M1": (
         "one whole flip n3/raft/dledger-n3/data/00000000000000008192 472 01 body",
@@ -38,6 +46,13 @@ KNOWN = {
     "M9": ("one whole flip n1/ha/consumequeue/n/1/00000000000000000000 27 01 -",),
 }
 """Cases that the auditor gets wrong, by cause."""
+KNOWN_REPAIRS = {
+    "R1 header bytes 36 to 47": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",
+    "R2 state/keyindex is dropped": "one whole flip n3/raft/dledger-n3/data/00000000000000000000 3507 01 chain+later+ends+noted",
+    "R3 a unit beside its entry": "one whole flip n1/raft/dledger-n1/data/00000000000000000000 488 01 chain+later+units+ends",
+    "R4 another history of a trimmed log": "one whole flip n3/ha/dledger-n3/data/00000000000000008192 769 01 chain+later+units+ends+noted",
+}
+"""Cases after which a repair leaves something."""
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +142,80 @@ def test_a_run_of_zeros_is_one_kind_of_place(ground: Field) -> None:
             (finding,) = result.findings
             said.add((result.verdict, finding.flaw.rule, finding.flaw.byte_from - at, finding.flaw.byte_to - at))
         assert len(said) == 1, (path, said)
+
+
+@pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(80, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("group", ["raft", "ha"])
+def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, group: str, count: int) -> None:
+    """The same through gRPC, of what counts of a running node. Both groups are whole."""
+    field = Field(tmp_path, "one" if group == "raft" else "other")
+    cluster = serving(field, group)
+    assert audit_of(cluster, field, {}).verdict == PASS
+    wrong, tried = [], 0
+    for case in field.atlas.sample(random.Random(f"{SEED} {group}")):
+        inside = case.path.split("/")[1] == group and re.fullmatch(READ, field.atlas.label_of(case)) and case.kind in ("flip", "packed")
+        changes = field.atlas.changes(case) if inside else None
+        if changes is None:
+            continue
+        text = field.complaint(case, audit_of(cluster, field, changes))
+        wrong += [f"{case}: {text}"] if text else []
+        tried += 1
+        if tried == count:
+            break
+    assert not wrong, wrong
+
+
+@pytest.mark.slow
+def test_spark_says_the_same_of_every_case(ground: Field) -> None:
+    """One session, both engines: verdict, reasons and findings are equal."""
+    from ledgermq.audit.spark.engine import SparkEngine
+
+    with spark_for_tests() as session:
+        tried = 0
+        for case in ground.atlas.sample(random.Random(SEED)):
+            changes = ground.atlas.changes(case)
+            if changes is None:
+                continue
+            here, there = (ground.ground.plain(changes, case.mode, engine) for engine in (local_engine, SparkEngine(session)))
+            assert (here.verdict, here.reasons, here.findings) == (there.verdict, there.reasons, there.findings), case
+            tried += 1
+            if tried == SPARK_SAMPLE:
+                break
+
+
+@contextmanager
+def spark_for_tests() -> Iterator[Any]:
+    before = dict(os.environ)
+    spark = java.spark_session("local[2,3]")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.mark.parametrize("text", KNOWN_REPAIRS.values(), ids=KNOWN_REPAIRS.keys())
+@pytest.mark.xfail(strict=True, reason="known; when it is mended it goes from here")
+def test_a_known_repair(ground: Field, text: str) -> None:
+    case = Case.of(text)
+    changes = ground.atlas.changes(case)
+    assert changes is not None
+    assert not ground.repair(case, changes).complaint
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="what KNOWN_REPAIRS names")
+def test_a_repair_ends_well_or_changes_nothing(ground: Field) -> None:
+    """Audited by the plain engine afterwards."""
+    wrong, tried = [], 0
+    for case in ground.atlas.sample(random.Random(SEED)):
+        changes = ground.atlas.changes(case)
+        if changes is None or ground.ground.verdict(changes).verdict != FAIL:
+            continue
+        found = ground.repair(case, changes)
+        wrong += [f"{case}: {found.complaint}"] if found.complaint else []
+        tried += 1
+        if tried == REPAIRS:
+            break
+    assert not wrong, wrong

@@ -3,10 +3,12 @@
     python -m tests.audit.exhaust --pieces DIR --processes 2
     python -m tests.audit.exhaust --mode agreement --only state/
     python -m tests.audit.exhaust --pieces DIR --share 0/2 --for 3600
+    python -m tests.audit.exhaust --repair 50 --mode whole
     python -m tests.audit.exhaust --replay "one whole flip n1/raft/identity.json 125 01 crc"
 
 A piece is some hundred bytes of one file on all three nodes, or one file as a whole. With `--pieces DIR` what is done is kept there, and
-the same command goes on where it was broken off. One case in `CROSS` is audited a second time, plainly. The exit status is 1 when the
+the same command goes on where it was broken off. One case in `CROSS` is audited a second time, plainly; with `--repair N` one in N is
+repaired, too. The exit status is 1 when the
 auditor said PASS, or accused another replica, where no row of the table in `judging.py` says why.
 """
 
@@ -22,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.audit.exhaust.cases import Atlas, Case
@@ -48,6 +50,8 @@ class Piece:
     """So many were audited plainly as well."""
     verdicts: Counter[str] = field(default_factory=Counter)
     levels: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)
+    """By exit status; −1 where there was nothing to repair."""
     complaints: list[str] = field(default_factory=list)
 
 
@@ -74,8 +78,8 @@ def field_of(cluster: str) -> Field:
     return _fields[cluster]
 
 
-def try_piece(name: tuple[str, str, str, int]) -> Piece:
-    """All cases of one piece."""
+def try_piece(name: tuple[str, str, str, int], repairs: int) -> Piece:
+    """All cases of one piece, of which one in `repairs` is repaired."""
     cluster, mode, path, start = name
     found, piece, began = field_of(cluster), Piece(" ".join(map(str, name))), time.process_time()
     for case in cases_of(found.atlas, mode, path, start):
@@ -87,6 +91,10 @@ def try_piece(name: tuple[str, str, str, int]) -> Piece:
         piece.cases += 1
         piece.verdicts[verdict] += 1
         piece.levels["+".join(case.levels) or case.kind] += 1
+        if repairs and not wrong and piece.cases % repairs == 0:
+            done = found.repair(case, changes)
+            piece.repairs[str(int(done.status))] += 1
+            wrong = done.complaint
         if wrong:
             piece.complaints.append(f"{case}: {wrong}")
     assert found.ground.is_restored(), "the cluster is not what it was"
@@ -114,33 +122,35 @@ def main() -> int:
     parser.add_argument("--for", dest="seconds", type=float, help="begin no further piece after so many seconds")
     parser.add_argument("--pieces", type=Path, help="a directory for what is done; what is there is not done again")
     parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--repair", type=int, default=0, help="repair one case in so many as well; with --replay that one")
     parser.add_argument("--replay", help="one case, as it was printed")
     options = parser.parse_args()
     if options.replay:
-        return replay(Case.of(options.replay))
+        return replay(Case.of(options.replay), repaired=options.repair > 0)
     names = [
         name for mode in options.mode or MODES for cluster in options.cluster or CLUSTERS for name in pieces(cluster, mode, options.only)
     ]
     share, shares = map(int, options.share.split("/"))
     total, done = Piece("all"), 0
-    for piece in run(names[share::shares], options.processes, options.pieces, options.seconds):
+    for piece in run(names[share::shares], options.processes, options.pieces, options.seconds, options.repair):
         done += 1
         total.cases, total.seconds, total.plain = total.cases + piece.cases, total.seconds + piece.seconds, total.plain + piece.plain
         total.verdicts.update(piece.verdicts)
         total.levels.update(piece.levels)
+        total.repairs.update(piece.repairs)
         total.complaints += piece.complaints
         for text in piece.complaints[:TOLD]:
             print(text, flush=True)
         if done % 50 == 0:
             print(f"{done} of {len(names[share::shares])} pieces, {total.cases} cases, {len(total.complaints)} complaints", flush=True)
-    figures = {**asdict(total), "pieces": done, "of": len(names[share::shares]), "complaints": len(total.complaints)}
+    figures = {**vars(total), "pieces": done, "of": len(names[share::shares]), "complaints": len(total.complaints)}
     if options.json is not None:
         options.json.write_text(json.dumps({**figures, "complaints": total.complaints}, indent=1) + "\n")
     print(json.dumps(figures, indent=1))
     return 1 if total.complaints else 0
 
 
-def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | None, seconds: float | None) -> Iterator[Piece]:
+def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | None, seconds: float | None, repairs: int) -> Iterator[Piece]:
     """Every piece, in any order."""
     until = None if seconds is None else time.monotonic() + seconds
     left = []
@@ -148,7 +158,7 @@ def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | Non
         path = None if kept is None else kept / f"{'-'.join(map(str, name)).replace('/', '_')}.json"
         if path is not None and path.exists():
             value = json.loads(path.read_text())
-            yield Piece(**{**value, "verdicts": Counter(value["verdicts"]), "levels": Counter(value["levels"])})
+            yield Piece(**{key: Counter(part) if isinstance(part, dict) else part for key, part in value.items()})
         else:
             left.append((name, path))
     if kept is not None:
@@ -161,20 +171,20 @@ def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | Non
                 following = next(waiting, None)
                 if following is None:
                     break
-                running[pool.submit(try_piece, following[0])] = following[1]
+                running[pool.submit(try_piece, following[0], repairs)] = following[1]
             if not running:
                 return
             future = next(iter(running))
             path, piece = running.pop(future), future.result()
             if path is not None:
                 beside = path.with_suffix(".tmp")
-                beside.write_text(json.dumps(asdict(piece)))
+                beside.write_text(json.dumps(vars(piece)))
                 os.replace(beside, path)
             yield piece
 
 
-def replay(case: Case) -> int:
-    """One case again, plainly, with all that the audit says of it."""
+def replay(case: Case, *, repaired: bool) -> int:
+    """One case again, plainly, with all that the audit says of it, and what a repair does."""
     found = field_of(case.cluster)
     changes = found.atlas.changes(case)
     if changes is None:
@@ -186,6 +196,10 @@ def replay(case: Case) -> int:
         print(f"  {finding.text}: {finding.flaw.proof}")
     wrong = found.complaint(case, result)
     print(wrong or "right")
+    if repaired:
+        done = found.repair(case, changes)
+        print(f"{done.told}exit {done.status}: {done.complaint or 'right'}")
+        wrong = wrong or done.complaint
     return 1 if wrong else 0
 
 

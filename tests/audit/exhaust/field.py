@@ -11,6 +11,7 @@ from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import build
 from tests.audit.exhaust.ground import Changes, Ground, image_of
 from tests.audit.exhaust.judging import complaint
+from tests.audit.exhaust.repairing import Repair, repair
 
 LIVES = (18, 33, 48)
 """After so many steps the earlier versions were stopped."""
@@ -47,6 +48,10 @@ class Field:
 
     def complaint(self, case: Case, result: Audit) -> str:
         return complaint(self.atlas, case, result)
+
+    def repair(self, case: Case, changes: Changes) -> Repair:
+        """What a repair of it comes to."""
+        return repair(self.ground, self.atlas, case, changes)
 
     def difference(self, changes: Changes, mode: str, short: Audit) -> str:
         """How the audit that leaves out what is not changed differs from the plain one."""

@@ -73,13 +73,22 @@ class Ground:
     @contextmanager
     def damaged(self, changes: Changes) -> Iterator[None]:
         """The cluster with other bytes, and then as before."""
-        self._write(changes)
+        self.write(changes)
         try:
             yield
         finally:
-            self._write({path: self.image.get(path) for path in changes})
+            self.write({path: self.image.get(path) for path in changes})
 
-    def _write(self, changes: Changes) -> None:
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Whatever happens meanwhile, the cluster is as before afterwards."""
+        try:
+            yield
+        finally:
+            found = image_of(self.base)
+            self.write({path: self.image.get(path) for path in found.keys() | self.image if found.get(path) != self.image.get(path)})
+
+    def write(self, changes: Changes) -> None:
         for path, data in changes.items():
             target = self.base / path
             if data is None:

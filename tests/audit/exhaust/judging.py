@@ -144,6 +144,7 @@ ALLOWED: Sequence[Row] = (
     Row(r"(node|identity)\.json: created_ms", OWN, kinds="flip", levels="crc"),
     Row(r"state/boots\.json: .*", OWN, kinds="flip", levels="crc"),
     Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
+    Row(r"state/boots\.json: .*", OWN, kinds="peer"),
     Row(r"state/(peers|boots)\.json: .*", "it may be missing, and an older one is as true", kinds="gone|old"),
     Row(r"hardstate: hardstate slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 30),
     Row(r"data: .*", BLIND, modes=(AGREEMENT,), fits=_unread),
