@@ -223,9 +223,22 @@ def read_slots(data: bytes, kind: tuple[bytes, struct.Struct]) -> list[Slot]:
             slots.append(Slot(number, "empty" if len(raw) == slot_bytes(kind) else "damaged", 0, ()))
             continue
         found, version, sequence = _SLOT_HEAD.unpack_from(raw)
-        intact = found == magic and version == 1 and int.from_bytes(raw[-4:], "big") == crc(raw[:-4])
-        slots.append(Slot(number, "intact" if intact else "damaged", sequence, body.unpack_from(raw, _SLOT_HEAD.size)))
+        fields = body.unpack_from(raw, _SLOT_HEAD.size)
+        intact = found == magic and version == 1 and int.from_bytes(raw[-4:], "big") == crc(raw[:-4]) and _can_be(kind, fields)
+        slots.append(Slot(number, "intact" if intact else "damaged", sequence, fields))
     return slots
+
+
+def _can_be(kind: tuple[bytes, struct.Struct], fields: tuple[Any, ...]) -> bool:
+    """Whether a slot says what one can say: a vote is text and zero behind its length, the word behind the mark's log id is zero."""
+    if kind == MARK:
+        return bool(fields[0].isascii()) and fields[1] == 0
+    length, vote = fields[1:]
+    try:
+        name = vote[: max(length, 0)].decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return length == len(vote[:length]) and not any(vote[length:]) and "\0" not in name
 
 
 def current(slots: Sequence[Slot]) -> Slot | None:

@@ -30,8 +30,10 @@ from ledgermq.audit.state.timers import Timers
 from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
-FILES = ("state/snapshot", "state/snapshot.previous")
+FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
 VERSION = 4
+READ = (2, 3, VERSION)
+"""Versions of snapshots that docs/format.md §11 knows; only the last one is derived."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
 """Keys of a snapshot that say which entry it is of."""
 ENVELOPE = frozenset({"v", "log_id", *POINT})
@@ -92,7 +94,7 @@ class StateReport:
     @property
     def derived(self) -> bool:
         """The newest snapshot was held against the log."""
-        return FILES[0] in self.compared
+        return NEWEST in self.compared
 
 
 class State:
@@ -209,7 +211,12 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
         value = read_sealed_json(f"{task.root}/{file}")
         if value is None:
             continue
-        if value.get("v") != VERSION:
+        if value.get("v") not in READ:
+            raise Unknown(f"{file} has version {value.get('v')!r}, which docs/format.md does not know")
+        if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
+            told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
+            report.flaws.append(_of_log(task, file, value, "log_id", told))
+        if value["v"] != VERSION:
             why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= 0:
             found.append(Snapshot(file, value))
@@ -254,10 +261,19 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
         for target in targets:
             if target.index == index and target.point != stretch.last[:4]:
                 report.reason = _foreign(target)
+                if target.file == OLDER:
+                    # The newest one is held against its entry with the other small files.
+                    wrong = next(key for key, own, told in zip(POINT, target.point, stretch.last, strict=False) if own != told)
+                    report.flaws.append(_of_log(task, OLDER, target.value, wrong, report.reason))
+                    report.last_index = index
             elif target.index == index:
                 report.flaws += _flaws(task, target, state)
                 report.compared.append(target.file)
                 report.last_index = index
+
+
+def _of_log(task: LogFile, file: str, value: Mapping[str, Any], key: str, proof: str) -> Flaw:
+    return Flaw("snapshot.log", f"{os.path.basename(task.root)}/{file}", None, *place(value, (key,)), proof)
 
 
 def _foreign(snapshot: Snapshot) -> str:

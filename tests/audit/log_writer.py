@@ -254,7 +254,7 @@ class Writer:
         for entry in self.entries[: applied + 1]:
             queues.setdefault(entry.message.topic, {})[str(entry.message.queue)] = entry.queue_offset + 1
         value: dict[str, object] = {
-            "v": 1,
+            "v": 3,
             "log_id": self.log_id,
             "applied_index": applied,
             "applied_term": last.term,

@@ -74,6 +74,11 @@ def _below(atlas: Atlas, case: Case) -> bool:
     return len(changed) == len(was) and changed[max(start, 0) :] == was[max(start, 0) :]
 
 
+def _trimmed(atlas: Atlas, case: Case) -> bool:
+    one = atlas.owner(case.path)
+    return one is not None and one.entries[0].index > 0
+
+
 def _is_lower_hint(atlas: Atlas, case: Case) -> bool:
     """Still a checkpoint of the log, which names no entry behind the last one."""
     data, one = (atlas.changes(case) or {}).get(case.path), atlas.owner(case.path)
@@ -146,6 +151,7 @@ ALLOWED: Sequence[Row] = (
     Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
     Row(r"state/boots\.json: .*", OWN, kinds="peer"),
     Row(r"state/(peers|boots)\.json: .*", "it may be missing, and an older one is as true", kinds="gone|old"),
+    Row(r"syncedmark: mark slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 16),
     Row(r"hardstate: hardstate slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 30),
     Row(r"data: .*", BLIND, modes=(AGREEMENT,), fits=_unread),
     Row(r"checkpoint: ", BLIND, kinds="flip|swap", modes=(AGREEMENT,), fits=lambda atlas, case: case.at < 24),
@@ -160,6 +166,12 @@ ALLOWED: Sequence[Row] = (
         r"index: index .*|data: .*|state/snapshot: applied_index",
         "entries that cannot be found by their edges, units or words are said not to be compared",
         modes=(AGREEMENT,),
+        verdicts=frozenset({INCOMPLETE}),
+    ),
+    Row(
+        r"state/snapshot(\.previous)?: v",
+        "a snapshot of another version is not derived, and that is said",
+        levels="crc",
         verdicts=frozenset({INCOMPLETE}),
     ),
     Row(
@@ -185,14 +197,11 @@ MISSES: dict[str, Row] = {
     "M3: --agreement believes the seals of the replica that differs": Row(
         r"data: .*|state/snapshot: retained", "a majority holds other records", levels=".*seals|crc", modes=(AGREEMENT,), blames=True
     ),
-    "M4: values of a slot that only its CRC vouches for": Row(
-        r"(hardstate|syncedmark): .*", "sequence, padding, the older slot", levels="crc.*"
+    "M4: the older slot of the synced mark": Row(
+        r"syncedmark: .*", "it counts where the newer one is torn, and is not held against the log", levels="crc.*"
     ),
-    "M5: values of the older snapshot": Row(
-        r"state/snapshot\.previous: .*", "neither its point in the log nor peers' older snapshots are looked at", kinds="flip|packed"
-    ),
-    "M6: a snapshot of a version that nobody knows": Row(
-        r"state/snapshot: v", "nothing is derived and nothing said", levels="crc", modes=READ
+    "M5: values of the older snapshot of a trimmed log": Row(
+        r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
     ),
     "M7: values of the key index's position": Row(r"state/keyindex: .*", "log id, store time, a missing key", levels="crc", modes=READ),
     "M9: the unit before the minimum of a queue that was trimmed wholly": Row(
