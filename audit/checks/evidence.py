@@ -14,7 +14,9 @@ import numpy as np
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
+from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import LITE
+from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES
 from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.state.derive import StateReport
 
@@ -107,6 +109,8 @@ def check_snapshot(one: Replica) -> None:
     if one.point is not None and index > one.point.index:
         # Of a later entry than those that are looked at; whether it follows from the log is asked elsewhere.
         return
+    if not one.is_backup:
+        _check_kept_units(one)
     if one.log_id is not None and value.get("log_id") != one.log_id:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:
@@ -132,6 +136,20 @@ def check_state(one: Replica) -> None:
         one.state = StateReport("the log is damaged")
     else:
         one.flaws += found.flaws
+
+
+def _check_kept_units(one: Replica) -> None:
+    """Of a queue of which everything was trimmed the last unit is kept, and the snapshot repeats it: no message is left that could."""
+    for (topic, queue), low in one.lows.items():
+        if low.last is None:
+            continue
+        base, start = divmod(low.floor * QUEUE_UNIT_BYTES, one.sizes[2])
+        file = f"consumequeue/{topic}/{queue}/{base * one.sizes[2]:020d}"
+        has, wants = bytewise.read(f"{one.root}/{file}", start, start + QUEUE_UNIT_BYTES) or b"", low.last
+        if has != wants:
+            rule = "queue.unit" if any(has) else "queue.missing"
+            proof = f"the snapshot has {wants.hex()} as the unit before the minimum {low.offset}, here is {has.hex() or 'nothing'}"
+            one.flaw(rule, file, proof, start, start + QUEUE_UNIT_BYTES)
 
 
 def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:

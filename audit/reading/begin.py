@@ -6,6 +6,7 @@ decided: by a trim record that some replica of the group holds, or by a snapshot
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,17 +56,22 @@ def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[st
     return max((begin for begin in begins if isinstance(begin, int)), default=0)
 
 
+UNIT = struct.Struct(">qiq")
+"""Of a consume queue: physical offset, size, tags code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Low:
-    """What a snapshot says of one queue that was trimmed: its first offset kept, and whether the unit before it stays."""
+    """What a snapshot says of one queue that was trimmed: its first offset kept, and the unit before it, where that one stays."""
 
     offset: int
-    keeps_last: bool
+    last: bytes | None
+    """As it lies in the consume queue; empty where the snapshot has something else there."""
 
     @property
     def floor(self) -> int:
         """The first unit that is as it was dispatched."""
-        return self.offset - self.keeps_last
+        return self.offset - (self.last is not None)
 
 
 def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
@@ -75,5 +81,12 @@ def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
     for topic, queues in table.items() if isinstance(table, dict) else ():
         for queue, value in queues.items() if isinstance(queues, dict) else ():
             if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):
-                found[topic, int(queue)] = Low(value[0], value[1] is not None)
+                found[topic, int(queue)] = Low(value[0], None if value[1] is None else _unit(value[1]))
     return found
+
+
+def _unit(value: object) -> bytes:
+    try:
+        return UNIT.pack(*value) if isinstance(value, list) else b""
+    except struct.error:
+        return b""

@@ -145,7 +145,7 @@ ALLOWED: Sequence[Row] = (
     Row(r"state/digests: .*", "a hint, which counts with its checksum and for files that are sealed", modes=(AGREEMENT,), fits=_unsealed),
     Row(r"checkpoint: log checkpoint", "a hint; it may be missing, and a lower number is as true", fits=_is_lower_hint),
     Row(r"checkpoint: .*", "stamps up to which something is durable; a lower one is as true", fits=_is_lower_stamp),
-    Row(r"index: |consumequeue: ", "units below the begin of a trimmed log mean nothing", kinds="flip|swap", fits=_below),
+    Row(r"index: |consumequeue: ", "units below the begin of a trimmed log mean nothing", kinds="flip|swap|old", fits=_below),
     Row(r"(node|identity)\.json: created_ms", OWN, kinds="flip", levels="crc"),
     Row(r"state/boots\.json: .*", OWN, kinds="flip", levels="crc"),
     Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
@@ -204,8 +204,5 @@ MISSES: dict[str, Row] = {
         r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
     ),
     "M7: values of the key index's position": Row(r"state/keyindex: .*", "log id, store time, a missing key", levels="crc", modes=READ),
-    "M9: the unit before the minimum of a queue that was trimmed wholly": Row(
-        r"consumequeue: ", "the snapshot has it, too", kinds="flip|swap"
-    ),
 }
 """By cause, as it is told to whoever mends it; each is wrong, and none may be added for convenience."""
