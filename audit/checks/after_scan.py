@@ -102,7 +102,7 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
     expected = crc(bytes.fromhex(after.first_input), before.last_chain)
     if after.prev_chain != before.last_chain and expected != after.first_chain and index not in damaged:
         proof = f"the chain CRC is {after.first_chain:08x}, recomputed across files {expected:08x}"
-        replica.flaws.append(Flaw("entry.chain", place, index, 0, 40, proof))
+        replica.flaws.append(Flaw("entry.chain", place, index, 0, after.first_size, proof))
     rest = replica.sizes[0] - before.end
     if before.ending == "blank" and after.first_size + 8 <= rest:
         proof = f"{rest} bytes were left, the entry behind the blank needs {after.first_size} and 8"

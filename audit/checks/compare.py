@@ -10,7 +10,6 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ledgermq.audit.checks.after_scan import check_log, check_queues
 from ledgermq.audit.checks.backups import SUFFIX
@@ -19,11 +18,9 @@ from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapsh
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.histories import agree_by_majority, entry_place
 from ledgermq.audit.checks.replica import SIZE_KEYS, Replica
-from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
-from ledgermq.audit.checks.unclean import excuse
-from ledgermq.audit.reading import bytewise
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.verdicts import settle
 from ledgermq.audit.reading.begin import decided
-from ledgermq.audit.reading.decode import HEADER_BYTES
 
 
 def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:
@@ -55,8 +52,7 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
     if result.compared is not None and whole:
         # What a running node has applied is committed, though others may be too slow to show it.
         dispatched_too_far(replicas, max([result.compared, *(one.point.index for one in replicas if one.point is not None)]))
-    for one in replicas:
-        result.findings += [finding for flaw in one.flaws for finding in _settle(result, one, flaw)]
+    settle(result)
     note_lag(result)
     _note_begins(result)
     result.findings.sort(key=lambda f: (not f.fails, f.replica, f.flaw.file, f.flaw.byte_from, f.flaw.rule))
@@ -287,82 +283,6 @@ def _commits(result: GroupResult) -> None:
             one.flaws.append(Flaw("commit.lost", file, min(agreed, one.held) + 1, start, end, proof))
     if result.compared is not None:
         result.compared = result.recorded
-
-
-# ----------------------------------------------------------------------------------------------------------------- verdicts
-
-
-def _settle(result: GroupResult, one: Replica, flaw: Flaw) -> Iterable[Finding]:
-    """Decide what a flaw means here: ordinary after a crash, or damage; and narrow damage down with an intact peer."""
-    excused = excuse(one, flaw, result.compared, _intact_peers(result, one, flaw))
-    if excused is not None:
-        yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
-        return
-    klass = RULES[flaw.rule].klass
-    if flaw.rule == "chain.seed" and _intact_peers(result, one, flaw):
-        klass = BIT_ROT
-    if klass == BIT_ROT and flaw.index is not None and flaw.file.startswith(one.shown(f"{one.log_folder}/data/")):
-        narrowed = _narrow(result, one, flaw)
-        if narrowed is None:
-            return
-        flaw = narrowed
-        if _undecidable(result, one, flaw):
-            klass = UNDECIDABLE
-            flaw = replace(flaw, proof=f"{flaw.proof}; no majority holds this entry intact")
-        elif flaw.torn and not one.clean and flaw.index is not None and (one.mark is None or flaw.index > one.mark.index):
-            flaw = replace(flaw, proof=f"{flaw.proof}; above the synced mark, but a majority holds this entry")
-    yield Finding(klass, one.name, result.group, flaw)
-
-
-def _intact_peers(result: GroupResult, one: Replica, flaw: Flaw) -> list[Replica]:
-    """Replicas of the majority whose log file of the same name has no flaw that touches the place."""
-    peers = []
-    base = flaw.file.rpartition("/")[2]
-    for other in result.replicas:
-        if other is one or other.name in result.divergent or flaw.index is None or other.held < flaw.index or flaw.index in other.broken:
-            continue
-        touching = [
-            f
-            for report in other.reports
-            if f"{report.base:020d}" == base
-            for f in report.flaws
-            if f.byte_from < flaw.byte_to and f.byte_to > flaw.byte_from
-        ]
-        if not touching:
-            peers.append(other)
-    return peers
-
-
-def _undecidable(result: GroupResult, one: Replica, flaw: Flaw) -> bool:
-    """Damage in a compared entry that no peer holds intact, although peers hold that part of the log."""
-    if flaw.index is None or result.compared is None or flaw.index > result.compared or one.name in result.divergent:
-        return False
-    others = [other for other in result.replicas if other is not one and other.last_index >= flaw.index]
-    # Where masters are appointed a confirmed entry may stand on one replica alone.
-    return (bool(others) or result.rule != MAJORITY) and not _intact_peers(result, one, flaw)
-
-
-def _narrow(result: GroupResult, one: Replica, flaw: Flaw) -> Flaw | None:
-    """Find the very bytes that differ from an intact peer's. None: the place is equal, so the damage is another finding's."""
-    if flaw.index is None or flaw.byte_to - flaw.byte_from > bytewise.READ_MAX or one.name in result.divergent:
-        return flaw
-    if one.stale_from is not None and flaw.index >= one.stale_from:
-        # The peers hold other entries there.
-        return flaw
-    name = flaw.file.rpartition("/")[2]
-    own = bytewise.read(f"{one.log}/data/{name}", flaw.byte_from, flaw.byte_to)
-    for peer in _intact_peers(result, one, flaw)[:1]:
-        theirs = bytewise.read(f"{peer.log}/data/{name}", flaw.byte_from, flaw.byte_to)
-        if own is None or theirs is None or len(own) != len(theirs):
-            return flaw
-        found = bytewise.difference(own, theirs)
-        if found is not None:
-            start, stop = found
-            proof = f"{flaw.proof}; {own[start:stop][:16].hex()} here, {theirs[start:stop][:16].hex()} on {peer.name}"
-            return replace(flaw, byte_from=flaw.byte_from + start, byte_to=flaw.byte_from + stop, proof=proof)
-        if flaw.rule in ("entry.chain", "entry.body") and flaw.byte_to - flaw.byte_from >= HEADER_BYTES - 8:
-            return None
-    return flaw
 
 
 def note_lag(result: GroupResult) -> None:

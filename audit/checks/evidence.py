@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +28,26 @@ def is_int(value: dict[str, object], key: str) -> bool:
 
 def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
     """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
-    if index in one.broken or not one.sizes[0]:
+    found = None if index in one.broken else locate(one, index)
+    return None if found is None else (found.term, found.pos + found.size, found.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An entry of a log: where it stands, and what its header says."""
+
+    base: int
+    """The file."""
+    pos: int
+    """Its place in the whole log."""
+    size: int
+    term: int
+    chain: int
+
+
+def locate(one: Replica, index: int) -> Located | None:
+    """An entry, damaged or not, by its index unit or else by reading its file; None when it is not there."""
+    if not one.sizes[0]:
         return None
     spans = ((r.first_index, r.last_index, r) for r in one.filled)
     report = next((r for first, last, r in spans if first is not None and last is not None and first <= index <= last), None)
@@ -36,12 +56,12 @@ def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
     found = header_at(one.task(f"{report.base:020d}"), index)
     if found is not None and report.base <= found[0] < report.base + one.sizes[0]:
         pos, fields = found
-        return fields[3], pos + fields[1], fields[6]
+        return Located(report.base, pos, fields[1], fields[3], fields[6])
     for piece in Scan(one.task(f"{report.base:020d}")).columns():
         rows = np.flatnonzero(piece.index == index)
         if len(rows):
             at = int(rows[0])
-            return int(piece.term[at]), report.base + int(piece.offset[at] + piece.size[at]), int(piece.chain[at])
+            return Located(report.base, report.base + int(piece.offset[at]), int(piece.size[at]), int(piece.term[at]), int(piece.chain[at]))
     return None
 
 

@@ -28,6 +28,8 @@ class GroupResult:
     """The highest index that any replica recorded as committed."""
     missing: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
+    folds: list[tuple[Finding, Finding]] = field(default_factory=list)
+    """Findings that were not told, each with the failing one that is told in its place and covers its bytes."""
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     divergent: dict[str, int] = field(default_factory=dict)

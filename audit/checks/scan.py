@@ -18,6 +18,7 @@ from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
     ENTRY_MAGIC,
+    HEADER,
     HEADER_BYTES,
     I64,
     RECORD_FIXED_BYTES,
@@ -303,12 +304,21 @@ class Scan:
         if link.good[at]:
             if has != wants:
                 self._flaw(piece, at, index, "entry.body-crc", 40, 44, body)
-        elif has != wants:
-            authentic = crc(link.inputs[40 * at : 40 * at + 36] + wants.to_bytes(4, "big"), link.before[at]) == stored
+            return
+        header = self._mended(piece, at, index) if link.flawed[at] else link.inputs[40 * at : 40 * at + 36]
+        authentic = crc(header + wants.to_bytes(4, "big"), link.before[at]) == stored
+        if has != wants:
             self._flaw(piece, at, index, "entry.body", HEADER_BYTES if authentic else 0, size, body)
-        elif not link.flawed[at]:
+        elif not (authentic and link.flawed[at]):
+            # The body may have been altered together with its bodyCrc: nothing of this entry is proven.
             rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == self.task.begin_pos else "entry.chain"
-            self._flaw(piece, at, index, rule, 0, 40, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
+            self._flaw(piece, at, index, rule, 0, size, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
+
+    def _mended(self, piece: Piece, at: int, index: int) -> bytes:
+        """The first 36 bytes of a header with the fields that `_check_headers` found wrong put right: where the chain continues over these,
+        nothing else of the header is wrong."""
+        row, pos = piece.rows[at], self.task.base + piece.start + int(piece.offsets[at])
+        return HEADER.pack(ENTRY_MAGIC, int(piece.sizes[at]), index, int(row["term"]), pos, int(row["channel"]), 0, 0, 0)[:36]
 
     # --------------------------------------------------------------------------------------------------------- records
 

@@ -272,7 +272,7 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
                 report.last_index = index
 
 
-def _of_log(task: LogFile, file: str, value: Mapping[str, Any], key: str, proof: str) -> Flaw:
+def _of_log(task: LogFile, file: str, value: dict[str, Any], key: str, proof: str) -> Flaw:
     return Flaw("snapshot.log", f"{os.path.basename(task.root)}/{file}", None, *place(value, (key,)), proof)
 
 

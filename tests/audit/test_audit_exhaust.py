@@ -29,10 +29,6 @@ SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
 CROSS = 40
 SPARK_SAMPLE, REPAIRS = 40, 120
 KNOWN = {
-    "M1": (
-        "one whole flip n3/raft/dledger-n3/data/00000000000000008192 472 01 body",
-        "one whole flip n1/raft/dledger-n1/data/00000000000000008192 3383 01 record+body+chain",
-    ),
     "M2": ("one agreement flip n1/ha/dledger-n1/data/00000000000000008192 2384 ff record+body+chain+later+ends",),
     "M3": ("one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",),
     "M4": ("one whole flip n3/raft/dledger-n3/syncedmark 73 01 crc",),
@@ -85,6 +81,8 @@ def test_a_known_miss(ground: Field, cause: str, text: str) -> None:
 
 
 MENDED = (
+    "one whole flip n3/raft/dledger-n3/data/00000000000000008192 472 01 body",
+    "one whole flip n1/raft/dledger-n1/data/00000000000000008192 3383 01 record+body+chain",
     "one whole flip n1/ha/consumequeue/n/1/00000000000000000000 27 01 -",
     "one whole gone n1/ha/consumequeue/n/1/00000000000000000000 0 - -",
     "one whole flip n1/raft/dledger-n1/hardstate 4181 01 crc",

@@ -184,13 +184,6 @@ ALLOWED: Sequence[Row] = (
 """What docs/format.md calls no content, or nobody else can know."""
 
 MISSES: dict[str, Row] = {
-    "M1: a record is altered with its CRCs and not the chain": Row(
-        r"data: record .*",
-        "the flaw at the next entry covers equal bytes and is dropped",
-        levels=r"(record\+)?body(\+chain)?(\+units)?(\+noted)?",
-        modes=READ,
-        verdicts=frozenset({PASS, INCOMPLETE}),
-    ),
     "M2: of an HA group the first replica is the measure of --agreement": Row(
         r"data: .*", "the whole audit accuses the right one", levels=".*later.*", modes=(AGREEMENT,), fits=_of("ha"), blames=True
     ),

@@ -165,9 +165,9 @@ class Appointed(Bench):
 
     def _lone_rot(self, rng: random.Random, case: Case) -> Deed:
         held = self._alone(rng)
-        entry = self._entry(case, rng, held["n1"].told, len(held["n2"].told), len(held["n1"].told))
         if len(held["n2"].told) == len(held["n1"].told):
             return Deed(image(held), verdicts=SOUND)
+        entry = self._entry(case, rng, held["n1"].told, len(held["n2"].told), len(held["n1"].told))
         files = image(held)
         where, start, _ = span(entry, FILE_BYTES)
         at = start + 48 + rng.randrange(entry.size - 48)
