@@ -69,8 +69,15 @@ def check_mark(one: Replica) -> None:
     mark, path = one.mark, f"{one.log_folder}/syncedmark"
     if mark is None:
         return
-    if one.log_id is not None and mark.log_id != one.log_id:
-        one.flaw("mark.log", path, f"the mark belongs to log {mark.log_id}, the replica to {one.log_id}")
+    older = one.older_mark
+    for each in (mark, older):
+        if each is not None and one.log_id is not None and each.log_id != one.log_id:
+            one.flaw("mark.log", path, f"the mark belongs to log {each.log_id}, the replica to {one.log_id}")
+    if older is not None and 0 <= older.index <= min(mark.index, one.last_index):
+        found = entry(one, older.index)
+        if found is not None and found != (older.term, older.end_pos, older.chain):
+            proof = f"the log says {_point(found)}, the older slot of the mark {_point((older.term, older.end_pos, older.chain))}"
+            one.flaw("mark.log", path, proof, index=older.index)
     if mark.index > one.last_index:
         base, start = _behind(one)
         end = min(max(mark.end_pos - base, start), one.sizes[0] or start)

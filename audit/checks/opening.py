@@ -151,13 +151,11 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
 
 def _read_small_files(replica: Replica) -> None:
     folder = replica.log_folder
-    mark = _slots(replica, f"{folder}/syncedmark", MARK, "mark")
-    if mark is not None:
-        log_id, _, term, index, end_pos, chain = mark
+    for number, (log_id, _, term, index, end_pos, chain) in enumerate(_slots(replica, f"{folder}/syncedmark", MARK, "mark")):
         if replica.point is None or index <= replica.point.index:
-            replica.mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
-    hard = _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")
-    replica.hard_term = None if hard is None else hard[0]
+            mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
+            replica.mark, replica.older_mark = (mark, None) if number == 0 else (replica.mark, mark)
+    replica.hard_term = next((term for term, *_ in _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")), None)
     raw = _read(replica, f"{replica.log}/checkpoint", f"{folder}/checkpoint")
     if raw is not None:
         hints = log_checkpoint(raw)
@@ -238,10 +236,11 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
         replica.flaw("identity.agree", path, f"the chain begins with {chain:08x}, which no log id in recovery.json explains")
 
 
-def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> tuple[Any, ...] | None:
+def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> list[tuple[Any, ...]]:
+    """What the intact slots hold, the one that counts first."""
     data = _read_slots(replica, name, kind, f"{rule}.missing")
     if data is None:
-        return None
+        return []
     if len(data) != SLOT_FILE_BYTES:
         bounds = sorted((len(data), SLOT_FILE_BYTES))
         replica.flaw("file.length", name, f"{len(data)} bytes instead of {SLOT_FILE_BYTES}", bounds[0], bounds[1])
@@ -263,8 +262,7 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> t
         replica.flaw(f"{rule}.slot", name, proof, 0, PAGE + slot_bytes(kind))
     if newest is None:
         replica.flaw(f"{rule}.missing", name, "no slot is intact", 0, len(data))
-        return None
-    return newest.fields
+    return [slot.fields for slot in sorted(slots, key=lambda slot: -slot.sequence) if slot.state == "intact"]
 
 
 def _read_slots(replica: Replica, name: str, kind: tuple[bytes, Any], missing: str) -> bytes | None:

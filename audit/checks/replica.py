@@ -61,6 +61,8 @@ class Replica:
     node: dict[str, Any] | None = None
     identity: dict[str, Any] | None = None
     mark: Mark | None = None
+    older_mark: Mark | None = None
+    """What the other slot holds: it counts where the newer one is torn."""
     hard_term: int | None = None
     end_hint: int | None = None
     commit: int | None = None

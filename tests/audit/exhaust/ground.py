@@ -115,7 +115,7 @@ class Ground:
     def verdict(self, changes: Changes, mode: str = WHOLE) -> Audit:
         """An audit with the verdict of the plain one. What is made of the log is looked at only where the log itself does not FAIL: it
         can only add findings."""
-        if all("/data/" in path for path in changes) and mode != AGREEMENT:
+        if any("/data/" in path for path in changes) and mode != AGREEMENT:
             found = self.quick(changes, mode, log_only=True)
             if found.verdict == jobs.FAIL:
                 return found
@@ -138,7 +138,7 @@ class Ground:
             same_here = {work: same or os.path.basename(work.directory) not in nodes for work in works}
             return [self._look(work, {*()} if log_only and work.kind in (KEYS, STATE) else dirty, sound=same_here[work]) for work in works]
 
-        with self.damaged(changes), patch.object(jobs, "find_replicas", find):
+        with self.damaged(changes), patch.object(jobs, "find_replicas", find), patch.object(jobs, "refuse_unreadable"):
             return jobs.audit(self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT)
 
     @staticmethod
