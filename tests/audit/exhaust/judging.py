@@ -74,6 +74,12 @@ def _below(atlas: Atlas, case: Case) -> bool:
     return len(changed) == len(was) and changed[max(start, 0) :] == was[max(start, 0) :]
 
 
+def _met_fewer(atlas: Atlas, case: Case) -> bool:
+    was, now = (json.loads(raw or b"{}") for raw in (atlas.image[case.path], (atlas.changes(case) or {}).get(case.path)))
+    peers = now.get("peers")
+    return isinstance(peers, dict) and all(was["peers"].get(node, told) == told for node, told in peers.items())
+
+
 def _is_gone(atlas: Atlas, case: Case) -> bool:
     """The file is missing; of the index files one that is allocated ahead."""
     ahead = "/bloom/" in case.path or not any(atlas.image[case.path])
@@ -155,6 +161,13 @@ ALLOWED: Sequence[Row] = (
     Row(r"(node|identity)\.json: created_ms", OWN, kinds="flip", levels="crc"),
     Row(r"state/boots\.json: .*", OWN, kinds="flip", levels="crc"),
     Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
+    Row(
+        r"state/peers\.json: peers",
+        "a peer may not have been met yet, and a former member have been met",
+        kinds="flip",
+        levels="crc",
+        fits=_met_fewer,
+    ),
     Row(r"state/boots\.json: .*", OWN, kinds="peer"),
     Row(r"state/(peers|boots)\.json: .*", "it may be missing, and an older one is as true", kinds="gone|old"),
     Row(r"syncedmark: mark slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 16),
@@ -174,7 +187,7 @@ ALLOWED: Sequence[Row] = (
     Row(r"state/snapshot\.previous: ", "it may be missing", kinds="gone|old"),
     Row(r"state/bloom: .*", "a missing filter is made again (section 14.2)", kinds="gone|old", fits=_is_gone),
     Row(r"index: index tail", "no unit is in it yet", kinds="gone|old", fits=_is_gone),
-    Row(r"state/snapshot: ", "an earlier one is as true: a start derives the rest", kinds="old"),
+    Row(r"state/snapshot: ", "an earlier one is as true: a start derives the rest", kinds="old|gone|exchange"),
     Row(r"syncedmark: mark slot", BLIND, levels="crc.*", modes=(AGREEMENT,)),
     Row(
         r"index: index .*|data: .*|state/snapshot: applied_index",
