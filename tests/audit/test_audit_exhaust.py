@@ -27,7 +27,7 @@ from tests.audit.exhaust.running import READ, audit_of, serving
 SEED = 20261122
 SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
 CROSS = 40
-SPARK_SAMPLE, REPAIRS = 40, 120
+SPARK_SAMPLE, REPAIRS = 12, 60
 KNOWN = {
     "M2": ("one agreement flip n1/ha/dledger-n1/data/00000000000000008192 2384 ff record+body+chain+later+ends",),
     "M3": ("one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",),
@@ -159,7 +159,7 @@ def test_a_run_of_zeros_is_one_kind_of_place(ground: Field) -> None:
         assert len(said) == 1, (path, said)
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(80, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", ["raft", "ha"])
 def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, group: str, count: int) -> None:
     """The same through gRPC, of what counts of a running node. Both groups are whole."""
