@@ -9,14 +9,16 @@ A failed sync behaves like Linux: the error is reported once, the pages count as
 cache goes on returning them (design §3, "after a failed fsync").
 
 Media lie as well: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (a write that was acknowledged and is
-nowhere, or elsewhere), `break_page` (EIO until it is written again), `shorten` and `vanish` (files damaged by hand while nothing runs).
+nowhere, or elsewhere), `break_page` (EIO until it is written again, except for a checker: `inspected`), `shorten` and `vanish` (files
+damaged by hand while nothing runs).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -227,6 +229,7 @@ class ForgetfulDisk:
         self.forgets_directories = False
         self._unsynced_directories: dict[str, None] = {}
         self._generation_open = True
+        self._inspected = False
 
     # -- the port -----------------------------------------------------------------------------------------------------------------
 
@@ -484,7 +487,18 @@ class ForgetfulDisk:
         self.used_bytes = former.used_bytes
         former.detach()
 
+    @contextmanager
+    def inspected(self) -> Iterator[None]:
+        """A checker reads: broken pages show their content. Only the node's own reads of them fail."""
+        self._inspected = True
+        try:
+            yield
+        finally:
+            self._inspected = False
+
     def check_readable(self, inode: Inode, offset: int, length: int, path: str) -> None:
+        if self._inspected:
+            return
         if inode.broken and not inode.broken.isdisjoint(inode.pages(offset, length)):
             self.read_errors += 1
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)

@@ -62,7 +62,10 @@ class WatchedMachine(Machine):
 class Life:
     """One run of a node's process: a store, a machine, a group, and what has come in for the next turn."""
 
-    def __init__(self, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper) -> None:
+    def __init__(
+        self, disk: ForgetfulDisk, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper
+    ) -> None:
+        self.disk = disk
         self.store = store
         self.machine = machine
         self.group = group
@@ -121,19 +124,22 @@ class Life:
         return self.log.term_at(index)
 
     def chain_at(self, index: int) -> int:
-        return self.log.chain_at(index)
+        with self.disk.inspected():
+            return self.log.chain_at(index)
 
     def entry(self, index: int) -> Range:
-        return self.log.read(index, 1)
+        with self.disk.inspected():
+            return self.log.read(index, 1)
 
     def bytes_behind_end(self) -> int:
         """How many bytes behind the end of the log are not zero."""
-        end, disk, left = self.log.end_pos, self.store.disk, 0
+        end, left = self.log.end_pos, 0
         directory = f"{self.store.log_directory}/data"
-        for name in disk.listdir(directory):
-            if name.isdigit() and int(name) + self.store.identity.data_file_bytes > end:
-                rest = disk.read_file(f"{directory}/{name}")[max(0, end - int(name)) :]
-                left += len(rest) - rest.count(0)
+        with self.disk.inspected():
+            for name in self.disk.listdir(directory):
+                if name.isdigit() and int(name) + self.store.identity.data_file_bytes > end:
+                    rest = self.disk.read_file(f"{directory}/{name}")[max(0, end - int(name)) :]
+                    left += len(rest) - rest.count(0)
         return left
 
 
@@ -239,7 +245,7 @@ class Medium:
             ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
-        return Life(store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
+        return Life(self.disk, store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
 
     def holds(self, pos: int, data: bytes) -> bool:
         """Whether a power cut now would leave these bytes at this place of the log. A medium that lies is believed: nobody could know."""

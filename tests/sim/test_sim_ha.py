@@ -11,11 +11,13 @@ from ledgermq.sim.appointing import STEPS
 from ledgermq.sim.faults import acting, schedule
 from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
 from ledgermq.sim.faults_kind import leaders
+from ledgermq.sim.faults_media import files
 from ledgermq.sim.network import MS
 from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, Value
 from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.world import SECOND, World
+from ledgermq.storage.disk import PAGE_BYTES
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
@@ -147,6 +149,36 @@ def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
         assert outcome.passed, outcome.violation
         former, between, last = found
         assert former[0] != last[0] and former[1] < between[1] < last[1], found
+
+
+@pytest.mark.parametrize(("name", "seed", "more"), [("in-sync", 7123456109, ()), ("async", 4, ("read-error", "kill"))])
+def test_a_page_that_cannot_be_read_fails_for_the_node_and_not_for_the_checkers(name: str, seed: int, more: tuple[str, ...]) -> None:
+    """After a power cut the checkers read the whole last log file; the node has not repaired the page in it yet."""
+    outcome = run(seed, GROUPS[name], ("read-error", "power-cut-all", *more), 2000 if more else 3000)
+    assert outcome.passed, outcome.violation
+    assert outcome.coverage["mended"] > 0
+
+
+def test_the_checkers_see_every_entry_although_no_page_can_be_read() -> None:
+    """Reading through the checker's view must not depend on which pages are broken, nor repair them for the node."""
+    seen: list[int] = []
+
+    def look(world: World) -> None:
+        station = world.stations[leaders(world)[-1]]
+        life, medium = station.life, station.medium
+        assert life is not None
+        intact = life.entry(life.end_index).data.tobytes()
+        for base in files(medium):
+            for offset in range(0, medium.file_bytes, PAGE_BYTES):
+                medium.disk.break_page(f"{medium.data_directory}/{base:020d}", offset)
+        assert life.entry(life.end_index).data.tobytes() == intact and life.bytes_behind_end() == 0
+        with pytest.raises(OSError, match="Input/output"):
+            medium.disk.read_file(f"{medium.data_directory}/{base:020d}")
+        medium.repair()
+        seen.append(life.end_index)
+
+    outcome = World(2, settings=GROUPS["in-sync"]).run(STEPS_A_RUN, lambda world: world.after(SECOND, partial(look, world)))
+    assert outcome.passed and seen, outcome.violation
 
 
 def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
