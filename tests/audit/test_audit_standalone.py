@@ -36,7 +36,7 @@ def test_an_unknown_role_is_refused() -> None:
 def part(role: str, until: str, *arguments: str) -> Iterator[None]:
     """A part of the cluster, once it has said `until`."""
     command = [sys.executable, "-m", "ledgermq.audit.spark.standalone", role, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ON_LOOPBACK)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ON_LOOPBACK, umask=0)
     assert process.stdout is not None
     said = []
     try:
@@ -56,19 +56,22 @@ def part(role: str, until: str, *arguments: str) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_standalone_cluster_gives_the_verdict_of_one_process(tmp_path: Path) -> None:
-    """Damage on one of three replicas: the same object from both, to the last finding."""
+    """Damage on one of three replicas: the same object from both, to the last finding; Spark's own files are closed to other users."""
     writers = write_cluster(tmp_path / "data", history(1))
     entry = writers[1].entries[20]
     flip(writers[1].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)
     directories = [str(tmp_path / "data" / name) for name in NODES]
     port = str(free_ports(1)[0].client_port)
-    master = f"spark://127.0.0.1:{port}"
+    master, work = f"spark://127.0.0.1:{port}", tmp_path / "work"
+    own = ("--cores", "2", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(work))
     with (
         part("master", "I have been elected leader", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"),
-        part("worker", "Successfully registered", master, "--cores", "2", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0"),
+        part("worker", "Successfully registered", master, *own),
     ):
         there = audit(*directories, "--master", master)
     assert there == audit(*directories, "--engine", "local") and there["verdict"] == "FAIL"
+    written = list(work.rglob("*"))
+    assert written and [path for path in written if path.stat().st_mode & 0o027] == []
 
 
 def audit(*arguments: str) -> dict[str, object]:
