@@ -10,7 +10,7 @@ import hashlib
 import re
 from functools import lru_cache
 
-from ledgermq.proto.status import Code, fail
+from ledgermq.proto.status import Code, LedgerError, fail
 
 TOPIC_MAX = 127
 DERIVED_TOPIC_MAX = 255
@@ -29,6 +29,8 @@ LITE_PARENT_MAX = STORED_MAX - len(LITE_SEPARATOR) - LITE_MAX
 """A topic with a longer stored name cannot be of kind lite."""
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+RESERVED_GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX)
+"""Of topics that the system makes: a consumer group of such a name would be taken for one of them."""
 
 RAFT_TOPIC = "rmq_sys_ledgermq_raft"
 CONFIG_TOPIC = "rmq_sys_ledgermq_config"
@@ -112,7 +114,7 @@ def _check_group(name: str) -> None:
     if not _LEGAL(name):
         raise fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name {name!r} has an illegal character; {_ALLOWED}")
     if name.startswith(SYSTEM_GROUP_PREFIX):
-        raise fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name {name!r} is reserved; choose another")
+        raise _reserved_group(name)
 
 
 def _check_namespace(namespace: str, code: Code) -> None:
@@ -206,6 +208,19 @@ def topic_name(namespace: str, name: str) -> str:
 @lru_cache(maxsize=4096)
 def group_name(namespace: str, name: str) -> str:
     """Validate a consumer group a client names and return its stored name. Raises ILLEGAL_CONSUMER_GROUP."""
+    stored = agreed_group_name(namespace, name)
+    if name.startswith(RESERVED_GROUP_PREFIXES):
+        raise _reserved_group(name)
+    return stored
+
+
+def agreed_group_name(namespace: str, name: str) -> str:
+    """The same by the rules that every command of the controller quorum was carried out by. They never become stricter: a command in a
+    journal must have the outcome that it had on other nodes. So a group whose name was reserved later can still be changed and deleted."""
     _check_group(name)
     _check_namespace(namespace, Code.ILLEGAL_CONSUMER_GROUP)
     return _stored(namespace, name, Code.ILLEGAL_CONSUMER_GROUP)
+
+
+def _reserved_group(name: str) -> LedgerError:
+    return fail(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group name {name!r} is reserved; choose another")

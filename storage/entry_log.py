@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed, make_range, seal
 from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
+from ledgermq.proto.names import is_system_topic
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch
 from ledgermq.storage.begin import Begin, read_begin, write_begin
@@ -43,7 +44,6 @@ from ledgermq.storage.synced_mark import SyncedMarkFile
 RESERVE_BYTES_MAX = 1 << 20
 RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
-CONTROL_TOPICS = "rmq_sys_"
 UNITS_A_READ = 4096
 BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
@@ -311,7 +311,7 @@ class EntryLog:
         try:
             self._make_room(entries.end_pos, len(entries), control=False)
         except NoSpace:
-            if not all(topic.startswith(CONTROL_TOPICS) for topic in record_columns(entries).topics):
+            if not all(map(is_system_topic, record_columns(entries).topics)):
                 raise
             self._make_room(entries.end_pos, len(entries), control=True)
         self._write(entries)

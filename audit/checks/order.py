@@ -14,14 +14,13 @@ from itertools import pairwise
 import numpy as np
 
 from ledgermq.audit.checks.rules import Flaw
-from ledgermq.audit.reading.columns import Columns, Parts, intern, native_ids
+from ledgermq.audit.reading.columns import Columns, Parts, intern, is_system, native_ids
 from ledgermq.audit.reading.decode import I64, U8, tags_code
 from ledgermq.audit.reading.walk import LogFile, Piece
 
 _NUMBERS_AT = len(b"UNIQ_KEY\x014C") + 8
 _DIGITS = 24
 _GROUP = b"__SHARDINGKEY\x01"
-SYSTEM = b"rmq_sys_"
 CONFIG_TOPIC = b"rmq_sys_ledgermq_config"
 TOPIC_CODE = tags_code(b"topic")
 MOVES_MAX = 3
@@ -138,7 +137,7 @@ class OrderCheck:
             self._places.clear()
 
     def _place(self, columns: Columns, row: int, topic: bytes, group: bytes, queue: int) -> None:
-        if topic.startswith(SYSTEM):
+        if is_system(topic):
             return
         known = self._places.get((topic, group))
         if known is None:

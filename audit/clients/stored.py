@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pyarrow as pa
 
-from ledgermq.audit.reading.columns import native_ids, take_apart
+from ledgermq.audit.reading.columns import is_system, native_ids, take_apart
 from ledgermq.audit.reading.decode import I64, Flags
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.walk import LogFile, Piece, Walk
@@ -34,7 +34,6 @@ SCHEMA = pa.schema(
         ("store_ms", pa.int64()),
     ]
 )
-SYSTEM = b"rmq_sys_"
 _ID = b"UNIQ_KEY\x01"
 NATIVE_CHARACTERS = 34
 FRAME_BITS = 12
@@ -73,7 +72,7 @@ def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None
     rows, offsets, sizes = found.rows[:count], found.offsets[:count], found.sizes[:count]
     index = rows["index"].astype(np.int64)
     parts = take_apart(found.window, offsets, sizes, rows)
-    system = np.array([topic.startswith(SYSTEM) for topic in parts.topics], np.bool_)
+    system = np.array([is_system(topic) for topic in parts.topics], np.bool_)
     keep = parts.fits & ~system[parts.topic_of] & (index <= piece.last_index) & ~np.isin(index, piece.without)
     chosen = np.flatnonzero(keep)
     if not len(chosen):

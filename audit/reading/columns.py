@@ -15,6 +15,7 @@ from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES,
 
 RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
 TIMER_TOPIC = b"rmq_sys_ledgermq_timer"
+SYSTEM_PREFIX = b"rmq_sys_"
 FIRE_TIME = b"\x02TIMER_OUT_MS\x01"
 TAGS = b"TAGS\x01"
 NATIVE_BEGIN = b"UNIQ_KEY\x014C"
@@ -119,6 +120,11 @@ def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
     hexadecimal = ((digits >= ord("0")) & (digits <= ord("9"))) | ((digits >= ord("A")) & (digits <= ord("F")))
     native: Flags = (begin == np.frombuffer(NATIVE_BEGIN, np.uint8)).all(axis=1) & hexadecimal.all(axis=1) & (found[:, -1] == 2)
     return native & (property_at + NATIVE_BYTES <= ends)
+
+
+def is_system(topic: bytes) -> bool:
+    """Whether a stored name is that of a topic that nodes made; what is in a namespace is the clients', whatever its name."""
+    return topic.startswith(SYSTEM_PREFIX) and b"@" not in topic
 
 
 def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ledgermq.node.controller.state import Json, Key, Outcome
-from ledgermq.proto.names import group_name, stored_name, topic_name
+from ledgermq.proto.names import agreed_group_name, stored_name, topic_name
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.workers import MEMBER_NAME
 
@@ -76,7 +76,7 @@ def read_topic_key(command: Json) -> Key:
 
 
 def read_group_key(command: Json) -> Key:
-    return read_key(command, group_name)
+    return read_key(command, agreed_group_name)
 
 
 def name_of(key: Key) -> str:

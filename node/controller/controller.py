@@ -27,6 +27,7 @@ from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_
 from ledgermq.node.errors import FatalError
 from ledgermq.node.patience import within
 from ledgermq.proto.group_config import read_group
+from ledgermq.proto.names import group_name
 from ledgermq.proto.status import Code, ExitCode, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.proto.workers import is_first
@@ -220,8 +221,9 @@ class Controller:
     async def create_group(
         self, namespace: str, name: str, max_attempts: int = 17, *, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
     ) -> tuple[GroupConfig, bool]:
-        """The consumer group, and whether this call made it. `settings`: fields of a `group` record. Raises Conflict, BadRequest, or see
-        `submit`."""
+        """The consumer group, and whether this call made it. `settings`: fields of a `group` record. Raises ILLEGAL_CONSUMER_GROUP,
+        Conflict, BadRequest, or see `submit`."""
+        group_name(namespace, name)
         fields = {"ns": namespace, "name": name, "max_attempts": max_attempts, **settings}
         outcome = await self.submit("create-group", fields, timeout)
         return read_group(_value(outcome)), outcome.changed

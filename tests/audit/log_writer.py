@@ -128,7 +128,7 @@ class Writer:
     @staticmethod
     def record(message: Message, offset: int, pos: int) -> bytes:
         properties = b""
-        if not message.topic.startswith("rmq_sys_"):
+        if not message.topic.rpartition("@")[2].startswith("rmq_sys_"):
             properties += b"UNIQ_KEY\x01" + message.key.encode() + b"\x02"
         if message.tag:
             properties += b"TAGS\x01" + message.tag.encode() + b"\x02"

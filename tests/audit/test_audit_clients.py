@@ -16,6 +16,7 @@ from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.cli import run
 from ledgermq.client.native import delivery_log, receipt_log
+from tests.audit import client_cases
 from tests.audit.client_cases import CREATED, FIFO, GROUP, TOPIC, Clients, write_clients
 from tests.audit.damage_cases import flip
 from tests.audit.log_writer import Message, sealed
@@ -84,6 +85,13 @@ def test_what_is_true_passes(true: Clients, lines: bool) -> None:
     windows = {(row["topic"], row["window_ms"]): row for row in told.clients.windows}
     assert windows[FIFO, CREATED]["stored"] == 10 and windows[FIFO, CREATED + 1000]["stored"] == 6
     assert windows[TOPIC, CREATED]["acknowledged"] == sum(len(placed) for placed in true.frames[:10])
+
+
+def test_topics_of_a_namespace_that_is_named_like_a_system_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the clients' own: their messages count."""
+    monkeypatch.setattr(client_cases, "TOPIC", "rmq_sys_team@flights")
+    told = said(write_clients(tmp_path))
+    assert (told.verdict, told.findings) == ("PASS", [])
 
 
 def test_an_acknowledged_frame_that_is_gone(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_damage_explains_a_gap(tmp_path: Path) -> None:
     }
 
 
-def grouped(queues: Sequence[int], group: str = "customer") -> list[Message]:
-    return [Message("orders", b"x", queue, "", f"id-{number}", 0, CREATED, group=group) for number, queue in enumerate(queues)]
+def grouped(queues: Sequence[int], group: str = "customer", topic: str = "orders") -> list[Message]:
+    return [Message(topic, b"x", queue, "", f"id-{number}", 0, CREATED, group=group) for number, queue in enumerate(queues)]
 
 
 def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
@@ -103,6 +103,7 @@ def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
     assert [index for _, index, _ in found] == [5] * 3 and "customer of orders" in found[0][2]
     topic = Message("rmq_sys_ledgermq_config", json.dumps({"v": 1}).encode(), tag="topic", time=CREATED)
     assert not told_of(tmp_path / "d", [*grouped([0, 1, 0]), *[topic] * 4, *grouped([1, 0, 1])])
+    assert len(told_of(tmp_path / "e", grouped([0, 1, 0, 1, 0, 1], topic="rmq_sys_team@orders"))) == 3, "a namespace makes no system topic"
 
 
 def told_of(base: Path, messages: Sequence[Message]) -> list[tuple[str, int | None, str]]:

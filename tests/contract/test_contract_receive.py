@@ -142,7 +142,8 @@ async def test_statement_050_brokers_topics_and_groups(server: Backend) -> None:
     await server.topic("one", queues=1)
     assert (await server.raw.receive(broker="g9")).status.code == pb.BAD_REQUEST
     assert (await server.raw.receive("nowhere")).status.code == pb.TOPIC_NOT_FOUND
-    assert (await server.raw.receive(group="a b")).status.code == pb.ILLEGAL_CONSUMER_GROUP
+    for group in ("a b", "%DLQ%zz", "rmq_sys_x"):
+        assert (await server.raw.receive(group=group)).status.code == pb.ILLEGAL_CONSUMER_GROUP
     assert (await server.raw.receive("a b")).status.code == pb.ILLEGAL_TOPIC
     await server.topic("sealed", permission="w")
     assert (await server.raw.receive("sealed")).status.code == pb.FORBIDDEN

@@ -69,6 +69,20 @@ def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: in
     with_cluster(tmp_path, body, nodes)
 
 
+def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(tmp_path: Path) -> None:
+    """A command that is in a journal already keeps its outcome: such a group can be changed and deleted."""
+
+    async def body(cluster: Cluster) -> None:
+        controller = cluster.running["n1"]
+        with pytest.raises(LedgerError) as refused:
+            await controller.create_group("", "%DLQ%zz")
+        assert refused.value.code == Code.ILLEGAL_CONSUMER_GROUP
+        outcome = await controller.submit("create-group", {"ns": "", "name": "%DLQ%zz", "max_attempts": 17}, DEFAULT_TIMEOUT_S)
+        assert outcome.changed and (await controller.delete_group("", "%DLQ%zz")).name == "%DLQ%zz"
+
+    with_cluster(tmp_path, body, nodes=1)
+
+
 def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
     """Other settings: Conflict; illegal name: BadRequest with the naming code; unknown: NotFound; oversized: BadRequest."""
 

@@ -321,6 +321,7 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
     ("a topic of the system", opening("rmq_sys_ledgermq_half"), Code.ILLEGAL_TOPIC),
     ("a bad name of a topic", opening("a b"), Code.ILLEGAL_TOPIC),
     ("a bad name of a group", opening(consumer_group="a b"), Code.ILLEGAL_CONSUMER_GROUP),
+    ("a reserved name of a group", opening(consumer_group="%DLQ%zz"), Code.ILLEGAL_CONSUMER_GROUP),
     ("a broker group that is not there", pb.FetchRequest(open=pb.OpenFetch(broker_group="g9")), Code.NOT_FOUND),
     ("a log index behind the end", pb.FetchRequest(open=pb.OpenFetch(broker_group="g1", from_index=99)), Code.ILLEGAL_OFFSET),
     ("queues without a topic", opening(""), Code.BAD_REQUEST),

@@ -29,12 +29,28 @@ def test_illegal_topics(name: str) -> None:
     assert caught.value.code == Code.ILLEGAL_TOPIC and caught.value.message
 
 
-@pytest.mark.parametrize("name", ["", " ", "g" * 121, "a b", "a.b", "CID_RMQ_SYS_x", "g@h"])
+@pytest.mark.parametrize("name", ["", " ", "g" * 121, "a b", "a.b", "g@h", "g$h"])
 def test_illegal_groups(name: str) -> None:
-    """Groups follow the same rules with their own length and reserved prefix."""
+    """Groups follow the same rules with their own length, also where the quorum's commands are carried out."""
+    for check in (names.group_name, names.agreed_group_name):
+        with pytest.raises(LedgerError) as caught:
+            check("", name)
+        assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+@pytest.mark.parametrize("namespace", ["", "ns"])
+@pytest.mark.parametrize("name", ["CID_RMQ_SYS_x", "rmq_sys_x", "%DLQ%zz", "%RETRY%zz", "%DLQ%"])
+def test_reserved_groups(namespace: str, name: str) -> None:
+    """Names that look like the system's own are for nobody to use; a group that got one earlier can still be looked at and deleted."""
     with pytest.raises(LedgerError) as caught:
-        names.group_name("", name)
-    assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP
+        names.group_name(namespace, name)
+    assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP and "reserved" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["rmq_sys", "RMQ_SYS_x", "DLQ%g", "a%DLQ%g", "%dlq%g", "%"])
+def test_groups_that_only_resemble_reserved_ones(name: str) -> None:
+    """A prefix counts from the first character on, in its own case."""
+    assert names.group_name("", name) == name
 
 
 @pytest.mark.parametrize("namespace", ["n" * 128, "a.b", "a@b", " ", "../x"])

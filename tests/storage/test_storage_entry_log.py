@@ -415,10 +415,11 @@ def test_a_follower_takes_control_records_on_a_full_disk(tmp_path: Path) -> None
         if path.name != "0" * 20:
             path.unlink()
     follower = reopen(tmp_path / "follower", clean=False, disk=disk)
-    append(leader, 1, topic="t")
-    with pytest.raises(NoSpace):
-        follower.append_range(leader.read(count, 1 << 20))
-    leader.truncate_from(count)
+    for topic in ("t", "rmq_sys_team@t"):
+        append(leader, 1, topic=topic)
+        with pytest.raises(NoSpace):
+            follower.append_range(leader.read(count, 1 << 20))
+        leader.truncate_from(count)
     append(leader, 1, term=2, topic="rmq_sys_ledgermq_raft")
     follower.append_range(leader.read(count, 1 << 20))
     check_whole(follower)
