@@ -89,7 +89,7 @@ from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
 from ledgermq.storage import identity as identity_files
-from ledgermq.storage.errors import is_no_space
+from ledgermq.storage.errors import StorageError, is_no_space
 from ledgermq.storage.real_disk import RealDisk
 
 MESSAGING = "apache.rocketmq.v2.MessagingService"
@@ -326,7 +326,10 @@ class Node:
     async def take_in(self, group: str, hosted: Hosted) -> None:
         """A broker group was opened while this node runs: every part gets to know it, the engine last."""
         self._book.arrived(group, hosted.state_directory, hosted.members)
-        self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
+        try:
+            self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
+        except (OSError, StorageError) as error:
+            end_process(as_fatal(error))
         if hosted.others is not None:
             self._founders[group] = hosted.others
         self._identities[group] = hosted.identity

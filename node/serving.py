@@ -28,7 +28,7 @@ from ledgermq.node.server import Node
 from ledgermq.node.siblings import Siblings, siblings_of
 from ledgermq.node.stop_watch import watch_stop
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk
 
 # A stop that takes so much longer than the drain says what it waits for.
@@ -52,6 +52,10 @@ def run(config: NodeConfig) -> int:
             return runner.run(_serve(config, secret, siblings))
     except StorageError as error:
         raise _as_fatal(error) from error
+    except OSError as error:
+        if not concerns_files(error):
+            raise
+        raise _as_fatal(explain(str(config.data), error)) from error
 
 
 def _as_fatal(error: StorageError) -> FatalError:

@@ -16,6 +16,7 @@ from ledgermq.proto.status import ExitCode
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 GONE_ERRNOS = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE})
+REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 LIMIT_REMEDY = "raise the limit of open files (ulimit -n) or of maps (sysctl vm.max_map_count), or give it memory"
 
 
@@ -93,6 +94,11 @@ def lacks_descriptors(error: OSError) -> bool:
 def is_exhausted(error: OSError) -> bool:
     """Whether a call failed at a limit of the operating system before it did anything. Not for syncs: those may report ENOMEM too."""
     return error.errno in DESCRIPTOR_ERRNOS or error.errno == errno.ENOMEM
+
+
+def concerns_files(error: OSError) -> bool:
+    """Whether a call failed for what a disk, a file system or a limit of the process does: no bug, whatever file it was."""
+    return is_no_space(error) or is_exhausted(error) or error.errno in GONE_ERRNOS | REFUSED_ERRNOS
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, Topic
 from ledgermq.proto.workers import is_first
 from ledgermq.raft.appointments import Appointment, Wish, from_json
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk
 
 logger = logging.getLogger(__name__)
@@ -447,7 +447,6 @@ class Controller:
                 quorum.tick()
                 self._publish(quorum)
         except Exception as error:  # whatever it is, the library may have stopped half way through a change: never go on
-            logger.exception("controller: stopped")
             self._fail(error)
         finally:
             try:
@@ -479,14 +478,23 @@ class Controller:
             watcher(state)
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, FatalError):
-            fatal = error
-        else:
-            code = getattr(error, "exit_code", None) or ExitCode.BUG
-            fatal = FatalError(code, f"the controller of node {self._config.node} stopped: {error}", "start the node again")
+        fatal = error if isinstance(error, FatalError) else self._as_fatal(error)
         if self._health.failed is None:
             self._health = replace(self._health, leader=None, has_quorum=False, failed=str(fatal))
             self._post(lambda: [watcher(fatal) for watcher in self._failure_watchers])
+
+    def _as_fatal(self, error: Exception) -> FatalError:
+        """What is known to happen to files has its status and sentence; anything else is a bug, and its trace is logged."""
+        stopped = f"the controller of node {self._config.node} stopped"
+        if isinstance(error, OSError) and concerns_files(error):
+            error = explain(self._config.directory, error)
+        exit_code = getattr(error, "exit_code", None)
+        if isinstance(exit_code, int):
+            what, _, remedy = str(error).partition(": ")
+            return FatalError(exit_code, f"{stopped}, {what}", remedy or "start the node again")
+        fatal = FatalError(ExitCode.BUG, f"{stopped}, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
+        fatal.__cause__ = error
+        return fatal
 
     def _post(self, callback: Callable[..., Any], *arguments: Any) -> None:
         assert self._loop is not None

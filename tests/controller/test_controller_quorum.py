@@ -390,8 +390,8 @@ def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"request_vote", "response_vote", "append_entries"} <= early
 
 
-def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path) -> None:
-    """The node hears of it with exit code 73; calls fail with the reason; nothing was promised."""
+def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The node hears of it with exit code 73 and one sentence, no trace is logged; calls fail with the reason; nothing was promised."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path, 1, disk=DurableView)
@@ -407,9 +407,48 @@ def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path) -> None:
             with pytest.raises(LedgerError, match="has stopped"):
                 await controller.create_topic("", "t", timeout=0.5)
             async with asyncio.timeout(20):
-                assert (await told).exit_code == 73
+                fatal = await told
+            assert fatal.exit_code == 73 and fatal.__cause__ is None and fatal.what.endswith("cannot be written (Input/output error)")
+            assert fatal.remedy == "check the disk, then start the node again"
+            assert [record.getMessage() for record in caplog.records if record.exc_info] == []
             assert not controller.health.ready and "Input/output error" in (controller.health.failed or "")
             assert ("", "t") not in controller.state.topics
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "traced"),
+    [
+        (OSError(errno.EIO, "Input/output error"), 73, False),
+        (OSError(errno.EMFILE, "Too many open files"), 79, False),
+        (Damaged("the snapshot is damaged: restore it"), 75, False),
+        (OSError(errno.ECONNRESET, "Connection reset by peer"), 70, True),
+        (ValueError("x"), 70, True),
+    ],
+)
+def test_what_ends_the_controller_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int, traced: bool
+) -> None:
+    """What happens to files has a status and no trace; anything else is a bug, and its trace goes with it."""
+
+    async def run() -> None:
+        cluster = Cluster(tmp_path, 1)
+        try:
+            await cluster.start()
+            controller = cluster.running["n1"]
+            told: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
+            controller.on_failure(told.set_result)
+
+            def fail(quorum: Quorum) -> None:
+                raise error
+
+            monkeypatch.setattr(Quorum, "tick", fail)
+            async with asyncio.timeout(20):
+                fatal = await told
+            assert (fatal.exit_code, fatal.__cause__ is error) == (exit_code, traced)
         finally:
             await cluster.stop()
 
