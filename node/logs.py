@@ -16,10 +16,17 @@ import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger
 
+from ledgermq.node import metrics
+
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 STDERR = 2
+GRPC, CALL_IS_OVER = "grpc._cython.cygrpc", 'Failed "execute_batch"'
+"""The logger of the gRPC server, and how its error begins when a call ended before all of its answer was written: the client is gone. An
+error in the use of the library begins otherwise, and is logged."""
+SNAPSHOTS = "pysyncobj.serializer"
+"""The logger of what carries snapshots of the controller quorum to other nodes."""
 
 
 def say(text: str) -> None:
@@ -42,10 +49,18 @@ class _ThroughStructlog(logging.Handler):
     """Sends records of libraries (grpc, aiohttp, asyncio, pysyncobj) through the same renderer."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and isinstance(record.exc_info[1], BadHttpMessage):
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, BadHttpMessage):
             # Garbage on the HTTP port is the sender's fault, is answered, and would fill the log with its own bytes.
             return
+        if record.name == GRPC and str(error).startswith(CALL_IS_OVER):
+            metrics.CALLS_LEFT.inc()
+            return
         logger = structlog.get_logger().bind(logger=record.name)
+        if isinstance(error, OSError) and record.name == SNAPSHOTS:
+            # The library goes on, and tries again: which file could not be used, and why, is all there is to tell.
+            logger.log(record.levelno, record.getMessage(), reason=str(error))
+            return
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 

@@ -144,6 +144,9 @@ LOOKUP_SECONDS = Histogram(
 AUTHENTICATION_FAILURES = Counter(
     "ledgermq_authentication_failures_total", "Calls whose caller could not be told, by reason.", ["reason"], registry=REGISTRY
 )
+CALLS_LEFT = Counter(
+    "ledgermq_calls_left_total", "Calls whose client was gone before all of the answer was written.", registry=REGISTRY
+)
 PERMISSIONS_DENIED = Counter("ledgermq_permissions_denied_total", "Calls of users that lack the permission.", registry=REGISTRY)
 OVER_QUOTA = Counter(
     "ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS for a quota, by its kind.", ["kind"], registry=REGISTRY

@@ -32,13 +32,13 @@ from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.log_tail import LogTail
 from ledgermq.node.log_service.open_streams import OpenStream, OpenStreams
 from ledgermq.node.log_service.problems import Moved, as_error, problem
-from ledgermq.node.log_service.producing import GONE
 from ledgermq.node.log_service.reading import Ends, look
 from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter
 from ledgermq.node.log_service.tailing import Gone, QueueTail
 from ledgermq.node.security.grants import Kind, Need
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service.meters import Meter
+from ledgermq.node.service.streams import GONE
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused

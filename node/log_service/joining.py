@@ -22,9 +22,9 @@ from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.open_streams import OpenStream, OpenStreams
 from ledgermq.node.log_service.ownership import Ownership
 from ledgermq.node.log_service.problems import Moved, as_error, problem
-from ledgermq.node.log_service.producing import GONE
 from ledgermq.node.log_service.sources import Engine
 from ledgermq.node.service.meters import Meter
+from ledgermq.node.service.streams import GONE
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.names import has_control_character

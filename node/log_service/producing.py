@@ -30,6 +30,7 @@ from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES
 from ledgermq.node.log_service.requests import FrameRequest, read
 from ledgermq.node.security.grants import Kind
 from ledgermq.node.service.ports import Engine
+from ledgermq.node.service.streams import GONE
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto import log_pb2
 from ledgermq.proto.entry_sealing import chain_seed
@@ -39,8 +40,6 @@ from ledgermq.proto.status import Code, fail
 METHOD = "Produce"
 CLIENT_TYPE = "native-producer"
 NAME_MAX = 255
-GONE = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
-"""A client that is gone in the middle of an answer is no failure of anybody."""
 OPEN_WITHIN_S = 30.0
 """A stream that says nothing for so long is ended."""
 LOG_FILE_PARTS = 4

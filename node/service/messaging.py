@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ledgermq.node import metrics
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
@@ -325,8 +326,7 @@ class MessagingService:
             context.set_trailing_metadata(retry_after(error))
             responses = pulling.failure(statuses.status_of(statuses.as_error(error, self._config.node, pulling.METHOD)))
         self._pull_meter.count_stream(responses, perf_counter() - began)
-        for response in responses or pulling.failure(statuses.status(Code.HA_NOT_AVAILABLE, "the node is stopping; ask another one")):
-            await context.write(response)
+        await _write(context, responses or pulling.failure(statuses.status(Code.HA_NOT_AVAILABLE, "the node is stopping; ask another one")))
 
     async def _receive(self, data: bytes, context: Context) -> None:
         caller: Caller | None = None
@@ -353,8 +353,7 @@ class MessagingService:
         if caller is not None and receiving.in_doubt(responses):
             self.clients.doubt(caller.client_id)
         try:
-            for response in responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")):
-                await context.write(response)
+            await _write(context, responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")))
         except BaseException:
             # The caller is gone, whichever way the library says so; what it was to get is for others.
             if caller is not None:
@@ -444,6 +443,17 @@ def _response_of(method: str) -> Callable[..., Any]:
     """The class of a method's response."""
     found: Callable[..., Any] = getattr(pb, f"{method}Response")
     return found
+
+
+async def _write(context: Context, responses: Sequence[bytes]) -> None:
+    """Send an answer of several messages."""
+    try:
+        for response in responses:
+            await context.write(response)
+    except asyncio.CancelledError:
+        # The client is gone. Where the library says so by an error of its own, `logs` counts it.
+        metrics.CALLS_LEFT.inc()
+        raise
 
 
 def _deadline(context: Context) -> float:

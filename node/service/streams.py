@@ -6,12 +6,18 @@ repeated: whoever sends a command knows that it may be lost, as it may be on the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import grpc.aio
+
 from ledgermq.node.service.validation import Caller
 from ledgermq.proto import messaging_pb2 as pb
+
+GONE = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""What the library raises from a stream whose client is gone: nobody's failure."""
 
 
 class Stream(Protocol):

@@ -21,7 +21,7 @@ from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.service.settings import merge
-from ledgermq.node.service.streams import Open, Streams
+from ledgermq.node.service.streams import GONE, Open, Streams
 from ledgermq.node.service.topics import Topics
 from ledgermq.node.service.validation import Caller, check_settings, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
@@ -143,7 +143,7 @@ class _Stream:
 
     async def _write(self, data: bytes) -> None:
         # The client may be gone in this moment; its stream's own task notices.
-        with contextlib.suppress(grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        with contextlib.suppress(*GONE):
             async with self._lock:
                 await self._context.write(data)
 
