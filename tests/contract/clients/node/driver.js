@@ -122,6 +122,19 @@ const scenarios = {
     await sendAll([1, 7, 3].map(priority => ({ body: Buffer.from(String(priority)), priority })));
     say('got', bodies(await receive(3, 15)));
   },
+  // Sends one message after the other until it is killed, and says when each was acknowledged or failed.
+  async steady() {
+    const producer = await started();
+    for (let number = 0; ; number++) {
+      try {
+        await producer.send({ topic, body: Buffer.from(String(number)) });
+        say('acked', Date.now());
+      } catch (error) {
+        say('failed', error.name);
+      }
+      await new Promise(resolve => setTimeout(resolve, 50));
+    }
+  },
 };
 
 scenarios[scenario]().then(() => process.exit(0), error => { console.error(error); process.exit(1); });
