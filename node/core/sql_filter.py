@@ -4,7 +4,8 @@ Here lives the language: grammar, the rules a grammar cannot say, three-valued e
 expression is compiled once and keeps nothing of the messages it looks at. What a filter is to a Receive is the business of `filters.py`.
 
 A condition is true, false or unknown, and only a true one matches. Unknown is whatever asks for a property that the message does not have,
-or for a number where the property holds none; NOT leaves it unknown, AND and OR take it as SQL does. Values of properties are texts.
+or for a number where the property holds none; NOT leaves it unknown, AND and OR take it as SQL does. Only a search (CONTAINS, STARTSWITH,
+ENDSWITH, with and without NOT) is false then, and with an empty text, as in RocketMQ. Values of properties are texts.
 Compared with a number, or by order, they are read as numbers; with TRUE or FALSE as Java reads a boolean: whatever is not "true" is false.
 
 Nothing here recurses along the text: the parser keeps its own stack and builds the predicate while it reads, chains of AND and OR are flat,
@@ -80,12 +81,16 @@ FALSE.2: /FALSE(?![\w$])/i
 SEARCH.2: /(?:CONTAINS|STARTSWITH|ENDSWITH)(?![\w$])/i
 NAME: /[A-Za-z_$][A-Za-z0-9_$]*/
 %ignore /[ \t\r\n\f]+/
+%ignore /--[^\r\n]*/
+%ignore /\/\*(?:[^*]|\*(?!\/))*\*\//
 """
 
 _SYMBOL = re.compile(r"'(?:[^']|'')*'|[\w$.]+|[^\s\w]")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 _INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
 _NUMBER_CHARACTERS_MAX = 64
+_ARITHMETIC = frozenset("+-*/%")
+_NO_ARITHMETIC = "arithmetic is not supported: compare a property with a value"
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
     "CONTAINS": operator.contains,
@@ -352,11 +357,11 @@ class _Builder(Transformer[Token, Any]):
 
     def search(self, items: list[Any]) -> Part:
         value, word, wanted = items
-        return Part(_search(value, word, wanted))
+        return Part(_search(value, word, wanted, wants=True))
 
     def not_search(self, items: list[Any]) -> Part:
         value, _, word, wanted = items
-        return Part(_negation(_search(value, word, wanted)))
+        return Part(_search(value, word, wanted, wants=False))
 
 
 def _at(token: Token) -> int:
@@ -409,11 +414,18 @@ def _within(value: _Value, elements: list[_Value]) -> Test:
     return test
 
 
-def _search(value: _Value, word: Token, wanted: _Value) -> Test:
+def _search(value: _Value, word: Token, wanted: _Value, *, wants: bool) -> Test:
     get = _property(value, "can be searched").as_text()
-    if wanted.kind != "text":
+    text = wanted.literal
+    if not isinstance(text, str):
         raise _Mistake(wanted.at, f"{word.upper()} takes a text in quotes, not {wanted.shown}")
-    return _related(_SEARCHES[word.upper()], get, wanted.as_text())
+    finds = _SEARCHES[word.upper()]
+
+    def test(properties: Mapping[str, str]) -> Verdict:
+        held = get(properties)
+        return held is not None and text != "" and finds(held, text) is wants
+
+    return test
 
 
 # -- mistakes
@@ -426,6 +438,10 @@ def _explained(expression: str, error: UnexpectedInput) -> tuple[int, str]:
         assert at is not None
         if expression[at] == "'":
             return at, "the text that begins here has no end: a ' is missing"
+        if expression.startswith("/*", at):
+            return at, "the comment that begins here has no end: */ is missing"
+        if expression[at] in _ARITHMETIC:
+            return at, _NO_ARITHMETIC
         word = _SYMBOL.match(expression, at)
         assert word is not None, expression
         return at, f"{_quoted(word[0])} is no part of the language"
@@ -433,6 +449,10 @@ def _explained(expression: str, error: UnexpectedInput) -> tuple[int, str]:
     wanted = _wanted(frozenset(error.accepts or error.expected))
     if error.token.type == "$END":
         return len(expression.rstrip()), f"the expression ends where {wanted} should follow"
+    if error.token.type == "NUMBER" and error.token[0] in _ARITHMETIC:
+        return _at(error.token), _NO_ARITHMETIC
+    if error.token.upper() == "LIKE":
+        return _at(error.token), "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"
     return _at(error.token), f"{_quoted(error.token)} stands where {wanted} should"
 
 

@@ -113,8 +113,6 @@ BAD = {
     "illegal topic": producer(topics=("a b",)),
     "illegal subscribed topic": consumer(topic="a b"),
     "illegal group": consumer(group="a b"),
-    "broken SQL": consumer("a >", pb.SQL),
-    "broken tags": consumer("a | b"),
 }
 
 

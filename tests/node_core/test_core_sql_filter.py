@@ -37,6 +37,7 @@ def plain_number(text: str) -> Fraction | None:
 
 
 Tree = tuple[Any, ...]
+SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 def value_of(tree: Tree, properties: Mapping[str, str], kind: str) -> Any:
@@ -68,6 +69,13 @@ def truth(tree: Tree, properties: Mapping[str, str]) -> bool | None:
     if what == "between":
         return truth(("and", (">=", of[0], of[1]), ("<=", of[0], of[2])), properties)
     left, right = of
+    word = what.removeprefix("NOT ")
+    if word in SEARCHES:
+        held, text = value_of(left, properties, "text"), right[1]
+        if held is None or not text:
+            return False
+        found = {"CONTAINS": text in held, "STARTSWITH": held[: len(text)] == text, "ENDSWITH": held[len(held) - len(text) :] == text}
+        return found[word] != what.startswith("NOT ")
     kind = "number" if what in ("<", ">", "<=", ">=") else kind_of(left, right)
     a, b = value_of(left, properties, kind), value_of(right, properties, kind)
     if a is None or b is None:
@@ -78,9 +86,6 @@ def truth(tree: Tree, properties: Mapping[str, str]) -> bool | None:
         ">": what == ">" and a > b,
         "<=": what == "<=" and a <= b,
         ">=": what == ">=" and a >= b,
-        "CONTAINS": what == "CONTAINS" and b in a,
-        "STARTSWITH": what == "STARTSWITH" and a[: len(b)] == b,
-        "ENDSWITH": what == "ENDSWITH" and a[len(a) - len(b) :] == b,
     }
     return tests[what]
 
@@ -92,7 +97,7 @@ def written(tree: Tree) -> str:
         return "(" + f" {what.upper()} ".join(written(one) for one in of) + ")"
     if what == "not":
         inner = of[0]
-        if inner[0] in ("null", "in", "between", "CONTAINS", "STARTSWITH", "ENDSWITH"):
+        if inner[0] in ("null", "in", "between"):
             return negated(inner)
         return f"{written(inner[1])} <> {written(inner[2])}" if inner[0] == "=" else f"NOT {written(inner)}"
     if what == "null":
@@ -118,9 +123,7 @@ def negated(tree: Tree) -> str:
         return f"{written(of[0])} IS NOT NULL"
     if what == "in":
         return f"{written(of[0])} NOT IN ({','.join(map(written, of[1:]))})"
-    if what == "between":
-        return f"{written(of[0])} NOT BETWEEN {written(of[1])} AND {written(of[2])}"
-    return f"{written(of[0])} not {what.lower()} {written(of[1])}"
+    return f"{written(of[0])} NOT BETWEEN {written(of[1])} AND {written(of[2])}"
 
 
 NAMES = ("a", "b", "TAGS", "_x$1", "PRIORITY")
@@ -134,7 +137,7 @@ conditions = st.one_of(
     st.tuples(st.just("between"), names, numbers, names),
     st.lists(st.one_of(texts, numbers), min_size=1, max_size=4).flatmap(lambda e: names.map(lambda n: ("in", n, *e))),
     names.map(lambda name: ("null", name)),
-    st.tuples(st.sampled_from(("CONTAINS", "STARTSWITH", "ENDSWITH")), names, texts),
+    st.tuples(st.sampled_from([*SEARCHES, *(f"NOT {word}" for word in SEARCHES)]), names, texts),
 )
 trees = st.recursive(
     conditions,
@@ -208,6 +211,12 @@ def matches(expression: str, **properties: str) -> bool | None:
         ("a NOT BETWEEN 1 AND 2", {"a": "2.01"}, True),
         ("a between 1 and 2 and b = 'x'", {"a": "1", "b": "x"}, True),
         ("a CONTAINS 'b%'", {"a": "ab%c"}, True),
+        ("a CONTAINS ''", {"a": "x"}, False),
+        ("a NOT CONTAINS ''", {"a": "x"}, False),
+        ("a STARTSWITH 'x'", {}, False),
+        ("a NOT ENDSWITH 'x'", {}, False),
+        ("NOT (a CONTAINS 'x')", {}, True),
+        ("a > 9 -- no more than nine\nOR /* or * else */ b = '--'", {"a": "1", "b": "--"}, True),
         ("a NOT STARTSWITH 'a' or a endswith 'c'", {"a": "abc"}, True),
         ("$a_1 = 10L and\n\tor_b = 'AND'", {"$a_1": "10", "or_b": "AND"}, True),
         ("A = 1", {"a": "1"}, None),
@@ -236,7 +245,16 @@ ERRORS = {
     "a = 1 AND\n  b # 2": (2, 5, '"#" is no part of the language'),
     "010 = a": (1, 1, '"010" is no part of the language'),
     "1a = a": (1, 1, '"1a" is no part of the language'),
-    "a-b = 1": (1, 2, '"-" is no part of the language'),
+    "a-b = 1": (1, 2, "arithmetic is not supported: compare a property with a value"),
+    "a + 1 = 2": (1, 3, "arithmetic is not supported: compare a property with a value"),
+    "a = 3 * 2": (1, 7, "arithmetic is not supported: compare a property with a value"),
+    "a = 3 +2": (1, 7, "arithmetic is not supported: compare a property with a value"),
+    "-a = 5": (1, 1, "arithmetic is not supported: compare a property with a value"),
+    "a / 2 = 1": (1, 3, "arithmetic is not supported: compare a property with a value"),
+    "a % 2 = 1": (1, 3, "arithmetic is not supported: compare a property with a value"),
+    "a = 1 /* b": (1, 7, "the comment that begins here has no end: */ is missing"),
+    "-- a": (1, 5, "the expression ends where a condition should follow"),
+    "max(a) = 1": (1, 4, '"(" stands where a comparison should'),
     "a == 1": (1, 4, '"=" stands where a property or a value should'),
     'a = "x"': (1, 5, '""" is no part of the language'),
     "a in ()": (1, 7, '")" stands where a value should'),
@@ -253,7 +271,9 @@ ERRORS = {
     "(a = 1": (1, 7, "the expression ends where AND, OR or ) should follow"),
     "a is 5": (1, 6, '"5" stands where NULL or NOT NULL should'),
     "5 is null": (1, 1, "only a property can be NULL, and 5 is none"),
-    "a like 'x'": (1, 3, '"like" stands where a comparison should'),
+    "a like 'x'": (1, 3, "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"),
+    "a = 1 and b NOT LIKE 'x%'": (1, 17, "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"),
+    "a = 1 b like 'x'": (1, 7, '"b" stands where AND, OR or the end should'),
     "a not 5": (1, 7, '"5" stands where BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH should'),
     "a contains 5": (1, 12, "CONTAINS takes a text in quotes, not 5"),
     "a contains b": (1, 12, '"b" stands where a value should'),
