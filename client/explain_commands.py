@@ -38,9 +38,9 @@ def why_not_delivered(
       ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
 
     \b
-    Reasons (--json): acknowledged, leased, visible-again, ready, no-consumer, ordered (an earlier message of its group comes first),
-    delayed, half (its transaction is undecided), rolled-back, recalled, filtered, skipped (a reset), dead-lettered, unread (the group
-    never asked), done (how is not known any more), expired, not-found.
+    Reasons (--json): acknowledged, leased, visible-again, too-large (its client cannot take it), ready, no-consumer, ordered (an earlier
+    message of its group comes first), delayed, half (its transaction is undecided), rolled-back, recalled, filtered, skipped (a reset),
+    dead-lettered, unread (the group never asked), done (how is not known any more), expired, not-found.
 
     Exit status: 0 answered; 4 no message has the id.
     """

@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.core.calls.delivery import client_of
+from ledgermq.node.core.calls.delivery import Handle, client_of
 from ledgermq.node.core.trace import Event, Subject, events_of
 from ledgermq.node.core.transactions import HALF_QUEUE
-from ledgermq.node.core.why_delivery import Facts, absent, why
-from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.node.core.why_delivery import WIRE_MAX, Facts, absent, why
+from ledgermq.node.service import delivering
+from ledgermq.node.service.handles import Handles
+from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
 from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
@@ -72,7 +74,8 @@ class Explainer:
         visible = next((copy for copy in copies if copy.topic == question.topic), None)
         now_ns = self._now_ns()
         facts = await self._engine.run(group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns))
-        found = why(replace(facts, complete=next_index == 0))
+        size = 0 if visible is None else await self._thread(_wire_bytes, group, question, visible)
+        found = why(replace(facts, complete=next_index == 0, too_large=size if size > WIRE_MAX else 0))
         return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
 
     async def _thread(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -95,6 +98,16 @@ def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Rec
             subject.places[name, record.queue, record.queue_offset] = found.index
             copies.append(record)
     return subject, sorted(copies, key=lambda record: record.physical_offset, reverse=True)
+
+
+def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int:
+    """How long the message is that a consumer is sent, to a few bytes: the length of a handle does not depend on the secret."""
+    message = delivering.undecided(question.topic, visible)
+    system = message.system_properties
+    system.queue_id, system.queue_offset, system.delivery_attempt = visible.queue, visible.queue_offset, 1
+    handle = Handle(question.group, question.topic, visible.queue, visible.queue_offset, 1 << 32, 1)
+    system.receipt_handle = Handles(b"").make(group, handle)
+    return len(messaging_pb2.ReceiveMessageResponse(message=message).SerializeToString())
 
 
 def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], int]:

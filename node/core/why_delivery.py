@@ -14,10 +14,12 @@ from ledgermq.node.core.trace import Event
 
 RANKS = (
     "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
-    "no-consumer", "ready", "ordered", "visible-again", "leased", "dead-lettered", "acknowledged",
+    "no-consumer", "ready", "ordered", "visible-again", "leased", "too-large", "dead-lettered", "acknowledged",
 )  # fmt: skip
 """Reasons; of two broker groups the one with the later reason knows more."""
 _SHOWN = 12
+WIRE_MAX = 4 << 20
+"""What gRPC libraries take as one message unless they are told otherwise. Bodies may be as long, so a few messages are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Facts:
     """The lease is over."""
     lease_ms: int | None = None
     """When the lease was given."""
+    too_large: int = 0
+    """Its bytes on the wire, if they are more than some of the official clients take."""
     polls: int = 0
     """Receives of the group that wait for this topic now."""
     deliver_ms: int | None = None
@@ -56,6 +60,8 @@ def why(facts: Facts) -> Why:
     evidence = [f"{_time(event.store_ms)} {_told(event)}" for event in facts.events[-_SHOWN:]]
     if len(facts.events) > _SHOWN:
         evidence.insert(0, f"{len(facts.events) - _SHOWN} earlier events: ledgermq query --id {facts.message_id} --trace")
+    if facts.too_large and reason != "acknowledged":
+        evidence.append(f"{facts.too_large} bytes on the wire: official clients for Node, Rust and C# take {WIRE_MAX}, others take it")
     if not facts.complete:
         evidence.append("the log behind these events was not looked at to its end")
     if facts.polls:
@@ -98,6 +104,9 @@ def _in_flight(facts: Facts, attempt: int, client: str, duration_ms: int | None)
     name, group = facts.message_id, facts.group
     if attempt == 0:
         return f"{name} waits: an earlier message of its message group is not acknowledged by {group}.", "ordered"
+    if facts.too_large and (facts.expired or attempt > 1):
+        most = f"it has {facts.too_large} bytes on the wire, and clients for Node, Rust and C# take {WIRE_MAX}"
+        return f"{name} was leased {attempt} times, the last time to client {client}, and never acknowledged: {most}.", "too-large"
     if facts.expired:
         if not facts.polls:
             return f"{name} is visible again after attempt {attempt}, but nobody of {group} asks for messages now.", "no-consumer"

@@ -23,6 +23,7 @@ from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads
+from ledgermq.node.logs import get_logger
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,
@@ -55,6 +56,7 @@ from ledgermq.node.service.pulling import Puller
 from ledgermq.node.service.recalling import Recaller, RecallHandles
 from ledgermq.node.service.receiving import Receiver
 from ledgermq.node.service.sending import Sender
+from ledgermq.node.service.settings import retry_ms, retry_policy
 from ledgermq.node.service.streams import Streams
 from ledgermq.node.service.telemetry import Telemetry
 from ledgermq.node.service.topics import Topics
@@ -93,6 +95,7 @@ RESPONSES_BESIDE = 2
 """What a Receive or a pull answers beside messages: a status, and a time or an offset."""
 CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
+log = get_logger()
 Context = Any
 Unary = Callable[[bytes, Caller, Context], Awaitable[bytes]]
 Failure = Callable[[pb.Status, bytes], bytes]
@@ -349,6 +352,9 @@ class MessagingService:
             if caller is not None:
                 self.clients.doubt(caller.client_id)
             raise
+        responses, withheld = receiving.fitting(responses, dict(context.invocation_metadata()).get("user-agent", ""))
+        if withheld and caller is not None:
+            self._withhold(withheld, data, caller)
         self._receive_meter.count_stream(responses, perf_counter() - began)
         if caller is not None and receiving.in_doubt(responses):
             self.clients.doubt(caller.client_id)
@@ -361,18 +367,30 @@ class MessagingService:
                 self._release(receiving.undelivered(responses), data, caller)
             raise
 
-    def _release(self, messages: Sequence[pb.Message], request: bytes, caller: Caller) -> None:
+    def _withhold(self, messages: Sequence[pb.Message], request: bytes, caller: Caller) -> None:
+        """Messages that the caller cannot take come again as those do which a consumer failed to process: after a time that grows, up to
+        the attempts of the group. Another client of it may take them; at last the dead-letter topic has them."""
+        policy = retry_policy(self._topics.group(group_of(pb.ReceiveMessageRequest.FromString(request).group, caller)))
+        for message in messages:
+            system = message.system_properties
+            named = {"topic": message.topic.name, "message_id": system.message_id, "attempt": system.delivery_attempt}
+            log.warning("message_withheld", client=caller.client_id, bytes=message.ByteSize(), **named)
+            self._release([message], request, caller, retry_ms(policy, system.delivery_attempt))
+
+    def _release(self, messages: Sequence[pb.Message], request: bytes, caller: Caller, after_ms: int = 0) -> None:
         """Give leases back that did not reach their caller."""
         if messages:
-            task = asyncio.create_task(self._give_back(messages, pb.ReceiveMessageRequest.FromString(request).group, caller))
+            group = pb.ReceiveMessageRequest.FromString(request).group
+            task = asyncio.create_task(self._give_back(messages, group, caller, after_ms))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
-    async def _give_back(self, messages: Sequence[pb.Message], group: pb.Resource, caller: Caller) -> None:
+    async def _give_back(self, messages: Sequence[pb.Message], group: pb.Resource, caller: Caller, after_ms: int) -> None:
         deadline = asyncio.get_running_loop().time() + NO_DEADLINE_S
         for message in messages:
             change = pb.ChangeInvisibleDurationRequest(group=group, topic=message.topic)
             change.receipt_handle = message.system_properties.receipt_handle
+            change.invisible_duration.FromMilliseconds(after_ms)
             change.invisible_duration.SetInParent()
             try:
                 await self._acknowledger.route_change(change.SerializeToString(), caller, deadline)

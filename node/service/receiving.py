@@ -16,6 +16,7 @@ from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import Receive, Received
 from ledgermq.node.core.calls.outcome import CallRefused
 from ledgermq.node.core.filters import Filter, TagFilter
+from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.groups import Groups
@@ -30,6 +31,8 @@ from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
 
 METHOD = "ReceiveMessage"
+_SMALL = ("grpc-node-js/", "tonic/", "grpc-dotnet/")
+"""Libraries whose official clients leave it at that: Node, Rust, C#. They name themselves in the header `user-agent`."""
 
 
 def failure(status: pb.Status) -> list[bytes]:
@@ -190,6 +193,21 @@ class _Job:
         self.invisible_ms: int | None = None
         self.polling_s = 0.0
         self.attempt_id = ""
+
+
+def fitting(responses: Sequence[bytes], user_agent: str) -> tuple[Sequence[bytes], list[pb.Message]]:
+    """The stream without the messages that its caller cannot take, and those messages: one of them would end the call, and the caller would
+    lose the others as well."""
+    large = [data for data in responses if len(data) > WIRE_MAX]
+    if not large or not any(name in user_agent for name in _SMALL):
+        return responses, []
+    withheld = undelivered(large)
+    rest = [data for data in responses if len(data) <= WIRE_MAX]
+    if not undelivered(rest):
+        name, size = withheld[0].system_properties.message_id, len(large[0])
+        told = f"message {name} has {size} bytes on the wire, and the gRPC library of this client takes {WIRE_MAX}"
+        rest = failure(statuses.status(Code.MESSAGE_BODY_TOO_LARGE, f"{told}; receive it with a client for Java, Go, Python or C++"))
+    return rest, withheld
 
 
 def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:

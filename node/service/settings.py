@@ -33,6 +33,21 @@ def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, li
     return merged
 
 
+def retry_policy(group: GroupConfig | None) -> Backoff:
+    """After which times a message that was not processed comes again."""
+    return group.backoff if group is not None and group.backoff is not None else Backoff(RETRY_STEPS_MS)
+
+
+def retry_ms(policy: Backoff, attempt: int) -> int:
+    """After which time a message comes again that was not processed in this attempt, as push consumers work it out."""
+    if policy.steps_ms:
+        return policy.steps_ms[min(max(attempt, 1), len(policy.steps_ms)) - 1]
+    delay_ms = float(policy.initial_ms)
+    for _ in range(1, attempt):
+        delay_ms = min(delay_ms * policy.multiplier, policy.max_ms)
+    return int(delay_ms)
+
+
 def _publishing(merged: pb.Settings, limits: Limits) -> None:
     backoff = merged.backoff_policy
     backoff.Clear()
@@ -49,7 +64,7 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
     backoff = merged.backoff_policy
     backoff.Clear()
     backoff.max_attempts = delivery.max_attempts if group is None else group.max_attempts
-    policy = group.backoff if group is not None and group.backoff is not None else Backoff(RETRY_STEPS_MS)
+    policy = retry_policy(group)
     if policy.steps_ms:
         for step_ms in policy.steps_ms:
             backoff.customized_backoff.next.add().FromMilliseconds(step_ms)

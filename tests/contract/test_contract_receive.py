@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 
 from ledgermq.node.config_sections import Delivery
+from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import CLIENT_ID, EPOCH_MS, Backend, Received, contract, message, receive_request
+from tests.contract.backend import CLIENT_ID, EPOCH_MS, Backend, Raw, Received, contract, message, receive_request
 from tests.contract.test_contract_telemetry import consumer, say
 
 OTHER = (("x-mq-client-id", "t2"),)
@@ -336,3 +337,56 @@ async def test_a_topic_that_is_about_to_come_into_force(server: Backend) -> None
     assert (await receiving).bodies == [b"hello"]
     server.controller.command({"op": "create-topic", "ns": "", "name": "never", "kind": "normal", "queues": 1, "permission": "rw"})
     assert (await server.raw.send(message(topic="never"), timeout=0.4)).status.code == pb.HA_NOT_AVAILABLE
+
+
+NODE_JS = (("grpc.primary_user_agent", "grpc-node-js/1.12.2"), ("grpc.max_receive_message_length", WIRE_MAX), ("grpc.enable_http_proxy", 0))
+"""A client that takes 4 MiB on the wire, as the official ones for Node, Rust and C# do."""
+
+
+def hidden_ms(server: Backend) -> list[int | None]:
+    """The durations of all leases of group G."""
+    machines = [group.machine.delivery for group in server.engine.groups.values()]
+    rows = [(delivery, key, offset) for delivery in machines for key, queue in delivery.queues.items() for offset in queue.rows]
+    return [row.duration_ms for delivery, key, offset in rows if (row := delivery.row(key, offset)) is not None]
+
+
+@contract()
+async def test_statement_029_a_message_that_its_client_cannot_take(server: Backend) -> None:
+    """It is kept back and comes again as a failed one does, the others of the answer arrive; alone it is 41301, which names it."""
+    raw = Raw(server.port, NODE_JS)
+    large = message(bytes(WIRE_MAX))
+    await server.raw.send(message(b"a"))
+    await server.raw.send(large)
+    await server.raw.send(message(b"b"))
+    got = await raw.receive(invisible=None)
+    assert (got.status.code, sorted(got.bodies)) == (pb.OK, [b"a", b"b"])
+    for one in got.messages:
+        assert await raw.ack(one) == pb.OK
+    for steps in (1, 5):
+        await server.until(lambda: hidden_ms(server) == [steps * 1000])  # noqa: B023
+        server.pass_time(steps - 0.001)
+        assert (await raw.receive(invisible=None)).status.code == pb.MESSAGE_NOT_FOUND
+        server.pass_time(0.001)
+        if steps == 1:
+            alone = await raw.receive(invisible=None)
+            assert (alone.status.code, alone.contents) == (pb.MESSAGE_BODY_TOO_LARGE, ["status", "delivery_timestamp"])
+            assert large.system_properties.message_id in alone.status.message
+    (taken,) = (await server.raw.receive()).messages
+    assert (len(taken.body), taken.system_properties.delivery_attempt) == (WIRE_MAX, 3)
+    await raw.close()
+
+
+@contract()
+async def test_statement_029_the_largest_body_for_every_client(server: Backend) -> None:
+    """64 KiB below 4 MiB there is room for all that a message may have beside its body."""
+    raw = Raw(server.port, NODE_JS)
+    await server.topic("F" * 127, "fifo", namespace="n" * 127)
+    large = message(bytes(WIRE_MAX - 65_536), "F" * 127, "i" * 255, namespace="n" * 127, message_group="g" * 63, born_host="h" * 4000)
+    large.system_properties.message_type = pb.FIFO
+    large.user_properties.update({f"{i:04}": "v" * 122 for i in range(128)})
+    sent = await server.raw.send(large)
+    assert sent.status.code == pb.OK, sent.status.message
+    got = await raw.receive("F" * 127, "G" * 120, namespace="n" * 127)
+    assert got.status.code == pb.OK, got.status.message
+    assert [len(body) for body in got.bodies] == [WIRE_MAX - 65_536]
+    await raw.close()

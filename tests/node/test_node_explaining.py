@@ -14,7 +14,7 @@ from ledgermq.node.core.calls.sending import Produce
 from ledgermq.node.core.calls.transactions import Prepare, Resolve
 from ledgermq.node.core.calls.upkeep import Configure, Reset
 from ledgermq.node.core.filters import sql_filter
-from ledgermq.node.core.why_delivery import RANKS, absent, born_of
+from ledgermq.node.core.why_delivery import RANKS, WIRE_MAX, absent, born_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
@@ -33,9 +33,9 @@ class Story:
     async def call(self, call: Any) -> Any:
         return await self.engine.call("g1", call)
 
-    async def send(self, name: str = "m", **fields: Any) -> None:
+    async def send(self, name: str = "m", body: bytes = b"x", **fields: Any) -> None:
         deliver_ms = fields.get("deliver_ms") or 0
-        draft = Draft("t", 0, b"x", encode(Fields(message_id=name, **fields)), EPOCH_MS, deliver_ms=deliver_ms)
+        draft = Draft("t", 0, body, encode(Fields(message_id=name, **fields)), EPOCH_MS, deliver_ms=deliver_ms)
         await self.call(Produce(self.engine.new_token(), [draft]))
 
     async def half(self) -> int:
@@ -93,6 +93,14 @@ async def leased(s: Story) -> None:
 async def visible_again(s: Story) -> None:
     await leased(s)
     s.pass_s(11)
+
+
+async def too_large(s: Story) -> None:
+    await s.send(body=bytes(WIRE_MAX))
+    await s.receive()
+    assert (await s.why()).reason == "leased"
+    s.pass_s(11)
+    await s.receive()
 
 
 async def acknowledged(s: Story) -> None:
@@ -157,6 +165,7 @@ STORIES: dict[Callable[[Story], Awaitable[None]], tuple[str, list[str]]] = {
     ready_nobody: ("no-consumer", ["stored"]),
     leased: ("leased", ["stored", "leased"]),
     visible_again: ("no-consumer", ["stored", "leased"]),
+    too_large: ("too-large", ["stored", "leased", "leased"]),
     acknowledged: ("acknowledged", ["stored", "leased", "changed", "leased", "acknowledged"]),
     filtered: ("filtered", ["stored", "passed-over"]),
     skipped: ("skipped", ["stored", "leased", "reset"]),
@@ -205,6 +214,20 @@ def test_a_receive_that_waits_is_named() -> None:
         question = explaining.peer_pb2.GroupWhy(topic="t", message_id="m", group="c")
         queries = s.bench.queries[0]._local
         return await queries._explainer.why("g1", question)
+
+    with_bench(work)
+
+
+@pytest.mark.parametrize("less", [0, 400])
+def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
+    """The few bytes beside the body decide whether it fits; what is told is the length on the wire."""
+
+    async def work(bench: QueryBench) -> None:
+        s = Story(bench)
+        await s.send(body=bytes(WIRE_MAX - less))
+        await s.receive()
+        told = [line for line in (await s.why()).evidence if "on the wire" in line]
+        assert [int(line.split()[0]) - WIRE_MAX > 100 for line in told] == ([] if less else [True])
 
     with_bench(work)
 
