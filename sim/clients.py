@@ -1,8 +1,8 @@
 """Simulated clients: they send, receive under leases, acknowledge, prolong, and read by offset, through the calls that the server makes.
 
 Here lives only what a client does: whom it asks, how long it waits, what it tries again where, and what it believes. It knows no node and
-no log; what it was told goes to `histories.py`. A client that gets no answer does not know what became of its call, and never sends the
-same message again; one that is refused tries the same again at another node.
+no log; what it was told goes to `histories.py`. A client that gets no answer does not know what became of its call: it never sends the
+same message again, and repeats an acknowledgement. One that is refused tries the same again at another node.
 
 A client acts in rounds, as programs do that gather work: what it has to send, to give back and to ask for leaves together.
 
@@ -35,6 +35,8 @@ PROPERTIES = b"UNIQ_KEY\x01x\x02"
 FIFO_PROPERTIES = b"UNIQ_KEY\x01x\x02__SHARDINGKEY\x01g\x02"
 FILLER = bytes(range(32, 127)) * 8
 EVERYTHING = TagFilter()
+REPEATED = 4
+"""Every so many acknowledgements a client repeats one that was answered."""
 
 Answer = Result | Refused | None
 """None: no answer came in time, or the connection broke."""
@@ -104,6 +106,7 @@ class Client:
         self._sends = 0
         self._unsent: tuple[Sent, list[Draft]] | None = None
         """What was refused, and may be sent again."""
+        self._acknowledged = 0
         self._leases: list[Handle] = []
         """Received, and to be acknowledged in the next round."""
         self._sends_on, self._receives_on = True, True
@@ -213,9 +216,13 @@ class Client:
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, Acked):
                 self._cluster.histories.acked(handles, outcome.ok, self._cluster.now)
+                self._acknowledged += 1
+                if self._acknowledged % REPEATED == 0:
+                    self._leases += handles
             else:
-                # Whatever became of it: the messages come again unless they are done.
+                # Whatever became of it: an acknowledgement may be repeated.
                 self._elsewhere(outcome)
+                self._leases += handles
 
         self._ask(self._giving_back, self._node, lambda token: Ack(token, handles), answered)
 

@@ -61,6 +61,9 @@ class Deliveries:
 
     done: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
     """Offset → when its acknowledgement was confirmed."""
+    acked: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
+    """Offset → the lease under which it was."""
+    repeated: int = 0
     attempts: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
     """Offset → the highest attempt it was delivered with."""
     first: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
@@ -130,15 +133,19 @@ class Histories:
             attempts[offset] = max(before, lease.attempt)
 
     def acked(self, handles: Sequence[Handle], ok: Sequence[bool], now: int) -> None:
-        """An acknowledgement was answered."""
+        """An acknowledgement was answered. Once confirmed it is confirmed again, and that of no other lease of the message ever is."""
         for handle, good in zip(handles, ok, strict=True):
-            if not good:
-                continue
-            done = self.groups[handle.group].done.setdefault((handle.topic, handle.queue), {})
-            if handle.queue_offset in done:
+            state, key = self.groups[handle.group], (handle.topic, handle.queue)
+            known = state.acked.setdefault(key, {}).get(handle.queue_offset)
+            if good != (known == handle.lease_number) and known is not None:
                 where = f"message {handle.queue_offset} of {handle.topic}/{handle.queue}"
-                raise Violation("delivery", f"{where} was acknowledged twice as done by {handle.group}")
-            done[handle.queue_offset] = now
+                told = "acknowledged under two leases" if good else "acknowledged, and refused when it was repeated"
+                raise Violation("delivery", f"{where} was {told}, by {handle.group}")
+            if good and known is None:
+                state.acked[key][handle.queue_offset] = handle.lease_number
+                state.done.setdefault(key, {})[handle.queue_offset] = now
+            elif good:
+                state.repeated += 1
 
     # Reads
 

@@ -955,6 +955,7 @@ class World:
         of = self.coverage
         of["elections"] = self.checkers.elections
         of["redeliveries"] = sum(group.again for group in self.histories.groups.values())
+        of["acknowledgements-repeated"] = sum(group.repeated for group in self.histories.groups.values())
         of["reads"] = self.histories.reads
         of["transactions-committed"], of["transactions-rolled-back"] = self.decisions.confirmed
         of["delayed-messages"], of["recalls"] = self.timetable.confirmed

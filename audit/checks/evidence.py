@@ -206,13 +206,15 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
-    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms. One that was held against
-    its own log needs no other, and one that its log contradicts is no measure for the others."""
+    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms, and the first one of a new
+    form may know less than another node's. One that was held against its own log needs no other, and one that its log contradicts is no
+    measure for the others."""
     by_index: dict[tuple[int, object], list[Replica]] = {}
     for one in replicas:
         known = one.state is not None and one.state.derived
         refuted = any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown("state/snapshot") for flaw in one.flaws)
-        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not known and not refuted:
+        alone = known or refuted or one.upgraded
+        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not alone:
             by_index.setdefault((int(one.snapshot["applied_index"]), one.snapshot.get("v")), []).append(one)
     for (index, _), ones in by_index.items():
         texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)

@@ -177,6 +177,7 @@ def _read_small_files(replica: Replica) -> None:
     names = ("state/snapshot", "state/snapshot.previous")
     snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
     whole = [value for value in snapshots if value is not None]
+    replica.upgraded = len({str(value.get("v")) for value in whole}) > 1
     replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
     if begin is None:
         _find_begin(replica, f"{folder}/begin")

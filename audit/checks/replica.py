@@ -69,6 +69,8 @@ class Replica:
     """The commit index its checkpoint recorded."""
     snapshot: dict[str, Any] | None = None
     """The newest one that is whole."""
+    upgraded: bool = False
+    """Its two snapshots have different versions: what only the newer one knows begins where this replica was when it was upgraded."""
     begin: Begin = WHOLE
     peers: dict[str, str] = field(default_factory=dict)
     vouched: bool | None = None

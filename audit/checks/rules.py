@@ -159,6 +159,7 @@ RULES = _table(
     state.groups         | wrong-derived | the snapshot's consumer groups are those that the group records left in force
     state.offsets        | wrong-derived | the snapshot's committed offsets are those that the log says
     state.delivery       | wrong-derived | the snapshot's cursors and rows are what leases, acknowledgements and resets led to
+    state.lapsed         | wrong-derived | the snapshot's lapsed leases are those that ended other than by their acknowledgement
     state.lite           | wrong-derived | the snapshot's sets of lite topics are those that clients read from
     state.transactions   | wrong-derived | the snapshot's half messages and their ends are those of the log
     state.timers         | wrong-derived | the snapshot's delayed messages are where the log leaves them

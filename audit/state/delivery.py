@@ -1,6 +1,7 @@
 """Delivery, derived again: how far every consumer group is in every queue, and what it holds (docs/format.md §11, Delivery).
 
-One cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done. Which records say what about an
+One cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done; beside them the leases that ended
+other than by their acknowledgement (`lapsed`). Which records say what about an
 offset is a table in the format; nothing here decides, and nothing expires. What lite topics a client reads from is in `lite`, which tells
 this part where groups begin in them.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
+from ledgermq.audit.state.lapsed import Lapsed
 from ledgermq.audit.state.packed import table, unpack_all
 from ledgermq.audit.state.part import Part, Path
 from ledgermq.audit.state.reader import CONFIG_TOPIC, Entry, parent_of, stored_name
@@ -48,11 +50,12 @@ class _Queue:
 class Delivery(Part):
     """Cursors and rows of all consumer groups."""
 
-    keys: ClassVar[tuple[str, ...]] = ("delivery",)
+    keys: ClassVar[tuple[str, ...]] = ("delivery", "lapsed")
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._queues: dict[Key, _Queue] = {}
+        self._lapsed = Lapsed()
         self._touched: dict[Key, int] = {}
         """Index of the last entry that was about a queue, also of one that is forgotten."""
 
@@ -68,13 +71,14 @@ class Delivery(Part):
         elif entry.kind == "ack":
             for group, topic, queue, offsets, leases in fields["a"]:
                 for offset, lease in zip(offsets, leases, strict=True):
-                    self._done((group, topic, queue), offset, lease, entry.index)
+                    self._done((group, topic, queue), offset, lease, entry.index, lapses=False)
         elif entry.kind == "change":
             for group, topic, queue, offset, lease, duration_ms, client in fields["a"]:
                 key = (group, topic, queue)
                 self._note(key, entry.index)
                 row = self._row(key, offset)
                 if row is not None and row[0] == lease:
+                    self._lapse(key, offset, row, entry.index)
                     self._queues[key].rows[offset] = [entry.index, row[1], client, duration_ms]
         elif entry.kind == "reset":
             for queue, offset in fields["q"]:
@@ -85,7 +89,7 @@ class Delivery(Part):
         elif entry.origin and entry.origin_text[0] == "dlq":
             _, group, topic, *numbers = entry.origin_text
             queue, offset, lease = map(int, numbers)
-            self._done((group, topic, queue), offset, lease, entry.index)
+            self._done((group, topic, queue), offset, lease, entry.index, lapses=True)
 
     def _lease(self, index: int, fields: Mapping[str, Any]) -> None:
         group, topic = fields["g"], fields["t"]
@@ -105,33 +109,47 @@ class Delivery(Part):
                     passed(queue, offset)
                 elif offset not in held.rows:
                     continue
+                self._lapse((group, topic, queue), offset, held.rows.get(offset), index)
                 held.rows[offset] = alike.setdefault(attempt, [index, attempt, *terms])
         for queue, offsets in fields.get("w", ()):
             held = self._meet((group, topic, queue), index)
             for offset in offsets:
                 if offset >= held.cursor:
                     passed(queue, offset)
+                    self._lapse((group, topic, queue), offset, held.rows.get(offset), index)
                     held.rows[offset] = WAITING
         for queue, _, to in fields["s"]:
             passed(queue, to - 1)
         for queue, offsets in fields["x"]:
             held = self._meet((group, topic, queue), index)
             for offset in offsets:
-                held.rows.pop(offset, None)
+                self._lapse((group, topic, queue), offset, held.rows.pop(offset, None), index)
         for key, cursor in cursors.items():
             held = self._meet(key, index)
             held.cursor = max(held.cursor, cursor)
 
-    def _done(self, key: Key, offset: int, lease: int, index: int) -> None:
-        """An acknowledgement, or a dead letter: it counts if the lease is the one the row has."""
+    def _done(self, key: Key, offset: int, lease: int, index: int, *, lapses: bool) -> None:
+        """An acknowledgement, or a dead letter, by which the lease lapses: it counts if the lease is the one the row has."""
         self._note(key, index)
         row = self._row(key, offset)
         if row is not None and row[0] == lease:
+            if lapses:
+                self._lapse(key, offset, row, index)
             del self._queues[key].rows[offset]
+
+    def _lapse(self, key: Key, offset: int, row: Row | None, index: int) -> None:
+        # A message that waits has no lease.
+        if row is not None and row[0]:
+            self._lapsed.add(key, offset, row[0], index)
+
+    def _lapse_all(self, key: Key, queue: _Queue, index: int) -> None:
+        for offset in sorted(queue.rows):
+            self._lapse(key, offset, queue.rows[offset], index)
 
     def reset(self, key: Key, offset: int, index: int) -> None:
         """The group reads on from this offset, or from where the queue begins if that is above; nothing there is in flight any more."""
         queue = self._meet(key, index)
+        self._lapse_all(key, queue, index)
         queue.rows.clear()
         queue.cursor = max(offset, self._places.begin(key[1], key[2]))
 
@@ -155,11 +173,11 @@ class Delivery(Part):
         self._forget([key for key in self._queues if parent_of(key[1]) == topic], entry.index)
 
     def trimmed(self, entry: Entry) -> None:
-        for key, queue in self._queues.items():
+        for key, queue in sorted(self._queues.items(), key=lambda item: item[0]):
             begin = self._places.begin(key[1], key[2])
-            below = [offset for offset in queue.rows if offset < begin]
+            below = sorted(offset for offset in queue.rows if offset < begin)
             for offset in below:
-                del queue.rows[offset]
+                self._lapse(key, offset, queue.rows.pop(offset), entry.index)
             if below or queue.cursor < begin:
                 queue.cursor = max(queue.cursor, begin)
                 self._note(key, entry.index)
@@ -177,8 +195,8 @@ class Delivery(Part):
         return None if queue is None else queue.rows.get(offset)
 
     def _forget(self, keys: list[Key], index: int) -> None:
-        for key in keys:
-            del self._queues[key]
+        for key in sorted(keys):
+            self._lapse_all(key, self._queues.pop(key), index)
             self._note(key, index)
 
     def _note(self, key: Key, index: int) -> None:
@@ -187,16 +205,21 @@ class Delivery(Part):
     # The snapshot
 
     def values(self) -> dict[str, Any]:
-        return {"delivery": _as_tree(self._queues)}
+        return {"delivery": _as_tree(self._queues), "lapsed": self._lapsed.value()}
 
     def canonical(self, key: str, stored: Any) -> Any:
+        if key == "lapsed":
+            return self._lapsed.canonical(stored)
         found = {} if stored is None else table(stored)
         return _as_tree(dict(_read_queues(found)), _read_terms(found))
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         self._queues = dict(_read_queues(table(snapshot["delivery"])))
+        self._lapsed.load(snapshot)
 
     def touched(self, path: Path) -> int | None:
+        if path[0] == "lapsed":
+            return self._lapsed.touched(int(path[2])) if len(path) > 2 and path[1] == "rows" else None
         if len(path) < 4:
             return None
         key = (path[1], path[2], int(path[3]))

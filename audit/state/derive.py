@@ -31,8 +31,8 @@ from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
 FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
-VERSION = 4
-READ = (2, 3, VERSION)
+VERSION = 5
+READ = (2, 3, 4, VERSION)
 """Versions of snapshots that docs/format.md §11 knows; only the last one is derived."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
 """Keys of a snapshot that say which entry it is of."""
@@ -40,7 +40,7 @@ ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Those that are held against the log with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
-    | {"offsets", "producers", "timers", "retained"}
+    | {"lapsed", "offsets", "producers", "timers", "retained"}
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50

@@ -24,11 +24,12 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     reset to above it           done              done              done                      done
     trim to above it            done              done              done                      done
 
-`-` changes nothing. A lease record moves the cursor behind the highest offset it names; offsets it jumps over without naming them are done.
-Only FIFO groups have messages that wait: they were never delivered, and an earlier one of their message group is not done. Such a row is a
-lease that never was: number 0, attempt 0, over from the beginning. Which message group a message belongs to is written in the message, and
-whether one locks another is the leader's to decide (`fifo.py`). A dead letter is no control record: the copy in the dead-letter topic is
-itself the mark.
+`-` changes nothing. Whatever ends a lease other than its acknowledgement makes it a lapsed one (`lapsed.py`): so the handle of a message
+that is done is known to be the one that acknowledged it. A lease record moves the cursor behind the highest offset it names; offsets it
+jumps over without naming them are done. Only FIFO groups have messages that wait: they were never delivered, and an earlier one of their
+message group is not done. Such a row is a lease that never was: number 0, attempt 0, over from the beginning. Which message group a message
+belongs to is written in the message, and whether one locks another is the leader's to decide (`fifo.py`). A dead letter is no control
+record: the copy in the dead-letter topic is itself the mark.
 
 Expiry is no row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement
 that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
@@ -41,6 +42,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ledgermq.node.core.lapsed import Lapsed
 from ledgermq.node.core.offset_table import OffsetTable
 from ledgermq.node.core.packed import pack, unpack
 from ledgermq.proto.names import base_group, parent_of
@@ -135,6 +137,7 @@ class Delivery:
         self._begin = begin
         self.terms = TermsTable()
         self.queues: dict[QueueKey, QueueRows] = {}
+        self.lapsed = Lapsed()
         self.in_flight = 0
         """How many messages have a row: leased and not done, expired ones included."""
 
@@ -158,6 +161,12 @@ class Delivery:
         found = None if queue is None else queue.rows.find(offset)
         return None if found is None else found[0][LEASE][found[1]]
 
+    def acknowledged(self, key: QueueKey, offset: int, lease: int) -> bool:
+        """Whether the message is done because this lease of it was acknowledged. False also where that is not remembered any more."""
+        queue = self.queues.get(key)
+        done = queue is not None and offset < queue.cursor and offset not in queue.rows
+        return done and not self.lapsed.has(key, offset, lease)
+
     def waiting(self, key: QueueKey) -> list[int]:
         """Offsets that wait for an earlier message of their group, ascending."""
         queue = self.queues.get(key)
@@ -173,7 +182,7 @@ class Delivery:
             queue = self.queues[key] = QueueRows(self._begin(key[1], key[2]))
         return queue
 
-    def _put(self, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
+    def _put(self, key: QueueKey, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
         """Set the row of an offset, whether it has one or not."""
         found = queue.rows.find(offset)
         number = self.terms.take(terms)
@@ -182,19 +191,32 @@ class Delivery:
             self.in_flight += 1
             return
         (_, leases, attempts, numbers), at = found
+        self._lapse(key, offset, leases[at])
         self.terms.drop(numbers[at])
         leases[at], attempts[at], numbers[at] = lease, attempt, number
 
-    def _remove(self, queue: QueueRows, offset: int) -> None:
-        """The message is done, if it was in flight."""
+    def _lapse(self, key: QueueKey, offset: int, lease: int) -> None:
+        # A message that waits has no lease.
+        if lease:
+            self.lapsed.add(key, offset, lease)
+
+    def _remove(self, key: QueueKey, offset: int, *, lapses: bool) -> None:
+        """The message is done, if it was in flight. `lapses`: not because its lease was acknowledged."""
+        queue = self.queues[key]
         found = queue.rows.find(offset)
         if found is not None:
-            self.terms.drop(found[0][TERMS][found[1]])
+            (_, leases, _, numbers), at = found
+            if lapses:
+                self._lapse(key, offset, leases[at])
+            self.terms.drop(numbers[at])
             queue.rows.pop(offset)
             self.in_flight -= 1
 
-    def _clear(self, queue: QueueRows) -> None:
-        for number, rows in zip(*np.unique(queue.rows.columns()[TERMS], return_counts=True), strict=True):
+    def _clear(self, key: QueueKey, queue: QueueRows) -> None:
+        offsets, leases, _, terms = queue.rows.columns()
+        for offset, lease in zip(offsets.tolist(), leases.tolist(), strict=True):
+            self._lapse(key, offset, lease)
+        for number, rows in zip(*np.unique(terms, return_counts=True), strict=True):
             self.terms.drop(int(number), int(rows))
         self.in_flight -= len(queue.rows)
         queue.rows.clear()
@@ -225,7 +247,7 @@ class Delivery:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
                 elif offset not in queue.rows:
                     continue
-                self._put(queue, offset, index, attempt, terms)
+                self._put(key, queue, offset, index, attempt, terms)
         for queue_id, offsets in waiting:
             key = (group, topic, queue_id)
             queue = self._queue(key)
@@ -233,16 +255,16 @@ class Delivery:
                 touched.append((key, offset))
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
-                    self._put(queue, offset, 0, 0, WAITING)
+                    self._put(key, queue, offset, 0, 0, WAITING)
         for queue_id, _, to in passed:
             key = (group, topic, queue_id)
             cursors[key] = max(cursors.get(key, 0), to)
         for queue_id, offsets in passed_again:
             key = (group, topic, queue_id)
-            queue = self._queue(key)
+            self._queue(key)
             for offset in offsets:
                 touched.append((key, offset))
-                self._remove(queue, offset)
+                self._remove(key, offset, lapses=True)
         for key, cursor in cursors.items():
             queue = self._queue(key)
             queue.cursor = max(queue.cursor, cursor)
@@ -256,8 +278,14 @@ class Delivery:
             for offset, lease in zip(offsets, leases, strict=True):
                 touched.append((key, offset))
                 if self.lease(key, offset) == lease:
-                    self._remove(self.queues[key], offset)
+                    self._remove(key, offset, lapses=False)
         return touched
+
+    def apply_dead_letter(self, key: QueueKey, offset: int, lease: int) -> Touched:
+        """The copy of the message is in the dead-letter topic, made under this lease."""
+        if self.lease(key, offset) == lease:
+            self._remove(key, offset, lapses=True)
+        return [(key, offset)]
 
     def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
         """Apply a `change` record: (group, topic, queue, offset, old lease, duration in ms, client) each."""
@@ -267,7 +295,7 @@ class Delivery:
             touched.append((key, offset))
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
-                self._put(self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
+                self._put(key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
         return touched
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
@@ -277,7 +305,7 @@ class Delivery:
             key = (group, topic, queue_id)
             queue = self._queue(key)
             touched += [(key, offset) for offset in queue.rows]
-            self._clear(queue)
+            self._clear(key, queue)
             # Offsets that were trimmed are done for ever.
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
@@ -293,19 +321,21 @@ class Delivery:
         if queue is not None and not len(queue.rows):
             del self.queues[key]
 
-    def drop(self, key: QueueKey, touched: Touched) -> None:
-        """Forget how far a group is in a queue that is gone, and what it holds of it."""
-        touched += self._forget([key])
+    def drop(self, keys: list[QueueKey]) -> Touched:
+        """Forget how far groups are in queues that are gone, and what they hold of them."""
+        return self._forget(keys)
 
     def raise_cursors(self) -> Touched:
         """Queues begin at higher offsets: what lies below is done for every group."""
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])
-            for offset in queue.rows.below(begin):
-                self._remove(queue, offset)
-                touched.append((key, offset))
+            touched += [(key, offset) for offset in queue.rows.below(begin)]
             queue.cursor = max(queue.cursor, begin)
+        # In an order that does not depend on which queue this replica met first: lapsed leases are forgotten in order.
+        touched.sort()
+        for key, offset in touched:
+            self._remove(key, offset, lapses=True)
         return touched
 
     def forget_group(self, group: str) -> Touched:
@@ -318,10 +348,10 @@ class Delivery:
 
     def _forget(self, keys: list[QueueKey]) -> Touched:
         touched: Touched = []
-        for key in keys:
+        for key in sorted(keys):
             queue = self.queues.pop(key)
             touched += [(key, offset) for offset in queue.rows]
-            self._clear(queue)
+            self._clear(key, queue)
         return touched
 
     def export(self) -> dict[str, Any]:
@@ -348,19 +378,21 @@ class Delivery:
             "terms": [_export_terms(self.terms[int(number)]) for number in known[order]],
         }
 
-    def restore(self, exported: dict[str, Any]) -> None:
-        """Replace the state by what `export` returned."""
+    def restore(self, exported: dict[str, Any], lapsed: Lapsed) -> None:
+        """Replace the state by what `export` returned, and by these lapsed leases."""
         self.queues = {}
+        self.lapsed = lapsed
         self.terms = TermsTable()
         self.in_flight = 0
         for group, topics in exported.items():
             for topic, queues in topics.items():
                 for queue_id, (cursor, rows) in queues.items():
-                    queue = self.queues[(group, topic, int(queue_id))] = QueueRows(cursor)
+                    key = (group, topic, int(queue_id))
+                    queue = self.queues[key] = QueueRows(cursor)
                     if isinstance(rows, list):
                         # One list for each row, as it was written before the columns.
                         for offset, lease, attempt, client, duration_ms in rows:
-                            self._put(queue, offset, lease, attempt, Terms(client, duration_ms))
+                            self._put(key, queue, offset, lease, attempt, Terms(client, duration_ms))
                     else:
                         self._restore_rows(queue.rows, rows)
 

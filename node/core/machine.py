@@ -16,6 +16,7 @@ import numpy as np
 from ledgermq.node.core import timers
 from ledgermq.node.core.delivery import Touched
 from ledgermq.node.core.ids import new_ids
+from ledgermq.node.core.lapsed import Lapsed
 from ledgermq.node.core.lite import LiteKey
 from ledgermq.node.core.members import export_members, members_of, restore_members
 from ledgermq.node.core.origins import Mark, marks
@@ -34,8 +35,8 @@ from ledgermq.storage.snapshot import export_minimums
 
 LITE_FLOOR_STEP = 300_000
 """Lite topics begin at multiples of this: where a file of a consume queue begins, as long as these have their default length."""
-SNAPSHOT_VERSION = 4
-SNAPSHOTS_READ = frozenset({2, 3, SNAPSHOT_VERSION})
+SNAPSHOT_VERSION = 5
+SNAPSHOTS_READ = frozenset({2, 3, 4, SNAPSHOT_VERSION})
 """Versions that `restore` understands."""
 _HEADER = 48
 _STORE_MS = slice(104, 112)
@@ -213,7 +214,7 @@ class Machine(State):
     def _apply_dead_letter(self, index: int, mark: Mark, effects: Effects) -> None:
         """The copy is in the dead-letter topic: the message it was made from is done for its group."""
         group, topic, queue, offset, lease = mark.fields
-        effects.touched.extend(self.delivery.apply_ack([(group, topic, int(queue), (int(offset),), (int(lease),))]))
+        effects.touched.extend(self.delivery.apply_dead_letter((group, topic, int(queue)), int(offset), int(lease)))
 
     def _apply_timer(self, index: int, mark: Mark, effects: Effects) -> None:
         """The copy is in its topic, or waits once more: the delayed message it was made from is done."""
@@ -257,8 +258,9 @@ class Machine(State):
             self._lite_begins.pop(topic, None)
             self._queues.forget(topic, 0)
         effects.vanished.extend(gone)
-        for key in [key for key in self.delivery.queues if key[1] in gone and not self.lite.read_by(key[0], key[1])] if gone else ():
-            self.delivery.drop(key, effects.touched)
+        if gone:
+            unread = [key for key in self.delivery.queues if key[1] in gone and not self.lite.read_by(key[0], key[1])]
+            effects.touched.extend(self.delivery.drop(unread))
 
     def _apply_lite(self, record: control.LiteRecord, effects: Effects) -> None:
         """A group that has not met a lite topic begins at its end. A place in one without messages is nothing to remember once nobody of
@@ -344,6 +346,7 @@ class Machine(State):
             "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
             "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
+            "lapsed": self.delivery.lapsed.export(),
             "transactions": self.transactions.export(),
             "timers": self.timers.export(),
             "ids": self.ids.export(),
@@ -361,7 +364,9 @@ class Machine(State):
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
-        self.delivery.restore(exported["delivery"])
+        lapsed = exported.get("lapsed")
+        # Before version 5 nothing was noted of leases that lapsed: of those given until then none is known to be acknowledged.
+        self.delivery.restore(exported["delivery"], Lapsed(exported["applied_index"]) if lapsed is None else Lapsed.restored(lapsed))
         self.ids.restore(exported.get("ids", {}))
         self.transactions.restore(exported.get("transactions", {}))
         self.timers.restore(exported.get("timers"))

@@ -34,6 +34,8 @@ class Overlay:
 
     def __init__(self) -> None:
         self._rows: dict[RowKey, int] = {}
+        self._acked: set[RowKey] = set()
+        """Of the rows those whose entry acknowledges the lease in force."""
         self._cursors: dict[QueueKey, tuple[int, int]] = {}
         self._names: dict[str, int] = {}
         self._by_index: deque[tuple[int, _Marks]] = deque()
@@ -43,6 +45,7 @@ class Overlay:
     def clear(self) -> None:
         """Leadership is lost: nothing is pending any more."""
         self._rows.clear()
+        self._acked.clear()
         self._cursors.clear()
         self._names.clear()
         self._by_index.clear()
@@ -55,6 +58,10 @@ class Overlay:
     def pending(self, key: QueueKey, offset: int) -> int | None:
         """Index of the entry about this row that is not applied yet."""
         return self._rows.get((key, offset))
+
+    def acking(self, key: QueueKey, offset: int) -> int | None:
+        """Index of the entry that acknowledges the lease of this row and is not applied yet."""
+        return self._rows[key, offset] if (key, offset) in self._acked else None
 
     def cursor(self, key: QueueKey) -> int | None:
         """The cursor as of the log's end, if it differs from the applied one."""
@@ -79,6 +86,12 @@ class Overlay:
         self._rows[row] = index
         self._mark(index).rows.append(row)
         self._undo.append(lambda: put_back(self._rows, row, None))
+
+    def mark_acked(self, index: int, key: QueueKey, offset: int) -> None:
+        """The entry at `index` acknowledges the lease of this row."""
+        self.mark_row(index, key, offset)
+        self._acked.add((key, offset))
+        self._undo.append(lambda: self._acked.discard((key, offset)))
 
     def mark_cursor(self, index: int, key: QueueKey, cursor: int) -> None:
         before = self._cursors.get(key)
@@ -114,6 +127,7 @@ class Overlay:
             at, marks = self._by_index.popleft()
             for row in marks.rows:
                 del self._rows[row]
+                self._acked.discard(row)
             for key in marks.cursors:
                 if self._cursors.get(key, (0, -1))[1] == at:
                     del self._cursors[key]

@@ -248,19 +248,33 @@ class Planner:
             plan.count("handles_refused")
         return good, pending
 
+    def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
+        """Has this very lease been acknowledged? If an entry not applied yet says so, also the index of that entry."""
+        pending = self._overlay.acking(key, offset)
+        if pending is not None:
+            # Nobody acknowledges a lease that is not in force, so the one applied is the one that the entry names.
+            return self._machine.delivery.lease(key, offset) == lease, pending
+        return self._machine.delivery.acknowledged(key, offset, lease), None
+
     def _ack(self, plan: Plan, call: Ack) -> None:
         flags: list[bool] = []
         plan.size += _HANDLE_BYTES * len(call.handles)
         plan.rows += len(call.handles)
         index = -1
         for handle in call.handles:
+            key = (handle.group, handle.topic, handle.queue)
+            repeated, pending = self._acknowledged(key, handle.queue_offset, handle.lease_number)
+            if repeated:
+                # It counted; the answer was lost. Whoever repeats it hears the same again.
+                flags.append(True)
+                index = max(index, -1 if pending is None else pending)
+                continue
             good, pending = self._judge(plan, handle)
             flags.append(good)
             if good:
-                key = (handle.group, handle.topic, handle.queue)
                 index = max(index, plan.ack_index())
                 plan.add_ack(key, handle.queue_offset, handle.lease_number)
-                self._overlay.mark_row(plan.ack_index(), key, handle.queue_offset)
+                self._overlay.mark_acked(plan.ack_index(), key, handle.queue_offset)
                 plan.count("acked")
             elif pending is not None:
                 # Refused because of an entry that might never be committed: the answer waits for it.
@@ -289,6 +303,9 @@ class Planner:
     def _give_back(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
         row = self._machine.delivery.row(key, offset)
         if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
+            return
+        if self._overlay.configuring(reset_name(key)) is not None:
+            # A reset that stands in the log already gives it back.
             return
         plan.rows += 1
         index = plan.change_index()

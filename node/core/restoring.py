@@ -31,6 +31,9 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
             what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {SNAPSHOT_VERSION}"
             raise UnknownFormat(f"{what}: start the program that wrote it")
         snapshot = None
+    elif snapshot is not None and snapshot["v"] != SNAPSHOT_VERSION and store.log.begin_index == 0:
+        # An older one does not say everything that its log led to, and this log still has all of it.
+        snapshot = None
     lost = None
     with phases.phase("queues"):
         if snapshot is None:

@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
-WIDTHS = {"delivery": {"o": "<i8", "l": "<i8", "a": "<i4", "k": "<i4"}, "transactions": dict.fromkeys("oisrcth", "<i8")}
+WIDTHS = {
+    "delivery": {"o": "<i8", "l": "<i8", "a": "<i4", "k": "<i4"},
+    "lapsed": {"k": "<i4", "o": "<i8", "l": "<i8"},
+    "transactions": dict.fromkeys("oisrcth", "<i8"),
+}
 """Columns by key of the snapshot and name."""
 ENVELOPE = frozenset({"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"})
 COUNTS = dict.fromkeys(("stored", "fired", "rolled", "recalled", "dropped"), 0)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.state import timers, transactions
+from ledgermq.audit.state import lapsed, timers, transactions
 from ledgermq.audit.state.derive import check_state
+from ledgermq.node.core import lapsed as node_lapsed
 from ledgermq.node.core import timers as node_timers
 from ledgermq.node.core import transactions as node_transactions
 from tests.audit.state_records import Scribe
@@ -33,10 +34,13 @@ def agrees(directory: Path, seed: int) -> None:
 
 @pytest.fixture
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few transactions that have ended are remembered, so that some are forgotten."""
+    """Few transactions that have ended and leases that lapsed are remembered, so that some are forgotten."""
     assert transactions.ENDED_MAX == node_transactions.ENDED_MAX
     monkeypatch.setattr(transactions, "ENDED_MAX", REMEMBERED)
     monkeypatch.setattr(node_transactions, "ENDED_MAX", REMEMBERED)
+    assert lapsed.LAPSED_MAX == node_lapsed.LAPSED_MAX
+    monkeypatch.setattr(lapsed, "LAPSED_MAX", REMEMBERED)
+    monkeypatch.setattr(node_lapsed, "LAPSED_MAX", REMEMBERED)
 
 
 @pytest.mark.usefixtures("short_memory")

@@ -115,9 +115,10 @@ def test_state_has_a_row_for_each_value(material: ViewLog) -> None:
 @pytest.mark.parametrize("odd", ["x", None, {"o": "???"}, {"o": packed([1], "<i8")}, [[1, 2]], {"o": 3, "terms": 4}])
 def test_a_packed_value_that_cannot_be_taken_apart_is_shown_as_it_stands(odd: Any) -> None:
     """Damage that has the right checksum, or another version's: a row all the same."""
-    snapshot = {"delivery": {"g": {"t": {"0": [1, odd]}}}, "transactions": {"halves": odd}}
+    snapshot = {"delivery": {"g": {"t": {"0": [1, odd]}}}, "lapsed": [odd], "transactions": {"halves": odd}}
     rows = {"/".join(keys): value for keys, value in paths_of(snapshot)}
     assert json.loads(rows["delivery/g/t/0/cursor"]) == 1
+    assert json.loads(rows["lapsed"]) == [odd]
     assert json.loads(rows["delivery/g/t/0/rows"]) == json.loads(rows["transactions/halves"]) == odd
 
 

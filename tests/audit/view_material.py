@@ -41,7 +41,7 @@ def packed(numbers: Sequence[int], kind: str) -> str:
 
 
 SNAPSHOT: dict[str, Any] = {
-    "v": 4,
+    "v": 5,
     "applied_index": 100,
     "queues": {"flights": {"0": 17, "1": 4}},
     "offsets": {},
@@ -55,6 +55,10 @@ SNAPSHOT: dict[str, Any] = {
                 "1": [4, []],
             }
         }
+    },
+    "lapsed": {
+        "since": 12, "queues": [["workers", "flights", 1], ["workers", "flights", 0]],
+        "k": packed([1, 0], "<i4"), "o": packed([3, 2], "<i8"), "l": packed([70, 75], "<i8"),
     },
     "transactions": {
         "halves": {
@@ -70,13 +74,16 @@ STATE = {
     "delivery/workers/flights/0/rows/3": {"lease": 90, "attempt": 1, "client": "c1", "duration_ms": 1000},
     "delivery/workers/flights/0/rows/5": {"lease": 80, "attempt": 2, "client": "c2", "duration_ms": None},
     "delivery/workers/flights/1/cursor": 4,
+    "lapsed/since": 12,
+    "lapsed/workers/flights/0/3": 70,
+    "lapsed/workers/flights/1/2": 75,
     "offsets": {},
     "queues/flights/0": 17,
     "queues/flights/1": 4,
     "transactions/ended/5": "rollback",
     "transactions/ended/6": "commit",
     "transactions/halves/7": {"index": 70, "store_ms": 1234, "immunity_ms": None, "checks": 2, "topic": "flights"},
-    "v": 4,
+    "v": 5,
 }
 """What a view of that snapshot has to show."""
 

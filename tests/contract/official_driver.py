@@ -193,7 +193,7 @@ class Driver:
         got = self.clients[name].receive(batch, invisible_s)
         took = time.monotonic() - began
         for message in got:
-            self.messages[message.message_id] = message
+            self.messages[message.message_id] = self.messages[message.receipt_handle] = message
         return {"took": took, "messages": [shown(message) for message in got]}
 
     def ack(self, name: str, id: str) -> None:

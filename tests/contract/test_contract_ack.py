@@ -32,6 +32,25 @@ async def test_statement_059_an_acknowledged_message_is_gone(server: Backend) ->
 
 
 @contract()
+async def test_statement_059_a_repeated_acknowledgement_is_confirmed_again(server: Backend) -> None:
+    """Through any node, twice in one call, after the lease would be over and at the next leader: the same lease is OK again."""
+    await server.raw.send(message(b"a"), message(b"b"))
+    a, b = (await server.raw.receive(invisible=10)).messages
+    assert await server.raw.ack(a) == pb.OK
+    for raw in (server.raw, server.raw2):
+        assert await raw.ack(a) == pb.OK
+    response = await server.raw.unary("AckMessage", ack_request([b, b, a]))
+    assert [entry.status.code for entry in response.entries] == [pb.OK] * 3 and response.status.code == pb.OK
+    server.pass_time(11)
+    server.engine.follow("g1", None)
+    server.engine.lead("g1", 20)
+    server.forwarder.changed()
+    assert await server.raw.ack(a) == pb.OK and await server.raw.ack(b) == pb.OK
+    assert (await server.raw.change(a, 5)).status.code == pb.INVALID_RECEIPT_HANDLE
+    assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
+
+
+@contract()
 async def test_statement_060_results_by_entry(server: Backend) -> None:
     """Every entry has its id, handle and status; outside is the common code, or 30000."""
     await server.raw.send(*(message(b"%d" % i) for i in range(4)))
@@ -63,7 +82,7 @@ async def test_statement_061_acknowledging_too_late(server: Backend) -> None:
     assert again.system_properties.delivery_attempt == 2
     assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
     assert await server.raw.ack(again) == pb.OK
-    assert await server.raw.ack(again) == pb.INVALID_RECEIPT_HANDLE
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
 
 
 @contract()
@@ -113,7 +132,9 @@ async def test_statement_063_a_change_replaces_the_handle(server: Backend) -> No
     server.pass_time(14.999)
     assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
     got.system_properties.receipt_handle = response.receipt_handle
-    assert await server.raw.ack(got) == pb.OK
+    assert await server.raw.ack(got) == pb.OK and await server.raw.ack(got) == pb.OK
+    got.system_properties.receipt_handle = old
+    assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
 
 
 @contract()

@@ -36,7 +36,7 @@ async def test_every_client_gets_every_message(server: Backend) -> None:
         assert sorted(got.bodies) == [b"%d" % number for number in range(8)]
         for one in got.messages[:4]:
             assert await raw.ack(one, "B", metadata=client) == pb.OK
-            assert await raw.ack(one, "B", metadata=client) == pb.INVALID_RECEIPT_HANDLE
+            assert await raw.ack(one, "B", metadata=client) == pb.OK
         assert await raw.ack(got.messages[4], "G", metadata=client) == pb.INVALID_RECEIPT_HANDLE
         changed = await raw.change(got.messages[5], 0, "B")
         assert changed.status.code == pb.OK

@@ -33,7 +33,7 @@ async def test_errors_are_the_same_everywhere(server: Backend) -> None:
     """Whatever the leader refuses, another node says the same."""
     await server.raw.send(message())
     (got,) = (await server.raw.receive()).messages
-    await server.raw.ack(got)
+    await server.raw.change(got, 60)
     for raw in (server.raw, server.raw2):
         assert (await raw.send(message(b""))).status.code == pb.MESSAGE_BODY_EMPTY
         assert (await raw.receive("nowhere")).status.code == pb.TOPIC_NOT_FOUND

@@ -11,7 +11,9 @@ from functools import lru_cache
 
 import pytest
 
+from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.node.local import LocalCluster
+from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.contract.foreign import Foreign, build
 
@@ -69,6 +71,34 @@ def test_statement_026_a_message_arrives_unchanged(client: Foreign, cluster: Loc
     facts = client.run("roundtrip", endpoints, fresh(cluster), "roundtrip")
     assert facts.pop("sent") == facts.pop("id")
     assert facts == {"same": "true", "tag": "tagA", "keys": "k1,k2", "properties": "x:1,y:ü", "attempt": "1"}
+
+
+def test_statement_052_a_filter_that_is_wrong_is_named(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """The consumer starts; what it receives is an error with the place and the text of the filter."""
+    facts = client.run("filter", endpoints, fresh(cluster), "filter")
+    assert facts["built"] == "true" and "line 1, column 13: LIKE is not supported" in facts["error"], facts
+    assert "a > 1 AND b LIKE 'x%'" in facts["error"]
+
+
+@pytest.mark.parametrize("less", [0, 65_536])
+def test_statement_029_the_largest_body_in_node(
+    less: int, cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]
+) -> None:
+    """4 MiB less 64 KiB arrive. 4 MiB do not: the error names the message, the others arrive, and `why-not-delivered` says so."""
+    topic, size = fresh(cluster), WIRE_MAX - less
+    facts = built("node").run("large", endpoints, topic, "large", size)
+    assert facts["sizes"] == ("1,2" if not less else f"1,2,{size}")
+    name = facts[f"sent-{size}"]
+    assert (name in facts["error"]) is (not less)
+    question = admin_pb2.WhyNotDeliveredRequest(message_id=name, group=admin_pb2.Name(name="large"), topic=admin_pb2.Name(name=topic))
+    said = real.admin(cluster, "n1", "WhyNotDelivered", question)
+    assert any("bytes on the wire" in line for line in said.evidence) is (not less), said
+    assert less or said.reason in ("leased", "too-large")
+
+
+def test_statement_059_an_acknowledgement_that_is_repeated(client: Foreign, cluster: LocalCluster, endpoints: str) -> None:
+    """Acknowledging a message twice within its lease is no error."""
+    assert client.run("twice", endpoints, fresh(cluster), "twice")["got"] == "once"
 
 
 def test_statement_068_a_push_consumer_gets_each_message_and_a_failed_one_again(

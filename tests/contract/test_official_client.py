@@ -239,8 +239,9 @@ def test_statement_061_acknowledging_too_late(client: Official, topic: str, prod
     (again,) = receive_some(client, "b", within_s=1 + late(1.5))
     client.do("ack", name="b", id=again["id"])
     with pytest.raises(ClientError) as caught:
-        client.do("ack", name="b", id=got["id"])
+        client.do("ack", name="b", id=got["handle"])
     assert caught.value.kind == "BadRequestException"
+    client.do("ack", name="b", id=again["handle"])
 
 
 def test_statement_063_change_invisible_duration(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:

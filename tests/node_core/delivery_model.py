@@ -27,6 +27,10 @@ class LoggedState:
     """Messages in flight: (lease number, attempt)"""
     history: dict[Message, list[int]] = field(default_factory=dict)
     """Every lease number a message ever had"""
+    acked: dict[Message, set[int]] = field(default_factory=dict)
+    """Leases that an acknowledgement ended"""
+    lapsed: dict[Message, int] = field(default_factory=dict)
+    """The last lease of a message that ended in another way"""
     done: set[Message] = field(default_factory=set)
     passed: set[Message] = field(default_factory=set)
     skipped: set[Message] = field(default_factory=set)
@@ -58,6 +62,7 @@ class LoggedState:
                 for group, topic, queue, offset, number, _, _ in found.changes:
                     message = (group, topic, queue, offset)
                     assert self.leases[message][0] == number, "a change of a lease that is not the last one"
+                    self.lapsed[message] = number
                     self.leases[message] = (index, self.leases[message][1])
                     self.history[message].append(index)
 
@@ -69,7 +74,8 @@ class LoggedState:
         self.resets[queue] = index, cursor
         for offset in [offset for topic, of, offset in self.bodies if (topic, of) == queue[1:]]:
             message = (*queue, offset)
-            self.leases.pop(message, None)
+            if message in self.leases:
+                self.lapsed[message] = self.leases.pop(message)[0]
             if offset >= cursor:
                 self.done.discard(message)
                 self.passed.discard(message)
@@ -85,6 +91,8 @@ class LoggedState:
                 assert message not in self.done and message not in self.passed, "leased after it was done"
                 assert message not in self.skipped, "leased below a reset"
                 assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), "attempts rise by one per delivery"
+                if message in self.leases:
+                    self.lapsed[message] = self.leases[message][0]
                 self.leases[message] = (index, attempt)
                 self.history.setdefault(message, []).append(index)
         for queue, begin, to in record.passed:
@@ -95,12 +103,17 @@ class LoggedState:
         for queue, offsets in record.passed_again:
             for offset in offsets:
                 message = (record.group, record.topic, queue, offset)
-                del self.leases[message]
+                self.lapsed[message] = self.leases.pop(message)[0]
                 self.passed.add(message)
 
     def _end(self, message: Message, number: int) -> None:
         assert self.leases.pop(message)[0] == number, "an acknowledgement of a lease that is not the last one"
+        self.acked.setdefault(message, set()).add(number)
         self.done.add(message)
+
+    def acknowledged(self, message: Message, number: int) -> bool:
+        """Is the message done because of this lease?"""
+        return message in self.done and number in self.acked.get(message, ()) and self.lapsed.get(message, -1) < number
 
 
 @dataclass

@@ -55,6 +55,10 @@ TABLE = [
     ("change 1", "leased", Row(9, 1, "e", 7)),
     ("change 2", "leased", LEASED),
     ("change 1", "done", "done"),
+    ("dead 1", "new", "new"),
+    ("dead 1", "leased", "done"),
+    ("dead 2", "leased", LEASED),
+    ("dead 1", "done", "done"),
     *[("reset 5", before, "new") for before in ("new", "leased", "done")],
     *[("reset 6", before, "done") for before in ("new", "leased", "done")],
 ]
@@ -73,6 +77,8 @@ def test_transition_table(event: str, before: str, after: str | Row) -> None:
         assert delivery.apply_lease(9, "g", "t", "d", None, [(0, [5], [4])], [], []) == [(KEY, 5)]
     elif kind == "ack":
         assert delivery.apply_ack([("g", "t", 0, [5], [int(number)])]) == [(KEY, 5)]
+    elif kind == "dead":
+        assert delivery.apply_dead_letter(KEY, 5, int(number)) == [(KEY, 5)]
     elif kind == "reset":
         assert delivery.apply_reset("g", "t", [(0, int(number))]) == ([(KEY, 5)] if before == "leased" else [])
     else:
@@ -94,7 +100,7 @@ def test_state_survives_its_export() -> None:
     delivery = state("leased")
     delivery.apply_lease(12, "g2", "t", "x", None, [(1, [0, 2], [1, 1])], [(1, 1, 2)], [])
     again = Delivery(lambda topic, queue: 0)
-    again.restore(delivery.export())
+    again.restore(delivery.export(), delivery.lapsed)
     assert again.export() == delivery.export() and again.in_flight == delivery.in_flight == 3
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node.core import leases
 from ledgermq.node.core.delivery import Delivery, Row, Terms, TermsTable
+from ledgermq.node.core.lapsed import Lapsed
 from ledgermq.node.core.leases import LeaseClock, LeaseTimes
 from ledgermq.node.core.offset_table import CHUNK, OffsetTable
 from ledgermq.node.core.packed import pack, unpack
@@ -80,7 +81,7 @@ def test_numbers_of_terms_leave_no_trace_in_a_snapshot() -> None:
         delivery.apply_change(10, [("g", "t", 0, 5, 8, 7, "b")])
     assert one.export() == two.export()
     again = Delivery(lambda topic, queue: 0)
-    again.restore(two.export())
+    again.restore(two.export(), two.lapsed)
     assert again.export() == one.export() and again.row(("g", "t", 0), 5) == Row(10, 1, "b", 7)
     again.apply_reset("g", "t", [(0, 0)])
     assert len(again.terms) == 0 and again.in_flight == 0
@@ -89,7 +90,7 @@ def test_numbers_of_terms_leave_no_trace_in_a_snapshot() -> None:
 def test_snapshots_with_a_list_for_every_row_are_still_read() -> None:
     """They were written before the columns, under the same version."""
     delivery = Delivery(lambda topic, queue: 0)
-    delivery.restore({"g": {"t": {"0": [9, [[5, 3, 1, "c", None], [7, 4, 2, "d", 1000]]]}}})
+    delivery.restore({"g": {"t": {"0": [9, [[5, 3, 1, "c", None], [7, 4, 2, "d", 1000]]]}}}, Lapsed())
     assert [delivery.row(("g", "t", 0), offset) for offset in (5, 6, 7)] == [Row(3, 1, "c", None), None, Row(4, 2, "d", 1000)]
     assert delivery.cursor(("g", "t", 0)) == 9 and delivery.in_flight == 2
 

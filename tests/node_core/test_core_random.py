@@ -45,7 +45,12 @@ class World:
         self.logged = LoggedState()
         self.clients = Clients(self.bench.settings.times.liveness_ns)
         self.calls: dict[int, object] = {}
-        self.expected: dict[int, tuple[list[bool], bool]] = {}
+        self.expected: dict[int, tuple[list[tuple[bool, bool]], bool]] = {}
+        """Of every handle of a call whether it may be valid, and whether it must be"""
+        self.acked: list[Handle] = []
+        """Handles of which an acknowledgement was asked for"""
+        self.confirmed = 0
+        """Acknowledgements that were repeated, and confirmed again"""
         self.answered: set[int] = set(self.bench.done)
         self.answered_receives: list[int] = []
         self.bodies = 0
@@ -113,10 +118,11 @@ class World:
 
     def judge_handles(self, token: int, handles: list[Handle], ok: tuple[bool, ...], change: tuple[int | None, int] | None = None) -> None:
         expected, exact = self.expected.pop(token)
-        for handle, good, could in zip(handles, ok, expected, strict=True):
+        for handle, good, (could, must) in zip(handles, ok, expected, strict=True):
             assert could or not good, f"{handle} was not valid"
-            assert good or not could or not exact, f"{handle} was valid"
+            assert good or not must or not exact, f"{handle} was valid"
             message = (handle.group, handle.topic, handle.queue, handle.queue_offset)
+            self.confirmed += good and message in self.clients.acked
             if self.was_reset(message, handle.lease_number):
                 continue
             if good and change is not None:
@@ -148,29 +154,40 @@ class World:
         self.clients.alive(client, self.bench.now_ns)
         self.turn(call)
 
+    def stale(self, handle: Handle) -> Handle:
+        """Now and then that of another lease of the message. Nobody can make up a handle of a lease that never was."""
+        numbers = self.logged.history.get((handle.group, handle.topic, handle.queue, handle.queue_offset), [])
+        return replace(handle, lease_number=self.rng.choice(numbers)) if numbers and self.rng.random() < 0.2 else handle
+
     def some_handles(self, most: int) -> list[Handle]:
         held = list(self.clients.held.items())
         chosen = self.rng.sample(held, min(len(held), self.rng.randint(1, most)))
         out = []
         for (group, topic, queue, offset), lease in chosen:
-            number = lease.number - (1 if self.rng.random() < 0.1 else 0)
-            out.append(Handle(group, topic, queue, offset, number, lease.attempt))
+            out.append(self.stale(Handle(group, topic, queue, offset, lease.number, lease.attempt)))
         if out and self.rng.random() < 0.1:
             out.append(out[0])
         return out
 
-    def expect(self, token: int, handles: list[Handle]) -> None:
-        seen: set[Message] = set()
+    def expect(self, token: int, handles: list[Handle], *, ack: bool = True) -> None:
         flags = []
         for handle in handles:
             message = (handle.group, handle.topic, handle.queue, handle.queue_offset)
             in_log = self.logged.leases.get(message, (-1, 0))[0] == handle.lease_number
-            flags.append(self.clients.live(message, handle.lease_number, self.bench.now_ns) and in_log and message not in seen)
-            seen.add(message)
+            live = self.clients.live(message, handle.lease_number, self.bench.now_ns) and in_log
+            # An acknowledgement before may be in the log, and not applied yet.
+            again = ack and (handle in self.acked or handle.lease_number in self.logged.acked.get(message, ()))
+            flags.append((live or again, live or (ack and self.logged.acknowledged(message, handle.lease_number))))
         self.expected[token] = flags, self.bench.machine.applied_index == self.bench.log.end_index
+        if ack:
+            self.acked += [handle for handle, (could, _) in zip(handles, flags, strict=True) if could]
 
     def ack(self) -> None:
         handles = self.some_handles(12)
+        if self.acked and self.rng.random() < 0.3:
+            # The answer was lost, or the lease is another's by now: the same acknowledgements once more.
+            again = self.rng.sample(self.acked[-40:], min(len(self.acked), 3))
+            handles += [self.stale(one) for one in again]
         if handles:
             call = Ack(next(self.bench.tokens), handles)
             self.expect(call.token, handles)
@@ -180,7 +197,7 @@ class World:
         handles = self.some_handles(1)
         if handles:
             call = Change(next(self.bench.tokens), handles[0], self.rng.choice((0, 1000, 20_000)), self.rng.choice(CLIENTS))
-            self.expect(call.token, handles[:1])
+            self.expect(call.token, handles[:1], ack=False)
             self.turn(call)
 
     def reset(self) -> None:

@@ -200,6 +200,34 @@ def test_a_trimmed_log_without_a_usable_snapshot_is_refused(tmp_path: Path) -> N
     assert Built(tmp_path / "g1").lost is None
 
 
+def leased(made: Built) -> None:
+    """A message is leased twice, so that its first lease lapses."""
+    begin = made.machine.begin("t", 0)
+    for attempt in (1, 2):
+        record = control.LeaseRecord("g", "t", "c", 1000, ((0, (begin,), (attempt,)),), (), ())
+        made.append(control.draft(record, CREATED_MS))
+    assert len(made.machine.delivery.lapsed) == 1
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_snapshot_from_before_leases_lapsed(tmp_path: Path, trimmed: bool) -> None:
+    """A log that is whole says what it did not: everything is applied again. Of a trimmed one leases until then are not remembered."""
+    made = built(tmp_path / "g1") if trimmed else Built(tmp_path / "g1")
+    if not trimmed:
+        made.append(control.draft(control.TopicRecord(TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)), CREATED_MS))
+        made.append(message("t", 0))
+    leased(made)
+    state, applied = made.state(), made.machine.applied_index
+    old = {**made.machine.export(ME.log_id), "v": 4}
+    del old["lapsed"]
+    made.store.close()
+    replace_snapshot(tmp_path / "g1", old).close()
+    again = Built(tmp_path / "g1")
+    assert (again.state() == state) is not trimmed
+    assert again.machine.delivery.lapsed.since == (applied if trimmed else -1)
+    assert again.machine.delivery.export() == made.machine.delivery.export()
+
+
 def replace_snapshot(root: Path, value: dict[str, object]) -> GroupStore:
     store = GroupStore.open(DISK, str(root), replace(ME))
     store._generations = {}

@@ -114,14 +114,18 @@ def test_acknowledgements_out_of_order_are_noticed() -> None:
 
 
 def test_a_message_done_is_done() -> None:
-    """It is not delivered to who asks afterwards, and not acknowledged a second time."""
+    """It is not delivered to who asks afterwards. Its acknowledgement is confirmed again, and that of another lease never."""
     told = history(Log(10, 11, 12))
     told.delivered("g", "t", [lease(0, 10)], 0, 10)
     told.acked([Handle("g", "t", 0, 0, 7, 1)], [True], 20)
     with pytest.raises(Violation, match="after it was done"):
         told.delivered("g", "t", [lease(0, 10, 9, 2)], 0, 21)
-    with pytest.raises(Violation, match="twice"):
+    told.acked([Handle("g", "t", 0, 0, 7, 1), Handle("g", "t", 0, 0, 9, 2)], [True, False], 22)
+    assert told.groups["g"].repeated == 1
+    with pytest.raises(Violation, match="under two leases"):
         told.acked([Handle("g", "t", 0, 0, 9, 2)], [True], 22)
+    with pytest.raises(Violation, match="refused when it was repeated"):
+        told.acked([Handle("g", "t", 0, 0, 7, 1)], [False], 22)
 
 
 def test_first_deliveries_out_of_order_are_noticed() -> None:

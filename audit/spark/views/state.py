@@ -17,6 +17,7 @@ from ledgermq.audit.reading.decode import read_sealed_json
 from ledgermq.audit.reading.files import exists
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, REPLICA, Wanted
+from ledgermq.audit.state.lapsed import Lapsed
 from ledgermq.audit.state.packed import table, unpack_all
 
 SNAPSHOTS = ("state/snapshot", "state/snapshot.previous")
@@ -78,6 +79,8 @@ def paths_of(snapshot: Mapping[str, Any]) -> Iterator[Row]:
         value = snapshot[key]
         if key == "delivery" and isinstance(value, dict):
             yield from _delivery(value)
+        elif key == "lapsed":
+            yield from _lapsed(value)
         elif key == "transactions" and isinstance(value, dict):
             yield from _transactions(value)
         else:
@@ -100,6 +103,17 @@ def _delivery(value: Mapping[str, Any]) -> Iterator[Row]:
         cursor, packed = found
         yield from _plain([*keys, "cursor"], cursor)
         yield from _taken_apart([*keys, "rows"], packed, _leases)
+
+
+def _lapsed(value: Any) -> Iterator[Row]:
+    try:
+        told = Lapsed.canonical(value)
+    except (ValueError, TypeError, KeyError, IndexError):
+        yield from _plain(["lapsed"], value)
+        return
+    yield from _plain(["lapsed", "since"], told["since"])
+    for *place, lease in told["rows"]:
+        yield from _plain(["lapsed", *map(str, place)], lease)
 
 
 def _leaves(keys: list[str], value: Any, depth: int) -> Iterator[tuple[list[str], Any]]:

@@ -92,7 +92,7 @@ def _state(key: str) -> Forge:
 
 
 STATE = (
-    *("store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "transactions"),
+    *("store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "lapsed", "transactions"),
     *("timers", "ids", "offsets", "lite", "lite_floors", "producers", "retained"),
 )
 

@@ -20,6 +20,7 @@ import (
 var (
 	scenario, endpoints, topic, group = os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	background                        = context.Background()
+	acknowledgements                  = 1
 )
 
 func count() int {
@@ -70,7 +71,9 @@ func receive(wanted, tries int) []*rmq.MessageView {
 			must(err)
 		}
 		for _, m := range messages {
-			must(c.Ack(background, m))
+			for i := 0; i < acknowledgements; i++ {
+				must(c.Ack(background, m))
+			}
 			got = append(got, m)
 		}
 	}
@@ -118,6 +121,23 @@ func unknown() {
 	} else {
 		say("error", err)
 	}
+}
+
+func twice() {
+	send(producer(), message("once"))
+	acknowledgements = 2
+	say("got", bodies(receive(1, 15)))
+}
+
+func filter() {
+	wrong := rmq.NewFilterExpressionWithType("a > 1 AND b LIKE 'x%'", rmq.SQL92)
+	c, err := rmq.NewSimpleConsumer(config(), rmq.WithSimpleAwaitDuration(2*time.Second),
+		rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: wrong}))
+	must(err)
+	must(c.Start())
+	say("built", true)
+	_, err = c.Receive(background, 1, 10*time.Second)
+	say("error", strings.ReplaceAll(fmt.Sprint(err), "\n", "|"))
 }
 
 func roundtrip() {
@@ -226,7 +246,7 @@ func priority() {
 func main() {
 	rmq.ResetLogger()
 	rmq.EnableSsl = os.Args[6] == "tls"
-	scenarios := map[string]func(){"unknown": unknown, "roundtrip": roundtrip, "push": push, "fifo": fifo, "delay": delay,
+	scenarios := map[string]func(){"unknown": unknown, "twice": twice, "filter": filter, "roundtrip": roundtrip, "push": push, "fifo": fifo, "delay": delay,
 		"transaction": transaction, "priority": priority}
 	scenarios[scenario]()
 	os.Exit(0)

@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -30,6 +31,7 @@ public class Driver {
     static String topic;
     static String group;
     static int count;
+    static int acknowledgements = 1;
     static ClientConfiguration configuration;
 
     public static void main(String[] arguments) throws Exception {
@@ -48,6 +50,8 @@ public class Driver {
             case "transaction": transaction(); break;
             case "priority": priority(); break;
             case "lite": lite(); break;
+            case "twice": twice(); break;
+            case "filter": filter(); break;
             default: throw new IllegalArgumentException(arguments[0]);
         }
         System.exit(0);
@@ -76,7 +80,9 @@ public class Driver {
             for (; got.size() < wanted && tries > 0; tries--) {
                 for (MessageView message : consumer.receive(1, Duration.ofSeconds(10))) {
                     got.add(message);
-                    consumer.ack(message);
+                    for (int i = 0; i < acknowledgements; i++) {
+                        consumer.ack(message);
+                    }
                 }
             }
         }
@@ -94,6 +100,25 @@ public class Driver {
         } catch (ClientException error) {
             say("error", error.getClass().getSimpleName());
             say("code", error.getMessage().replaceAll("(?s).*response-code=(\\d+).*", "$1"));
+        }
+    }
+
+    static void twice() throws Exception {
+        try (Producer producer = producer()) {
+            producer.send(message("once").build());
+        }
+        acknowledgements = 2;
+        say("got", bodies(receive(1, 15)));
+    }
+
+    static void filter() throws Exception {
+        FilterExpression wrong = new FilterExpression("a > 1 AND b LIKE 'x%'", FilterExpressionType.SQL92);
+        try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group)
+                .setAwaitDuration(Duration.ofSeconds(2)).setSubscriptionExpressions(Map.of(topic, wrong)).build()) {
+            say("built", true);
+            consumer.receive(1, Duration.ofSeconds(10));
+        } catch (ClientException error) {
+            say("error", error.getMessage().replace('\n', '|'));
         }
     }
 

@@ -20,6 +20,9 @@ async function sendAll(messages) {
   for (const message of messages) await producer.send({ topic, ...message });
 }
 
+let acknowledgements = 1;
+const SQL = 2;
+
 async function receive(wanted, tries) {
   const consumer = new SimpleConsumer({ ...base, consumerGroup, subscriptions: new Map([[topic, '*']]), awaitDuration: 2000 });
   await consumer.startup();
@@ -27,7 +30,7 @@ async function receive(wanted, tries) {
   for (; got.length < wanted && tries > 0; tries--) {
     for (const message of await consumer.receive(1, 10000)) {
       got.push(message);
-      await consumer.ack(message);
+      for (let i = 0; i < acknowledgements; i++) await consumer.ack(message);
     }
   }
   return got;
@@ -66,6 +69,38 @@ const scenarios = {
       say('error', error.name);
       say('code', error.code);
     }
+  },
+  async twice() {
+    await sendAll([{ body: Buffer.from('once') }]);
+    acknowledgements = 2;
+    say('got', bodies(await receive(1, 15)));
+  },
+  async large() {
+    const producer = await started();
+    for (const size of [1, Number(count), 2]) say(`sent-${size}`, (await producer.send({ topic, body: Buffer.alloc(size, 1) })).messageId);
+    const consumer = new SimpleConsumer({ ...base, consumerGroup, subscriptions: new Map([[topic, '*']]), awaitDuration: 2000 });
+    await consumer.startup();
+    const sizes = [];
+    let error = '';
+    for (let tries = 15; tries > 0 && sizes.length + (error ? 1 : 0) < 3; tries--) {
+      try {
+        for (const message of await consumer.receive(16, 30000)) {
+          sizes.push(message.body.length);
+          await consumer.ack(message);
+        }
+      } catch (thrown) {
+        error = `${thrown.name}: ${thrown.message}`;
+      }
+    }
+    say('sizes', sizes.sort((a, b) => a - b).join(','));
+    say('error', error);
+  },
+  async filter() {
+    const subscriptions = new Map([[topic, new FilterExpression("a > 1 AND b LIKE 'x%'", SQL)]]);
+    const consumer = new SimpleConsumer({ ...base, consumerGroup, subscriptions, awaitDuration: 2000 });
+    await consumer.startup();
+    say('built', true);
+    await consumer.receive(1, 10000).catch(error => say('error', error.message.replaceAll('\n', '|')));
   },
   async roundtrip() {
     const body = Buffer.from(Array.from({ length: 256 }, (_, i) => i));

@@ -1,0 +1,273 @@
+"""Repeated acknowledgements: what is remembered of leases that ended otherwise, and what the leader answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from ledgermq.node.core import lapsed
+from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Forward, Forwarded
+from ledgermq.node.core.calls.upkeep import Reset
+from ledgermq.node.core.delivery import Delivery, QueueKey
+from ledgermq.node.core.lapsed import Lapsed
+from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
+
+KEYS: tuple[QueueKey, ...] = (("g", "t", 0), ("g", "t", 1), ("h", "t", 0))
+OFFSETS = 12
+
+
+class History:
+    """Every lease there ever was, and how it ended, beside the state under test."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.begins = dict.fromkeys((key[1:] for key in KEYS), 0)
+        self.delivery = Delivery(lambda topic, queue: self.begins[topic, queue])
+        self.index = 0
+        self.live: dict[tuple[QueueKey, int], int] = {}
+        self.acked: set[tuple[QueueKey, int, int]] = set()
+        self.other: dict[tuple[QueueKey, int], int] = {}
+        self.leases: list[tuple[QueueKey, int, int]] = []
+
+    def step(self) -> None:
+        self.index += 1
+        key = self.rng.choice(KEYS)
+        offsets = self.rng.sample(range(OFFSETS), 3)
+        held = [offset for offset in offsets if (key, offset) in self.live]
+        what = self.rng.choice([self.lease] * 6 + [self.ack] * 6 + [self.change, self.bury, self.pass_again])
+        if self.rng.random() < 0.03:
+            what = self.rng.choice([self.reset, self.trim, self.forget, self.restore])
+        what(key, offsets if what == self.lease else held)
+        assert self.delivery.in_flight == len(self.live)
+
+    def end(self, key: QueueKey, offset: int, *, acked: bool = False) -> None:
+        lease = self.live.pop((key, offset))
+        if acked:
+            self.acked.add((key, offset, lease))
+        else:
+            self.other[key, offset] = lease
+
+    def lease(self, key: QueueKey, offsets: list[int]) -> None:
+        cursor = self.delivery.cursor(key)
+        wanted = sorted(offset for offset in offsets if offset >= cursor or (key, offset) in self.live)
+        self.delivery.apply_lease(self.index, *key[:2], "c", 1000, [(key[2], wanted, [1] * len(wanted))], [], [])
+        for offset in wanted:
+            if (key, offset) in self.live:
+                self.end(key, offset)
+            self.live[key, offset] = self.index
+            self.leases.append((key, offset, self.index))
+
+    def ack(self, key: QueueKey, offsets: list[int]) -> None:
+        numbers = [self.live[key, offset] - (self.rng.random() < 0.2) for offset in offsets]
+        self.delivery.apply_ack([(*key, offsets, numbers)])
+        for offset, number in zip(offsets, numbers, strict=True):
+            if self.live[key, offset] == number:
+                self.end(key, offset, acked=True)
+
+    def change(self, key: QueueKey, offsets: list[int]) -> None:
+        self.delivery.apply_change(self.index, [(*key, offset, self.live[key, offset], 5, "d") for offset in offsets])
+        for offset in offsets:
+            self.end(key, offset)
+            self.live[key, offset] = self.index
+            self.leases.append((key, offset, self.index))
+
+    def bury(self, key: QueueKey, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.delivery.apply_dead_letter(key, offset, self.live[key, offset])
+            self.end(key, offset)
+
+    def pass_again(self, key: QueueKey, offsets: list[int]) -> None:
+        self.delivery.apply_lease(self.index, *key[:2], "c", 1000, [], [], [(key[2], offsets)])
+        for offset in offsets:
+            self.end(key, offset)
+
+    def reset(self, key: QueueKey, _: list[int]) -> None:
+        self.delivery.apply_reset(*key[:2], [(key[2], self.rng.randrange(OFFSETS))])
+        self._end_all(lambda of, offset: of == key)
+
+    def trim(self, key: QueueKey, _: list[int]) -> None:
+        self.begins[key[1:]] = self.rng.randrange(self.begins[key[1:]], 3 + self.begins[key[1:]])
+        self.delivery.raise_cursors()
+        self._end_all(lambda of, offset: offset < self.begins[of[1:]])
+
+    def forget(self, key: QueueKey, _: list[int]) -> None:
+        self.delivery.forget_group(key[0])
+        self._end_all(lambda of, offset: of[0] == key[0])
+
+    def _end_all(self, ended: Callable[[QueueKey, int], bool]) -> None:
+        for key, offset in list(self.live):
+            if ended(key, offset):
+                self.end(key, offset)
+
+    def restore(self, *_: object) -> None:
+        again = Delivery(lambda topic, queue: self.begins[topic, queue])
+        again.restore(self.delivery.export(), Lapsed.restored(self.delivery.lapsed.export()))
+        assert again.export() == self.delivery.export() and again.lapsed.export() == self.delivery.lapsed.export()
+        self.delivery = again
+
+    def done(self, key: QueueKey, offset: int) -> bool:
+        queue = self.delivery.queues.get(key)
+        return queue is not None and offset < queue.cursor and (key, offset) not in self.live
+
+
+@pytest.mark.parametrize("most", [4, 1000])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ended leases: never is one acknowledged that is not; every one is that is remembered."""
+    monkeypatch.setattr(lapsed, "LAPSED_MAX", most)
+    history = History(Random(seed))
+    seen = 0
+    for _ in range(400):
+        history.step()
+        known, delivery = history.delivery.lapsed, history.delivery
+        assert len(known) <= most
+        for key, offset, lease in history.leases[-60:]:
+            found = delivery.acknowledged(key, offset, lease)
+            was = (key, offset, lease) in history.acked and history.done(key, offset)
+            remembered = lease > max(known.since, history.other.get((key, offset), -1))
+            assert found == (was and remembered), (key, offset, lease)
+            seen += found
+    assert seen > 100
+    assert (history.delivery.lapsed.since > -1) == (most == 4)
+
+
+def test_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one offset the last, of all the last ones, in their order; what is forgotten is not known to be acknowledged."""
+    assert lapsed.LAPSED_MAX == 32_768
+    monkeypatch.setattr(lapsed, "LAPSED_MAX", 3)
+    known = Lapsed()
+    for offset, lease in ((0, 10), (1, 11), (2, 12), (0, 13)):
+        known.add(KEYS[0], offset, lease)
+    assert (len(known), known.since) == (3, -1)
+    assert [known.has(KEYS[0], 0, lease) for lease in (10, 13, 14)] == [True, True, False]
+    known.add(KEYS[1], 0, 14)
+    assert (len(known), known.since) == (3, 11)
+    assert [known.has(KEYS[2], 0, lease) for lease in (11, 12)] == [True, False]
+    known.add(KEYS[2], 0, 11)
+    assert len(known) == 3, "it says nothing that is not said already"
+
+
+# The leader's answers
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.lead(1)
+    bench.configure("t")
+    return bench
+
+
+def test_an_acknowledgement_that_is_repeated_is_confirmed_again(bench: Bench) -> None:
+    """Later, after the lease would be over, and with nothing new in the log."""
+    bench.send("a", "b")
+    one, two = bench.receive(invisible_ms=10_000)
+    assert bench.ack(one) == (True,)
+    end = bench.log.end_index
+    assert bench.ack(one) == (True,)
+    bench.pass_time(20 * SECOND)
+    assert bench.ack(one, two) == (True, False)
+    assert bench.log.end_index == end
+
+
+def test_twice_in_one_call_is_one_entry(bench: Bench) -> None:
+    """Both are confirmed, and the log says it once."""
+    bench.send("a")
+    (one,) = bench.receive()
+    assert bench.ack(one, one) == (True, True)
+    assert bench.machine.delivery.in_flight == 0
+
+
+def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> None:
+    """Confirmed means committed, for whoever asks; when the entry is lost with its leader, nobody heard OK."""
+    bench.send("a")
+    (one,) = bench.receive()
+    bench.replicator.commit_at_once = False
+    calls = [Ack(next(bench.tokens), [handle(one)]) for _ in range(3)]
+    end = bench.log.end_index
+    bench.turn(calls[0], calls[1])
+    bench.turn(calls[2])
+    assert bench.log.end_index == end + 1 and not any(call.token in bench.done for call in calls)
+    bench.replicator.commit_index = bench.log.end_index
+    bench.turn()
+    assert [bench.done[call.token] for call in calls] == [Acked((True,))] * 3
+
+
+def test_what_an_entry_says_that_was_lost_with_its_leader_counts_for_nobody(bench: Bench) -> None:
+    """The next leader never heard of the acknowledgement: repeated there, it is the first one."""
+    bench.send("a")
+    (one,) = bench.receive(invisible_ms=60_000)
+    commit = bench.replicator.commit_index
+    bench.replicator.commit_at_once = False
+    lost = [Ack(next(bench.tokens), [handle(one)]) for _ in range(2)]
+    bench.turn(*lost)
+    bench.replicator.follow(2, None)
+    bench.turn()
+    assert not any(isinstance(bench.done[call.token], Acked) for call in lost)
+    bench.log.cut(commit)
+    after = Bench(bench.log, node="n2")
+    after.replicator.commit_index = commit
+    after.lead(3)
+    assert after.ack(one) == (True,) and after.machine.delivery.in_flight == 0
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_the_next_leader_confirms_it_too(bench: Bench, snapshot: bool) -> None:
+    """From the log, and from a snapshot; and still knows whose lease it was."""
+    bench.send("a", "b", "c")
+    a, b, c = bench.receive(invisible_ms=10_000)
+    bench.pass_time(11 * SECOND)
+    again = {lease.queue_offset: lease for lease in bench.receive(invisible_ms=10_000)}
+    assert bench.ack(*again.values()) == (True, True, True)
+    other = Bench(bench.log, node="n2")
+    if snapshot:
+        other.queues.rows = {key: list(rows) for key, rows in bench.queues.rows.items()}
+        other.machine.restore(bench.machine.export(LOG_ID))
+    other.replicator.commit_index = bench.log.end_index
+    other.lead(2)
+    assert other.ack(*again.values()) == (True, True, True)
+    assert other.ack(a, b, c) == (False, False, False)
+
+
+def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) -> None:
+    """Nobody knows whether they lapsed; of later ones it is known."""
+    bench.send("a", "b")
+    a, b = bench.receive(n=1) + bench.receive(n=1)
+    bench.ack(a)
+    exported = bench.machine.export(LOG_ID)
+    del exported["lapsed"]
+    bench.machine.restore({**exported, "v": 4})
+    assert bench.ack(a) == (False,) and bench.ack(b) == (True,) and bench.ack(b) == (False,)
+    bench.send("c")
+    (c,) = bench.receive()
+    assert bench.ack(c) == (True,) and bench.ack(c) == (True,)
+
+
+def test_other_leases_of_a_message_that_is_done_are_refused(bench: Bench) -> None:
+    """One that was over, one that was changed, one that a filter passed over, a dead letter's, one before a reset."""
+    bench.send("a", "b", "c", "d", "e")
+    leases = bench.receive(invisible_ms=10_000)
+    a, b, c, d, e = leases
+    number = bench.change(b, 10_000)
+    assert number is not None
+    assert bench.forward(c) and bench.ack(c) == (False,)
+    assert bench.ack(d) == (True,)
+    bench.pass_time(11 * SECOND)
+    again = bench.receive(invisible_ms=10_000)
+    assert bench.ack(*again) == (True,) * 3
+    assert bench.ack(a, b, d, e) == (False, False, True, False)
+    bench.send("f")
+    (f,) = bench.receive()
+    bench.ask(Reset(next(bench.tokens), "g", "t", [(0, 6)]))
+    assert bench.ack(f) == (False,)
+
+
+def test_an_acknowledged_lease_cannot_be_changed_but_given_up(bench: Bench) -> None:
+    """There is nothing to prolong; and what is done needs no dead letter."""
+    bench.send("a")
+    (one,) = bench.receive()
+    bench.ack(one)
+    assert bench.ask(Change(next(bench.tokens), handle(one), 1000, "c")) == Changed(None)
+    assert bench.ask(Forward(next(bench.tokens), handle(one))) == Forwarded(True)
