@@ -1,8 +1,8 @@
 """AckMessage and ChangeInvisibleDuration: what consumers do with their leases (§2.7, §2.8).
 
 A receipt handle names its broker group, so any node sends the entries of a call to where their leases are. An acknowledgement is answered
-when it is committed. Handles that are unreadable, of another group or topic, expired or replaced are INVALID_RECEIPT_HANDLE, entry
-by entry.
+when it is committed, and likewise when it is repeated, so a node that does not know whether one counted asks the next leader. Handles that
+are unreadable, of another group or topic, expired or replaced are INVALID_RECEIPT_HANDLE, entry by entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle
-from ledgermq.node.core.calls.outcome import CallRefused
+from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles
@@ -109,11 +109,13 @@ class Acknowledger:
                     await self._ack_here(broker_group, places, stored, deadline, found)
                     return
                 except CallRefused as refusal:
-                    if refusal.refused.reason != "not-leader":
+                    if refusal.refused.reason not in AGAIN:
                         raise
             part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=[request.entries[place] for place, _ in places])
             data = part.SerializeToString()
-            responses = await self._forwarder.submit(broker_group, ACK, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+            responses = await self._forwarder.submit(
+                broker_group, ACK, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+            )
             response = pb.AckMessageResponse.FromString(responses[0])
             for i, (place, _) in enumerate(places):
                 found[place] = response.entries[i].status if i < len(response.entries) else response.status

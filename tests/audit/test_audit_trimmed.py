@@ -72,7 +72,7 @@ def test_snapshots_of_nodes_that_were_upgraded_at_different_entries(tmp_path: Pa
     del value["crc32c"]
     newest.write_bytes(sealed({**value, "lapsed": {"since": 7}}))
     assert ("n3", "wrong-derived", "snapshot.same") in rules(run(tmp_path))
-    newest.with_name("snapshot.previous").write_bytes(sealed({**value, "v": 0}))
+    newest.with_name("snapshot.previous").write_bytes(sealed({**value, "v": 2}))
     found = run(tmp_path)
     assert (found.verdict, found.findings) == ("PASS", [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 
 from ledgermq.node.config_sections import Delivery
@@ -48,6 +49,25 @@ async def test_statement_059_a_repeated_acknowledgement_is_confirmed_again(serve
     assert await server.raw.ack(a) == pb.OK and await server.raw.ack(b) == pb.OK
     assert (await server.raw.change(a, 5)).status.code == pb.INVALID_RECEIPT_HANDLE
     assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
+
+
+@contract()
+async def test_statement_059_an_acknowledgement_under_way_goes_on_at_the_next_leader(server: Backend) -> None:
+    """Nobody knows whether it counted when its leader is lost; the node asks the next one, and the client hears OK."""
+    for raw in (server.raw, server.raw2):
+        got = await one(server)
+        replicator = server.engine.replicators["g1"]
+        replicator.commit_at_once = False
+        end = replicator.log.end_index
+        answer = asyncio.ensure_future(raw.ack(got))
+        await server.until(lambda end=end, log=replicator.log: log.end_index > end)  # type: ignore[misc]
+        server.engine.follow("g1", None)
+        replicator.commit_at_once = True
+        server.engine.lead("g1", replicator.term + 1)
+        server.forwarder.changed()
+        server.forwarder2.changed()
+        assert await answer == pb.OK
+        assert server.engine.in_flight() == 0
 
 
 @contract()
