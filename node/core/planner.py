@@ -244,8 +244,6 @@ class Planner:
             and self._overlay.configuring(topic_name(handle.topic)) is None
             and self._overlay.configuring(group_name(handle.group)) is None
         )
-        if not good:
-            plan.count("handles_refused")
         return good, pending
 
     def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
@@ -263,22 +261,20 @@ class Planner:
         index = -1
         for handle in call.handles:
             key = (handle.group, handle.topic, handle.queue)
-            repeated, pending = self._acknowledged(key, handle.queue_offset, handle.lease_number)
-            if repeated:
-                # It counted; the answer was lost. Whoever repeats it hears the same again.
-                flags.append(True)
-                index = max(index, -1 if pending is None else pending)
-                continue
             good, pending = self._judge(plan, handle)
-            flags.append(good)
             if good:
                 index = max(index, plan.ack_index())
                 plan.add_ack(key, handle.queue_offset, handle.lease_number)
                 self._overlay.mark_acked(plan.ack_index(), key, handle.queue_offset)
                 plan.count("acked")
-            elif pending is not None:
-                # Refused because of an entry that might never be committed: the answer waits for it.
-                index = max(index, pending)
+            else:
+                good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
+                # It counted, and its answer was lost: whoever repeats it hears the same again.
+                pending = acking if good else pending
+                plan.count("handles_refused", int(not good))
+                # Because of an entry that might never be committed: the answer waits for it.
+                index = index if pending is None else max(index, pending)
+            flags.append(good)
         if index < 0:
             plan.done.append(Done(call.token, Acked(tuple(flags))))
         else:
@@ -295,7 +291,9 @@ class Planner:
             self._overlay.mark_row(index, key, handle.queue_offset)
             plan.awaited.append((index, call.token, Changed(index)))
             plan.count("changed")
-        elif pending is not None:
+            return
+        plan.count("handles_refused")
+        if pending is not None:
             plan.awaited.append((pending, call.token, Changed(None)))
         else:
             plan.done.append(Done(call.token, Changed(None)))

@@ -352,7 +352,7 @@ class MessagingService:
             if caller is not None:
                 self.clients.doubt(caller.client_id)
             raise
-        responses, withheld = receiving.fitting(responses, dict(context.invocation_metadata()).get("user-agent", ""))
+        responses, withheld = receiving.fitting(responses, context)
         if withheld and caller is not None:
             self._withhold(withheld, data, caller)
         self._receive_meter.count_stream(responses, perf_counter() - began)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.delivery import Receive, Received
@@ -195,14 +196,22 @@ class _Job:
         self.attempt_id = ""
 
 
-def fitting(responses: Sequence[bytes], user_agent: str) -> tuple[Sequence[bytes], list[pb.Message]]:
+def takes(context: Any, size: int) -> bool:
+    """Whether the client of this call takes a message of so many bytes."""
+    if size <= WIRE_MAX:
+        return True
+    user_agent = dict(context.invocation_metadata()).get("user-agent", "")
+    return not any(name in user_agent for name in _SMALL)
+
+
+def fitting(responses: Sequence[bytes], context: Any) -> tuple[Sequence[bytes], list[pb.Message]]:
     """The stream without the messages that its caller cannot take, and those messages: one of them would end the call, and the caller would
     lose the others as well."""
-    large = [data for data in responses if len(data) > WIRE_MAX]
-    if not large or not any(name in user_agent for name in _SMALL):
+    large = [data for data in responses if not takes(context, len(data))]
+    if not large:
         return responses, []
     withheld = undelivered(large)
-    rest = [data for data in responses if len(data) <= WIRE_MAX]
+    rest = [data for data in responses if takes(context, len(data))]
     if not undelivered(rest):
         name, size = withheld[0].system_properties.message_id, len(large[0])
         told = f"message {name} has {size} bytes on the wire, and the gRPC library of this client takes {WIRE_MAX}"

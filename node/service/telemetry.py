@@ -20,6 +20,7 @@ from ledgermq.node.service import statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.node.service.receiving import takes
 from ledgermq.node.service.settings import merge
 from ledgermq.node.service.streams import GONE, Open, Streams
 from ledgermq.node.service.topics import Topics
@@ -104,7 +105,9 @@ class _Stream:
         self._posted_bytes = 0
 
     def post(self, command: bytes) -> bool:
-        """Write this when the stream can take it; False: too much waits for that already."""
+        """Write this when the stream can take it; False: too much waits for that already, or its client cannot take so much at once."""
+        if not takes(self._context, len(command)):
+            return False
         if self._posted and self._posted_bytes + len(command) > POSTED_BYTES:
             return False
         self._posted_bytes += len(command)

@@ -9,8 +9,9 @@ import pytest
 
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.config_sections import Delivery
+from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import Backend, Raw, contract, message
+from tests.contract.backend import CLIENT_ID, NODE_JS, Backend, Raw, contract, message
 from tests.contract.test_contract_telemetry import consumer, producer, say
 
 TOPICS = {"X": "transaction", "M": "mixed", "T": "normal"}
@@ -106,6 +107,20 @@ async def test_statement_090_ids_that_name_nothing_and_a_repeated_commit(server:
     for raw in (server.raw, server.raw2, server.raw):
         assert await end(raw, entry) == pb.OK
     assert len((await server.raw.receive("X")).messages) == 1
+
+
+@contract(TOPICS)
+async def test_a_check_that_its_producer_cannot_take_goes_to_another(server: Backend) -> None:
+    """It would end the stream of a client whose gRPC library takes 4 MiB: that one stays open, and is asked about shorter messages."""
+    raw = Raw(server.port, NODE_JS)
+    small, able = await listens(raw, "X", metadata=CLIENT_ID), await listens(server.raw, "X")
+    for body, stream in ((bytes(WIRE_MAX), able), (b"short", small)):
+        entry = await sent(server.raw, half(body))
+        server.pass_time(60)
+        found = await check(server, stream)
+        assert (found.transaction_id, found.message.body) == (entry.transaction_id, body)
+        assert await end(server.raw, entry) == pb.OK
+    await raw.close()
 
 
 @contract(TOPICS)

@@ -12,7 +12,7 @@ import grpc
 from ledgermq.node.config_sections import Delivery
 from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import CLIENT_ID, EPOCH_MS, Backend, Raw, Received, contract, message, receive_request
+from tests.contract.backend import CLIENT_ID, EPOCH_MS, NODE_JS, Backend, Raw, Received, contract, message, receive_request
 from tests.contract.test_contract_telemetry import consumer, say
 
 OTHER = (("x-mq-client-id", "t2"),)
@@ -337,10 +337,6 @@ async def test_a_topic_that_is_about_to_come_into_force(server: Backend) -> None
     assert (await receiving).bodies == [b"hello"]
     server.controller.command({"op": "create-topic", "ns": "", "name": "never", "kind": "normal", "queues": 1, "permission": "rw"})
     assert (await server.raw.send(message(topic="never"), timeout=0.4)).status.code == pb.HA_NOT_AVAILABLE
-
-
-NODE_JS = (("grpc.primary_user_agent", "grpc-node-js/1.12.2"), ("grpc.max_receive_message_length", WIRE_MAX), ("grpc.enable_http_proxy", 0))
-"""A client that takes 4 MiB on the wire, as the official ones for Node, Rust and C# do."""
 
 
 def hidden_ms(server: Backend) -> list[int | None]:
