@@ -31,7 +31,7 @@ SPARK_SAMPLE, REPAIRS = 12, 60
 KNOWN = {
     "M2": ("one agreement flip n1/ha/dledger-n1/data/00000000000000008192 2384 ff record+body+chain+later+ends",),
     "M3": ("one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",),
-    "M5": ("one whole flip n2/ha/state/snapshot.previous 744 01 crc",),
+    "M5": ("one whole flip n2/ha/state/snapshot.previous 745 01 crc",),
     "M7": ("one whole flip n2/raft/state/keyindex 219 01 crc", "one whole flip n2/ha/state/keyindex 291 01 crc"),
     "M10": ("one whole old n1/ha/dledger-n1/syncedmark 0 2 -",),
 }
@@ -90,7 +90,7 @@ MENDED = (
     "one whole flip n1/raft/dledger-n1/hardstate 4181 01 crc",
     "one whole flip n2/raft/dledger-n2/hardstate 67 ff crc",
     "one whole flip n2/raft/state/snapshot.previous 78 01 crc",
-    "one whole flip n1/raft/state/snapshot.previous 962 01 crc",
+    "one whole flip n1/raft/state/snapshot.previous 1033 01 crc",
     "one whole flip n2/raft/state/snapshot 3516 01 crc",
 )
 """Cases that the auditor let pass once, and no sample is sure to draw."""
@@ -105,8 +105,10 @@ def test_a_miss_that_was_mended(ground: Field, text: str) -> None:
     assert result.verdict != PASS and not ground.complaint(case, result)
 
 
-def test_every_known_miss_has_a_case() -> None:
+def test_every_known_miss_has_a_case(ground: Field) -> None:
+    """Its place still holds what it held: a case that changes nothing would be an expected failure for ever."""
     assert {cause.partition(":")[0] for cause in MISSES} == KNOWN.keys()
+    assert [text for cases in KNOWN.values() for text in cases if ground.atlas.changes(Case.of(text)) is None] == []
 
 
 def test_a_size_that_no_entry_has_does_not_end_the_quick_audit(ground: Field) -> None:
