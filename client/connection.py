@@ -172,8 +172,9 @@ class Endpoints(Generic[C]):
     def asking(self, path: str, request: Message, response: type[M]) -> Talk[M]:
         """Call until the answer's `status` is OK, or it has no `problem`, or one that is not worth repeating.
 
-        Transport failures move on to the next endpoint, retryable statuses wait a little; both only within the timeout. Only for calls
-        that may be repeated. Raises Unreachable or Refused.
+        A transport failure and a retryable status both lead to the next endpoint after a pause, within the timeout: a node that is cut
+        off, or that was removed from the cluster, answers "no quorum" for as long as it is asked. Only for calls that may be repeated.
+        Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
         last, remedy, said = "no endpoint was tried", "check the endpoints and that the nodes run", ""
@@ -186,7 +187,6 @@ class Endpoints(Generic[C]):
                 if code not in ELSEWHERE:
                     raise refusal(50001, f"the call failed with {code.name}") from error
                 last = f"{address} answers {code.name}"
-                self.elsewhere(address)
             else:
                 problem = _trouble(answer)
                 if problem is None:
@@ -196,6 +196,7 @@ class Endpoints(Generic[C]):
                 said = problem.what
                 if problem.remedy != UNKNOWN_REMEDY:
                     remedy = problem.remedy
+            self.elsewhere(address)
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # What a node said is worth more than that the last one did not answer any more.

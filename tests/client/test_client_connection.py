@@ -71,13 +71,14 @@ def test_an_unavailable_node_leads_to_the_next_one_and_round_again() -> None:
         assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 1]
 
 
-def test_a_retryable_status_is_asked_again_at_the_same_node() -> None:
-    """No leader yet and flow control ask for patience, not for another node."""
+def test_a_retryable_status_is_asked_again_at_the_next_node() -> None:
+    """A node that is cut off, or was removed from the cluster, answers "no quorum" for as long as it is asked; another node has one."""
     with fake_nodes(2) as nodes:
-        nodes[0].answers("ListTopics", topics(50002, "no leader"), topics(42900, "busy"), topics())
+        nodes[0].answers("ListTopics", topics(50002, "no quorum"), topics(50002, "no quorum"), topics(50002, "no quorum"))
+        nodes[1].answers("ListTopics", topics(42900, "busy"), topics())
         with Connection(endpoints(nodes)) as connection:
             AdminCalls(connection).list_topics()
-        assert [len(node.requests["ListTopics"]) for node in nodes] == [3, 0]
+        assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 2]
 
 
 def test_a_refusal_is_final() -> None:
