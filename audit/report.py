@@ -36,7 +36,8 @@ def state_text(replica: Replica) -> str:
     found = replica.state
     if found is None:
         return ""
-    told = f"derived from entries {found.first_index} to {found.last_index}" if found.derived else "not derived"
+    span = "no entry" if found.last_index is None else f"entries {found.first_index} to {found.last_index}"
+    told = f"derived from {span}" if found.derived else "not derived"
     return f"{told} ({found.reason})" if found.reason else told
 
 

@@ -36,6 +36,8 @@ READ = (2, 3, 4, VERSION)
 """Versions of snapshots that docs/format.md §11 knows; only the last one is derived."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
 """Keys of a snapshot that say which entry it is of."""
+EMPTY = (-1, -1, 0, 0)
+"""What they say of none."""
 ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Those that are held against the log with the other small files."""
 KEYS = frozenset(
@@ -200,7 +202,22 @@ def _check(task: LogFile, report: StateReport) -> None:
     targets = [each for each in snapshots if start is None or each.index > start.index]
     if not targets:
         raise Unreadable("the log was trimmed, and no snapshot is older than the newest")
-    _follow(task, begin, start, targets, report)
+    for target in [each for each in targets if each.index < 0]:
+        _compare_empty(task, target, report)
+        targets.remove(target)
+    if targets:
+        _follow(task, begin, start, targets, report)
+
+
+def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> None:
+    """A snapshot of a log without an entry: that of a node that joins and was not added yet."""
+    wrong = next((key for key, own, told in zip(POINT, snapshot.point, EMPTY, strict=True) if own != told), None)
+    if wrong is None:
+        report.flaws += _flaws(task, snapshot, State())
+        report.compared.append(snapshot.file)
+    else:
+        report.reason = f"{snapshot.file} is of no entry, and its {wrong} is that of one"
+        report.flaws.append(_of_log(task, snapshot.file, snapshot.value, wrong, report.reason))
 
 
 def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
@@ -218,7 +235,7 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             report.flaws.append(_of_log(task, file, value, "log_id", told))
         if value["v"] != VERSION:
             why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
-        elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= 0:
+        elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
             found.append(Snapshot(file, value))
         else:
             why = f"{file} does not say which entry it is of"

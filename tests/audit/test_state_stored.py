@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from bench.audit_scan import CLUSTER, CREATED_MS
 from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.report import as_json, as_text
 from ledgermq.audit.state.derive import StateReport, check_state
 from ledgermq.audit.works import Outcome
+from ledgermq.node.core.machine import Machine
 from ledgermq.proto.control import (
     GroupRecord,
     LiteRecord,
@@ -28,7 +30,9 @@ from ledgermq.proto.control import (
     TopicRecord,
 )
 from ledgermq.proto.types import GroupConfig, TopicKind
-from ledgermq.storage import sealed_json
+from ledgermq.storage import identity, sealed_json
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.store import GroupStore
 from tests.audit.state_story import FILE_BYTES, Story, message, topic
 from tests.node_core.core_frames import frame
 
@@ -278,14 +282,16 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
     for edit, reason in (
         (lambda value: value.update(v=3), "state/snapshot has version 3, and only version 5 is derived"),
         (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
-        (lambda value: value.update(applied_index=-1), "state/snapshot does not say which entry it is of"),
+        (lambda value: value.update(applied_index=-2), "state/snapshot does not say which entry it is of"),
+        (lambda value: value.update(applied_index=-1), "state/snapshot is of no entry, and its applied_term is that of one"),
         (lambda value: value.update(chain_crc=1), "state/snapshot is of another log: its entry "),
         (lambda value: value.update(applied_index=10_000), "the log ends before entry 10000"),
     ):
         change(task, edit)
         report = check_state(task)
         assert report.reason.startswith(reason) and not report.derived, report
-        assert [flaw.rule for flaw in report.flaws] == (["state.keys"] if "does not say" in reason else [])
+        rules = {"does not say": ["state.keys"], "is of no entry": ["snapshot.log"]}
+        assert [flaw.rule for flaw in report.flaws] == next((rule for part, rule in rules.items() if part in reason), [])
         path.write_bytes(good)
     path.rename(path.with_suffix(".away"))
     assert check_state(task).reason == "there is no snapshot to compare with"
@@ -425,3 +431,30 @@ def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
 def test_kinds_of_topics_are_those_of_the_format() -> None:
     """`lite` is the word that the audit looks for."""
     assert TopicKind.LITE.value == "lite"
+
+
+def of_nothing(directory: Path, **other: Any) -> LogFile:
+    """What a node keeps that was started with `join: true` and never added: a log without an entry, and its snapshot."""
+    disk, name = RealDisk(), directory.name
+    mine = identity.mint(CLUSTER, "g1", name, "00000000-0000-4000-8000-000000000004", CREATED_MS, data_file_bytes=FILE_BYTES)
+    disk.mkdirs(str(directory))
+    GroupStore.create(disk, str(directory / "g1"), mine)
+    store = GroupStore.open(disk, str(directory / "g1"), mine)
+    store.queues.start({}, 0)
+    machine = Machine(store.queues, lambda position, size: b"")
+    store.write_snapshot({**machine.export(mine.log_id), **other})
+    store.close()
+    sizes = FILE_BYTES, mine.index_file_bytes, mine.consume_queue_file_bytes
+    return LogFile(str(directory / "g1"), "g1", name, mine.log_id, f"dledger-{name}", f"{0:020d}", *sizes)
+
+
+def test_a_snapshot_of_no_entry_is_derived_from_nothing(tmp_path: Path) -> None:
+    """A node that joins and was never added, stopped with the others: no finding; a value that no entry led to is one, as is a place."""
+    report = check_state(of_nothing(tmp_path / "n4"))
+    assert (report.flaws, report.reason, report.derived) == ([], "", True)
+    found = [
+        (flaw.rule, flaw.file)
+        for number, other in enumerate(({"topics": {"t": {}}}, {"applied_end_pos": 7}, {"chain_crc": 7}, {"applied_index": -2}))
+        for flaw in check_state(of_nothing(tmp_path / f"n{number + 5}", **other)).flaws
+    ]
+    assert found == [(rule, "g1/state/snapshot") for rule in ("state.topics", "snapshot.log", "snapshot.log", "state.keys")]
