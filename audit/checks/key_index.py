@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit.checks.rules import Flaw, coalesce
+from ledgermq.audit.reading.begin import former_logs
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, crc, find_stain, numbered_files
 from ledgermq.audit.reading.entries import Entries, read_entries
 from ledgermq.audit.reading.files import AnyFile, exists, names_in, read_whole, size_of
@@ -101,7 +102,12 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             yield Flaw("keyindex.position", shown, None, 0, 0, "the file is missing, and there are files of a key index")
         return
     if position.log_id != task.log_id:
+        # After a recovery gave the log a new id, the next start begins the index anew.
+        if task.log_id and position.log_id not in former_logs(task.root):
+            proof = f"it belongs to log {position.log_id}, the replica to {task.log_id}"
+            yield Flaw("keyindex.position", shown, None, 0, size_of(path), proof)
         return
+    yield from _check_last(task, position, shown)
     names = [note.name for note in position.notes]
     firsts = [(note.first_index, note.first_rows) for note in position.notes]
     full = all(note.full for note in position.notes[:-1])
@@ -121,6 +127,28 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
                 if name not in names:
                     proof = "the position of the key index does not name it"
                     yield Flaw("keyindex.extra", f"{task.group}/{folder}/{name}", None, 0, size_of(f"{task.root}/{folder}/{name}"), proof)
+
+
+def _check_last(task: LogFile, position: KeyPosition, shown: str) -> Iterator[Flaw]:
+    """The position has the chain CRC and the store time of the last entry indexed, if the log has that entry."""
+    last, size = position.next_index - 1, size_of(f"{task.root}/state/keyindex")
+    for file, start in needed(_log_files(task), Span(last, last)) if position.chain is not None and last >= 0 else ():
+        try:
+            for entries in read_entries(file, start):
+                at = last - int(entries.index[0])
+                if not 0 <= at < len(entries) or int(entries.index[at]) != last or not entries.sound[at]:
+                    continue
+                for name, has, wants in (
+                    ("chain CRC", position.chain, int(entries.field("chain_crc")[at])),
+                    ("store time", position.store_ms, int(entries.field("store_ms")[at])),
+                ):
+                    if has != wants:
+                        proof = f"it remembers {name} {has} of entry {last}, the log has {wants}"
+                        yield Flaw("keyindex.position", shown, last, 0, size, proof)
+                return
+        except OSError:
+            # The scan of that log file reports it as `file.read`.
+            return
 
 
 @dataclass(slots=True)
@@ -173,7 +201,6 @@ class KeyFileCheck:
                     fresh = fresh or int(entries.index[0]) != last + 1
                     last = int(entries.index[-1])
                     passed, fresh = self._beside(entries, passed, fresh)
-                    self._check_chain_word(entries)
                     if self.number >= note.count:
                         break
             except OSError:
@@ -278,18 +305,6 @@ class KeyFileCheck:
             self.number += count
             if count < len(units):
                 return
-
-    def _check_chain_word(self, entries: Entries) -> None:
-        """The chain CRC that the position remembers of the last entry indexed."""
-        last = self.position.next_index - 1
-        at = last - int(entries.index[0])
-        if self.position.chain is None or not 0 <= at < len(entries) or int(entries.index[at]) != last or not entries.sound[at]:
-            return
-        has = int(entries.field("chain_crc")[at])
-        if has != self.position.chain:
-            size = size_of(f"{self.task.root}/state/keyindex")
-            proof = f"it remembers chain CRC {self.position.chain:08x} of entry {last}, the log has {has:08x}"
-            self.flaws.append(Flaw("keyindex.position", f"{self.task.group}/state/keyindex", last, 0, size, proof))
 
     # ------------------------------------------------------------------------------------------- the rest of the file
 

@@ -14,8 +14,7 @@ from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.clients.stored import Slice
-from ledgermq.audit.reading.decode import read_sealed_json
-from ledgermq.audit.reading.files import exists
+from ledgermq.audit.reading.begin import former_logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +121,7 @@ def _log_ids(replicas: Sequence[Replica]) -> list[str]:
     for one in replicas:
         if one.log_id:
             found[one.log_id] = None
-        path = f"{one.root}/recovery.json"
-        record = read_sealed_json(path) if exists(path) else None
-        former = record.get("former") if record is not None else None
-        found |= dict.fromkeys(str(name) for name in former) if isinstance(former, list) else {}
+        found |= dict.fromkeys(former_logs(one.root))
     return list(found)
 
 

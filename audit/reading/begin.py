@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgermq.audit.reading.decode import read_sealed_json
+
 KEYS = ("index", "pos", "term", "chain")
 
 LITE = "$"
@@ -45,6 +47,13 @@ def read_begin(value: Mapping[str, Any]) -> Begin | None:
     index, pos, term, chain = (int(value[key]) for key in KEYS)
     renamed = (index, pos, term) == (0, 0, -1)
     return Begin(index, pos, term, chain) if (index > 0 and pos > 0) or renamed else None
+
+
+def former_logs(root: str) -> list[str]:
+    """The log ids that a replica had before the recoveries that gave it new ones, the last one first. Raises OSError."""
+    record = read_sealed_json(f"{root}/recovery.json")
+    former = None if record is None else record.get("former")
+    return [str(log_id) for log_id in former] if isinstance(former, list) else []
 
 
 def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> int:

@@ -66,6 +66,9 @@ class KeyPosition:
     notes: tuple[KeyNote, ...]
 
 
+KEYS = {"v", "log_id", "next", "rows", "chain", "store_ms", "files"}
+
+
 def read_position(root: str) -> KeyPosition | None:
     """The position of a replica's key index; None without one. Raises ValueError when it is not what it should be, OSError."""
     path = f"{root}/state/keyindex"
@@ -81,8 +84,10 @@ def _position(value: dict[str, Any]) -> KeyPosition:
     numbers = all(isinstance(value.get(key), int) for key in ("next", "rows", "store_ms"))
     chain = value.get("chain")
     files = value.get("files")
-    if value.get("v") != 1 or not numbers or not (chain is None or isinstance(chain, int)) or not isinstance(files, list):
-        raise ValueError("it lacks a key, or has another version")
+    named = isinstance(value.get("log_id"), str) and (chain is None or isinstance(chain, int)) and isinstance(files, list)
+    if value.get("v") != 1 or not numbers or not named or value.keys() != KEYS:
+        raise ValueError("it lacks a key or has one too many, or has another version")
+    assert isinstance(files, list)
     width = len(fields(KeyNote))
     for row in files:
         if not isinstance(row, list) or len(row) != width or not isinstance(row[0], str) or not all(isinstance(n, int) for n in row[1:]):
@@ -90,7 +95,7 @@ def _position(value: dict[str, Any]) -> KeyPosition:
     notes = tuple(KeyNote(*row) for row in files)
     if any(note.slots < 1 or note.units < 2 or not 1 <= note.count <= note.units for note in notes):
         raise ValueError("a row of its files has impossible numbers")
-    return KeyPosition(str(value.get("log_id")), value["next"], value["rows"], chain, value["store_ms"], notes)
+    return KeyPosition(value["log_id"], value["next"], value["rows"], chain, value["store_ms"], notes)
 
 
 def key_file_names(root: str) -> list[str]:

@@ -103,19 +103,22 @@ def test_what_does_not_count_is_no_finding(node: Path) -> None:
 
 
 def test_a_position_that_lies_is_found(node: Path) -> None:
-    """Sealed with a right checksum, but not what the log and the files say; one of another log counts for nothing."""
+    """Sealed with a right checksum, but not what the log and the files say; one of a log that a recovery renamed counts for nothing."""
     path = node / "g1" / "state" / "keyindex"
     value = json.loads(path.read_bytes())
     del value["crc32c"]
-    for change in ({"chain": value["chain"] ^ 1}, {"files": value["files"][::-1]}):
-        path.write_bytes(sealed({**value, **change}))
+    other, lacking = "0" * 36, {key: value[key] for key in value if key != "chain"}
+    changes = ({"chain": value["chain"] ^ 1}, {"files": value["files"][::-1]}, {"store_ms": value["store_ms"] + 1}, {"log_id": other})
+    for changed in (*({**value, **change} for change in changes), lacking, {**value, "chaim": 1}):
+        path.write_bytes(sealed(changed))
         assert "keyindex.position" in [flaw.rule for flaw in check(node)]
     for field in (7, 8, 9, 10):
         files = [list(row) for row in value["files"]]
         files[1][field] += 1
         path.write_bytes(sealed({**value, "files": files}))
         assert "keyindex.position" in [flaw.rule for flaw in check(node)], field
-    path.write_bytes(sealed({**value, "log_id": "0" * 36}))
+    path.write_bytes(sealed({**value, "log_id": other}))
+    (node / "g1" / "recovery.json").write_bytes(sealed({"v": 1, "former": [other]}))
     assert check(node) == []
 
 

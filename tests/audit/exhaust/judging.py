@@ -220,7 +220,6 @@ MISSES: dict[str, Row] = {
     "M5: values of the older snapshot of a trimmed log": Row(
         r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
     ),
-    "M7: values of the key index's position": Row(r"state/keyindex: .*", "log id, store time, a missing key", levels="crc", modes=READ),
     "M10: an older synced mark after a stop in good order": Row(
         r"syncedmark: .*", "a stop in good order leaves the mark at the last entry", kinds="old"
     ),
